@@ -1,0 +1,6 @@
+//! Every environment variable through which the two ends find each other.
+
+/// The run directory. A device or a watcher library that finds it unset stays out of the way.
+pub const RUN_DIR: &str = "MEMFIT_RUN_DIR";
+/// Where the device libraries and the watcher library stand, for children and for `doctor`.
+pub const LIBRARY_DIR: &str = "MEMFIT_LIBRARY_DIR";

@@ -1,0 +1,23 @@
+//! The versioned channel between a device in a process and whoever watches it.
+//!
+//! A *run directory* connects the two ends. The watcher (the command `memfit run`) writes a [`Setup`] into it and
+//! names it in the environment ([`env`]); each process of the run finds it there. What comes back:
+//!
+//! * the [`ledger`]: shared memory in which all processes on a card book their memory, so that they share its
+//!   capacity, and in which a killed process gives its part back;
+//! * an [`events`] log for each process: every block that PyTorch's allocator hands out, with the phase and module it was for;
+//! * [`message`]s for each process: the few structured facts that the probe tells (steps, errors, coverage).
+//!
+//! This crate knows neither end: not how a device is simulated, not how a run is judged, not the catalogue of cards.
+
+pub mod env;
+pub mod message;
+mod run_dir;
+mod setup;
+
+pub use message::Message;
+pub use run_dir::RunDir;
+pub use setup::{CardSetup, LinkError, Setup, SizedInterval, ValuePolicy};
+
+/// The version of everything in a run directory. Both ends must agree on it exactly.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,120 @@
+//! The few structured facts that the probe in a process tells: one JSON object a line, appended.
+//!
+//! The probe is Python and writes these lines itself; a test of the Python package holds its lines to this type.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One line of a process's messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Message {
+    /// The probe is in, before anything of the script has run.
+    Hello {
+        /// Process id.
+        pid: u32,
+        /// `sys.version_info` as text.
+        python: String,
+        /// `sys.executable`.
+        executable: String,
+        /// `RANK` where the process is one of several.
+        rank: Option<u32>,
+        /// `WORLD_SIZE` where the process is one of several.
+        world_size: Option<u32>,
+    },
+    /// PyTorch was imported.
+    Torch {
+        /// `torch.__version__`.
+        version: String,
+        /// `torch.version.cuda`; absent in a CPU-only build.
+        cuda: Option<String>,
+    },
+    /// An optimizer step was completed.
+    Step {
+        /// How many are complete now.
+        step: u64,
+        /// Bytes in blocks now, on the process's busiest device.
+        allocated: u64,
+        /// Peak bytes in blocks since the step before.
+        peak_allocated: u64,
+    },
+    /// The allocator could not serve a request.
+    Oom(Oom),
+    /// An `OutOfMemoryError` was made: PyTorch's message, word for word.
+    OomText {
+        /// The text.
+        text: String,
+    },
+    /// Something that belongs in `fidelity.notes`.
+    Note {
+        /// The sentence.
+        text: String,
+    },
+    /// An exception that nothing caught ended the process.
+    Exception {
+        /// Qualified name of the type.
+        r#type: String,
+        /// `str(exception)`.
+        message: String,
+        /// The traceback as Python prints it.
+        traceback: String,
+        /// Whether it is an out-of-memory error.
+        oom: bool,
+    },
+    /// The process has what was asked of it, and waits to be ended; or is at its own end.
+    Done(Done),
+}
+
+/// Where an out-of-memory error struck.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Oom {
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The device.
+    pub device: u32,
+    /// Completed optimizer steps before it, plus one: the step it struck in.
+    pub step: u64,
+    /// `forward`, `backward`, `optimizer` or `other`.
+    pub phase: String,
+    /// The innermost module.
+    pub module: Option<String>,
+    /// Python frames, the user's own first, innermost first within each part: `file:line in function`.
+    pub stack: Vec<String>,
+}
+
+/// The end of a process, as far as the probe is concerned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// `steps` (the asked number is complete, the process waits), or `exit` (the script came to its own end).
+    pub reason: String,
+    /// Completed optimizer steps, or forward passes of a script without an optimizer.
+    pub steps: u64,
+    /// Whether `steps` counts forward passes.
+    pub forward_only: bool,
+    /// An evaluation was among what ran.
+    pub evaluation: bool,
+    /// The largest batch of the data set was among what ran.
+    pub largest_batch: bool,
+    /// A loader's epoch came to its end.
+    pub epoch_end: bool,
+    /// Bytes by which the allocated memory grew from one step's end to the next, in the steady part.
+    pub growth_per_step: Option<i64>,
+    /// Peaks and counters by device, from `torch.cuda.memory_stats`.
+    pub devices: BTreeMap<u32, DeviceStats>,
+}
+
+/// PyTorch's own statistics of one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStats {
+    /// Peak of `allocated_bytes.all`.
+    pub peak_allocated: u64,
+    /// Peak of `reserved_bytes.all`.
+    pub peak_reserved: u64,
+    /// Peak of `requested_bytes.all`.
+    pub peak_requested: u64,
+    /// `num_alloc_retries`.
+    pub retries: u64,
+    /// `num_ooms`.
+    pub ooms: u64,
+}
