@@ -1,0 +1,131 @@
+//! One vocabulary for everything that speaks about memory: phases, categories, and the labels of remedies.
+//!
+//! Names are the contract's; codes are what event logs carry. This crate knows nothing of how any of it is found or done.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Declares an enum whose variants have a stable code, a name in JSON, and a text for people.
+macro_rules! vocabulary {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal, $json:literal;)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$variant_meta])* #[serde(rename = $json)] $variant = $code,)+
+        }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The code in event logs.
+            pub const fn code(self) -> u8 {
+                self as u8
+            }
+
+            /// The one with this code, if there is one.
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+
+            /// The name in JSON and in text.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $json,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.pad(self.name())
+            }
+        }
+    };
+}
+
+vocabulary! {
+    /// What a training script is doing.
+    Phase {
+        /// Anything else: set-up, data, logging, between the others.
+        Other = 0, "other";
+        /// From the outermost module's call until the backward begins; the loss belongs to it.
+        Forward = 1, "forward";
+        /// Within `backward` or `autograd.grad`.
+        Backward = 2, "backward";
+        /// Within an optimizer's `step`.
+        Optimizer = 3, "optimizer";
+    }
+}
+
+vocabulary! {
+    /// What a piece of reserved memory is for.
+    Category {
+        /// Weights that are trained or frozen.
+        Parameters = 1, "parameters";
+        /// What `backward` leaves in `.grad`.
+        Gradients = 2, "gradients";
+        /// Moments and the like, in an optimizer's state.
+        Optimizer = 3, "optimizer";
+        /// Made in the forward and kept for the backward, or handed from module to module.
+        Activations = 4, "activations";
+        /// Batches: what came from the host, and what the outermost module was given.
+        Inputs = 5, "inputs";
+        /// Buffers of modules: running statistics, masks, caches.
+        Buffers = 6, "buffers";
+        /// Scratch space that cuBLAS, cuDNN and other libraries were given.
+        Workspace = 7, "workspace";
+        /// Made and dropped within one module's call, one backward or one optimizer step.
+        Temporary = 8, "temporary";
+        /// Nothing is known about it.
+        Unknown = 9, "unknown";
+        /// What blocks have beyond what was asked for.
+        Rounding = 10, "rounding";
+        /// Reserved, and in no block in use.
+        Fragmentation = 11, "fragmentation";
+    }
+}
+
+vocabulary! {
+    /// How far a remedy's training is the same training.
+    Label {
+        /// The same mathematics.
+        Exact = 0, "exact";
+        /// The same mathematics in another rounding order.
+        Rounding = 1, "rounding";
+        /// The same training in fewer bits, as most people run it.
+        Precision = 2, "precision";
+        /// Another optimizer, global batch or model.
+        ChangesTraining = 3, "changes-training";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_are_distinct_and_go_both_ways() {
+        for (index, category) in Category::ALL.iter().enumerate() {
+            assert_eq!(Category::from_code(category.code()), Some(*category));
+            assert!(Category::ALL[..index].iter().all(|other| other.name() != category.name()));
+        }
+        for phase in Phase::ALL {
+            assert_eq!(Phase::from_code(phase.code()), Some(*phase));
+        }
+        assert_eq!(Category::from_code(0), None);
+        assert_eq!(Category::from_code(200), None);
+    }
+
+    #[test]
+    fn labels_are_ordered_from_the_strictest() {
+        assert!(Label::Exact < Label::Rounding);
+        assert!(Label::Rounding < Label::Precision);
+        assert!(Label::Precision < Label::ChangesTraining);
+    }
+}
