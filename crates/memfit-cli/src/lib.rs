@@ -1,0 +1,1 @@
+//! Arguments and dispatch, and the processes of a run.

@@ -1,0 +1,1 @@
+//! Who held the memory: judgements over a Recording.

@@ -1,0 +1,1 @@
+//! The virtual device as NVML shows it.

@@ -1,0 +1,1 @@
+//! The Python module memfit._core: conversions only.

@@ -1,0 +1,1 @@
+//! Every renderer, and the wire types with their schema versions.

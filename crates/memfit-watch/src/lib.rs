@@ -1,0 +1,1 @@
+//! The watcher in a process: logs every block that PyTorch's allocator hands out.
