@@ -1,0 +1,79 @@
+//! Arrows between crates point one way.
+
+mod common;
+
+use std::{collections::BTreeMap, fs};
+
+/// Each crate, and the memfit crates that it may know. What is not here does not exist.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("memfit-devices", &[]),
+    ("memfit-levers", &[]),
+    ("memfit-link", &[]),
+    ("memfit-vgpu", &["memfit-devices", "memfit-levers", "memfit-link"]),
+    ("memfit-nvml", &["memfit-devices", "memfit-link"]),
+    ("memfit-watch", &["memfit-levers", "memfit-link"]),
+    ("memfit-recording", &["memfit-levers", "memfit-link"]),
+    ("memfit-explain", &["memfit-levers", "memfit-recording"]),
+    ("memfit-report", &["memfit-devices", "memfit-levers", "memfit-recording", "memfit-explain"]),
+    (
+        "memfit-cli",
+        &[
+            "memfit-devices",
+            "memfit-levers",
+            "memfit-link",
+            "memfit-recording",
+            "memfit-explain",
+            "memfit-report",
+        ],
+    ),
+    ("memfit", &["memfit-cli"]),
+    ("memfit-py", &["memfit-cli"]),
+    ("memfit-tidy", &[]),
+];
+
+fn dependencies() -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(common::root().join("crates")).expect("there are crates") {
+        let manifest = entry.expect("a crate can be listed").path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).expect("each crate has a manifest");
+        let manifest: toml::Table = text.parse().expect("each manifest is TOML");
+        let name = manifest["package"]["name"].as_str().expect("each crate has a name").to_owned();
+        let known = ["dependencies", "build-dependencies"]
+            .iter()
+            .filter_map(|section| manifest.get(*section)?.as_table())
+            .flat_map(|section| section.keys())
+            .filter(|name| name.starts_with("memfit"))
+            .cloned()
+            .collect();
+        found.insert(name, known);
+    }
+    found
+}
+
+#[test]
+fn every_crate_knows_only_what_it_may() {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    for (name, known) in dependencies() {
+        let allowed =
+            allowed.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not in the list of arrows"));
+        for dependency in known {
+            assert!(allowed.contains(&dependency.as_str()), "{name} must not know {dependency}");
+        }
+    }
+}
+
+#[test]
+fn the_list_names_no_crate_that_is_gone() {
+    let found = dependencies();
+    for (name, _) in ARROWS {
+        assert!(found.contains_key(*name), "{name} is in the list of arrows and not in crates/");
+    }
+}
+
+#[test]
+fn the_architecture_names_every_crate() {
+    let architecture = common::text("ARCHITECTURE.md".as_ref()).expect("there is an ARCHITECTURE.md");
+    for name in dependencies().keys() {
+        assert!(architecture.contains(&format!("`{name}`")), "ARCHITECTURE.md does not name `{name}`");
+    }
+}

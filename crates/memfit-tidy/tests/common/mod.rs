@@ -1,0 +1,45 @@
+//! The tree as these tests see it: the files that git tracks or would track, as they are on disk.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The root of the project.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project has a root")
+}
+
+/// Every file of the project, relative to its root.
+pub fn files() -> Vec<PathBuf> {
+    let listing = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the project's files");
+    assert!(listing.status.success(), "git ls-files failed: {}", String::from_utf8_lossy(&listing.stderr));
+    let mut files: Vec<PathBuf> = String::from_utf8(listing.stdout)
+        .expect("file names are UTF-8")
+        .split('\0')
+        .filter(|name| !name.is_empty() && root().join(name).is_file())
+        .map(PathBuf::from)
+        .collect();
+    files.sort();
+    assert!(files.len() > 20, "only {} files found: this test looks in the wrong place", files.len());
+    files
+}
+
+/// The text of a file, or nothing if it is not text.
+pub fn text(file: &Path) -> Option<String> {
+    fs::read_to_string(root().join(file)).ok()
+}
+
+/// Files below a folder with an extension, with their text.
+pub fn sources(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
+    files()
+        .into_iter()
+        .filter(|file| file.starts_with(folder) && file.extension().is_some_and(|found| found == extension))
+        .filter_map(|file| text(&file).map(|text| (file, text)))
+        .collect()
+}

@@ -1,0 +1,120 @@
+//! Rules that every file of the tree keeps.
+
+mod common;
+
+use std::path::Path;
+
+/// A file longer than this needs a reason here.
+const LONGEST: usize = 600;
+
+/// Files that may be longer, and why.
+const LONG_FOR_A_REASON: &[(&str, &str)] = &[
+    ("Cargo.lock", "generated"),
+    ("crates/memfit-vgpu/api", "one line a function of a library: the list is the documentation"),
+    ("crates/memfit-nvml/api", "one line a function of a library: the list is the documentation"),
+    ("crates/memfit-devices/data", "one table of cards"),
+    ("measurements", "results of runs"),
+];
+
+/// Crates whose job is the C boundary or the operating system's. Everywhere else `unsafe` is forbidden.
+const MAY_BE_UNSAFE: &[&str] = &["memfit-vgpu", "memfit-nvml", "memfit-watch", "memfit-link", "memfit-cli"];
+
+fn is_text_for_people(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| {
+        ["rs", "py", "pyi", "md", "toml", "sh"].iter().any(|known| extension == *known)
+    })
+}
+
+#[test]
+fn no_file_is_too_long_without_a_reason() {
+    let mut long = Vec::new();
+    for file in common::files() {
+        if !is_text_for_people(&file) || LONG_FOR_A_REASON.iter().any(|(path, _)| file.starts_with(path)) {
+            continue;
+        }
+        let lines = common::text(&file).map_or(0, |text| text.lines().count());
+        if lines > LONGEST {
+            long.push(format!("{}: {lines} lines", file.display()));
+        }
+    }
+    assert!(long.is_empty(), "files over {LONGEST} lines:\n{}", long.join("\n"));
+}
+
+#[test]
+fn every_rust_file_says_what_it_owns() {
+    for (file, text) in common::sources("crates", "rs") {
+        assert!(text.starts_with("//!"), "{} does not begin with what it owns", file.display());
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_the_outside_begins() {
+    for (file, text) in common::sources("crates", "rs") {
+        let of_crate = file
+            .components()
+            .nth(1)
+            .and_then(|part| part.as_os_str().to_str())
+            .unwrap_or_default()
+            .to_owned();
+        if MAY_BE_UNSAFE.contains(&of_crate.as_str()) || of_crate == "memfit-tidy" {
+            continue;
+        }
+        let used = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
+        });
+        assert!(!used, "{} uses unsafe", file.display());
+    }
+}
+
+#[test]
+fn no_line_ends_in_a_space() {
+    for file in common::files() {
+        if !is_text_for_people(&file) {
+            continue;
+        }
+        for (number, line) in common::text(&file).unwrap_or_default().lines().enumerate() {
+            assert_eq!(line.trim_end(), line, "{}:{} ends in a space", file.display(), number + 1);
+        }
+    }
+}
+
+/// Where a machine fetches packages from is its own affair, and so is where it keeps them.
+#[test]
+fn nothing_names_a_host_of_packages_or_a_path_of_one_machine() {
+    // Put together here so that this file does not find itself.
+    let forbidden: Vec<String> = [
+        ("files.python", "hosted.org"),
+        ("pypi", ".org/simple"),
+        ("static.crates", ".io"),
+        ("/opt/", "venvs"),
+        ("/work/", "main"),
+        ("/work/", "shared"),
+    ]
+    .iter()
+    .map(|(head, tail)| format!("{head}{tail}"))
+    .collect();
+    for file in common::files() {
+        let Some(text) = common::text(&file) else { continue };
+        for name in &forbidden {
+            assert!(!text.contains(name), "{} names {name}", file.display());
+        }
+    }
+}
+
+/// Python is a thin face: what can be decided without calling torch is decided in Rust.
+#[test]
+fn the_python_package_stays_under_a_quarter_of_the_rust_code() {
+    let lines = |sources: Vec<(std::path::PathBuf, String)>| -> usize {
+        sources.iter().map(|(_, text)| text.lines().filter(|line| !line.trim().is_empty()).count()).sum()
+    };
+    let python = lines(common::sources("python", "py"));
+    let rust = lines(
+        common::sources("crates", "rs")
+            .into_iter()
+            .filter(|(file, _)| !file.components().any(|part| part.as_os_str() == "tests"))
+            .collect(),
+    );
+    assert!(python > 0 && rust > 0, "found {python} lines of Python and {rust} of Rust");
+    assert!(python * 4 < rust, "{python} lines of Python against {rust} of Rust");
+}
