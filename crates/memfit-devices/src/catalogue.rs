@@ -1,0 +1,204 @@
+//! The catalogue: the built-in cards, the user's own, and how a name finds one.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::device::Device;
+use crate::error::CatalogueError;
+use crate::raw::{Architectures, Card};
+
+const ARCHITECTURES: &str = include_str!("../data/architectures.toml");
+const CARDS: &[(&str, &str)] = &[
+    ("pascal-to-turing.toml", include_str!("../data/pascal-to-turing.toml")),
+    ("ampere.toml", include_str!("../data/ampere.toml")),
+    ("ada.toml", include_str!("../data/ada.toml")),
+    ("hopper-to-blackwell.toml", include_str!("../data/hopper-to-blackwell.toml")),
+];
+
+/// All the cards that are known, in the order of the data files and then the user's.
+#[derive(Debug)]
+pub struct Catalogue {
+    architectures: Architectures,
+    /// Each card as it was written, which is what `based_on` starts from.
+    written: HashMap<String, toml::Table>,
+    devices: Vec<Device>,
+    /// From the folded form of each name to the card's place in `devices`.
+    names: HashMap<String, usize>,
+}
+
+impl Catalogue {
+    /// The cards that come with memfit.
+    pub fn builtin() -> Result<Self, CatalogueError> {
+        let architectures = toml::from_str(ARCHITECTURES)
+            .map_err(|error| CatalogueError::syntax("architectures.toml", error))?;
+        let mut catalogue =
+            Self { architectures, written: HashMap::new(), devices: Vec::new(), names: HashMap::new() };
+        for (file, text) in CARDS {
+            catalogue.add(file, text)?;
+        }
+        Ok(catalogue)
+    }
+
+    /// The built-in cards and those of a user's TOML file; a card there with a known `id` takes that card's place.
+    pub fn with_user_file(path: &Path) -> Result<Self, CatalogueError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| CatalogueError::Unreadable { file: path.to_owned(), source: error })?;
+        let mut catalogue = Self::builtin()?;
+        catalogue.add_user_cards(&path.display().to_string(), &text)?;
+        Ok(catalogue)
+    }
+
+    /// Adds the cards of a TOML text; `file` names it in errors and sources.
+    ///
+    /// Each `[[card]]` gives all fields, or `based_on = "rtx-4090"` and those that differ. A field that is given has
+    /// the file as its source, unless the card says otherwise under `sources`.
+    pub fn add_user_cards(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
+        self.add(file, text)
+    }
+
+    /// All cards.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The card of that name: its id, the driver's name for it or an alias, whatever the case, spaces and punctuation,
+    /// with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like.
+    ///
+    /// A bare name that several variants share means the one with the least memory, so that what fits there fits on
+    /// its siblings.
+    pub fn find(&self, name: &str) -> Result<&Device, CatalogueError> {
+        for key in keys(name) {
+            if let Some(&index) = self.names.get(&key) {
+                return Ok(&self.devices[index]);
+            }
+        }
+        Err(CatalogueError::UnknownDevice { name: name.to_owned(), suggestions: self.suggestions(name) })
+    }
+
+    fn add(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
+        let tables = card_tables(file, text)?;
+        for table in tables {
+            self.add_card(file, table)?;
+        }
+        Ok(())
+    }
+
+    fn add_card(&mut self, file: &str, mut table: toml::Table) -> Result<(), CatalogueError> {
+        let id = table.get("id").and_then(toml::Value::as_str).unwrap_or("(no id)").to_owned();
+        let invalid = |problem: String| CatalogueError::InvalidCard {
+            file: file.to_owned(),
+            card: id.clone(),
+            problem,
+        };
+        if let Some(base) = table.remove("based_on") {
+            let base =
+                base.as_str().ok_or_else(|| invalid("based_on is not the name of a card".to_owned()))?;
+            let base = self.find(base)?.id.clone();
+            table = derive(&self.written[&base], table, file);
+        }
+        let card: Card =
+            table.clone().try_into().map_err(|error: toml::de::Error| invalid(error.message().to_owned()))?;
+        if !is_slug(&card.id) {
+            return Err(invalid("id must be lower-case letters, digits and hyphens".to_owned()));
+        }
+        let device = card.resolve(&self.architectures).map_err(invalid)?;
+        self.register(file, device, table)
+    }
+
+    fn register(&mut self, file: &str, device: Device, table: toml::Table) -> Result<(), CatalogueError> {
+        let index = self.devices.iter().position(|known| known.id == device.id).unwrap_or(self.devices.len());
+        let names = std::iter::once(&device.id).chain([&device.name]).chain(&device.aliases);
+        let new_keys: Vec<String> = names.flat_map(|name| keys(name)).collect();
+        let taken = new_keys.iter().filter_map(|key| self.names.get(key)).find(|&&place| place != index);
+        if let Some(&other) = taken {
+            return Err(CatalogueError::InvalidCard {
+                file: file.to_owned(),
+                problem: format!("it shares a name with `{}`", self.devices[other].id),
+                card: device.id,
+            });
+        }
+        self.names.retain(|_, place| *place != index);
+        self.names.extend(new_keys.into_iter().map(|key| (key, index)));
+        self.written.insert(device.id.clone(), table);
+        if index == self.devices.len() {
+            self.devices.push(device);
+        } else {
+            self.devices[index] = device;
+        }
+        Ok(())
+    }
+
+    /// Up to three ids whose names look most like the given one.
+    fn suggestions(&self, name: &str) -> Vec<String> {
+        const ENOUGH: f64 = 0.7;
+        let wanted = keys(name);
+        let score = |known: &str| {
+            wanted.iter().map(|key| strsim::normalized_damerau_levenshtein(key, known)).fold(0.0, f64::max)
+        };
+        let mut best: HashMap<usize, f64> = HashMap::new();
+        for (key, &index) in &self.names {
+            let entry = best.entry(index).or_default();
+            *entry = entry.max(score(key));
+        }
+        let mut ranked: Vec<_> = best.into_iter().filter(|(_, score)| *score >= ENOUGH).collect();
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        ranked.into_iter().take(3).map(|(index, _)| self.devices[index].id.clone()).collect()
+    }
+}
+
+fn card_tables(file: &str, text: &str) -> Result<Vec<toml::Table>, CatalogueError> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        #[serde(default)]
+        card: Vec<toml::Table>,
+    }
+    toml::from_str::<File>(text).map(|file| file.card).map_err(|error| CatalogueError::syntax(file, error))
+}
+
+/// The base with what the card says put over it. Names are not inherited, and neither is the range in which the base's
+/// memory was seen once the card has memory of its own.
+fn derive(base: &toml::Table, over: toml::Table, file: &str) -> toml::Table {
+    let mut derived = base.clone();
+    derived.remove("aliases");
+    if over.contains_key("memory") {
+        derived.remove("memory_seen");
+    }
+    let mut sources = match derived.remove("sources") {
+        Some(toml::Value::Table(sources)) => sources,
+        _ => toml::Table::new(),
+    };
+    for field in over.keys() {
+        if let Some(key) = crate::device::source_key(field.trim_end_matches("_mhz").trim_end_matches("_gbps"))
+        {
+            sources.insert(key.to_owned(), toml::Value::String(file.to_owned()));
+        }
+    }
+    for (field, value) in over {
+        match (field.as_str(), value) {
+            ("sources", toml::Value::Table(given)) => sources.extend(given),
+            (_, value) => {
+                derived.insert(field, value);
+            }
+        }
+    }
+    derived.insert("sources".to_owned(), toml::Value::Table(sources));
+    derived
+}
+
+fn is_slug(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// The folded forms under which a name is kept and looked up: without the maker's words, and also without the line's
+/// ("RTX", "GTX"), since people say "4090".
+fn keys(name: &str) -> Vec<String> {
+    const MAKERS: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "generation"];
+    let mut folded: String =
+        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    for word in MAKERS {
+        folded = folded.replace(word, "");
+    }
+    let short = folded.strip_prefix("rtx").or_else(|| folded.strip_prefix("gtx")).map(str::to_owned);
+    std::iter::once(folded).chain(short).filter(|key| !key.is_empty()).collect()
+}

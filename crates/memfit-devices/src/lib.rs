@@ -1,0 +1,33 @@
+//! The catalogue of GPUs.
+//!
+//! Owns what each card is, as the CUDA driver and PyTorch see it ([`Device`]), what lies outside PyTorch's allocator on
+//! it ([`Overhead`]), where every figure comes from, and how a name finds a card ([`Catalogue`]).
+//! It must not know of anything else: no other crate of memfit, no CUDA, no terminal.
+//!
+//! ```
+//! use memfit_devices::{Catalogue, parse_size};
+//!
+//! let catalogue = Catalogue::builtin()?;
+//! let card = catalogue.find("NVIDIA GeForce RTX 4090")?;
+//! assert_eq!(card.id, "rtx-4090");
+//! assert!(card.memory < card.box_memory);
+//!
+//! let small = card.clone().with_memory(parse_size("14 GiB")?);
+//! assert!(small.overhead(13).total().high < small.memory);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bytes;
+mod catalogue;
+mod device;
+mod error;
+mod overhead;
+mod raw;
+
+pub use bytes::{Bytes, SizeError, parse_size};
+pub use catalogue::Catalogue;
+pub use device::{
+    Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
+};
+pub use error::CatalogueError;
+pub use overhead::{Interval, Overhead};
