@@ -1,0 +1,264 @@
+//! The prototype lists: what a line means. Shared by the generator and by the tests.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// One list: a shadowed library and all its names.
+pub struct Library {
+    /// The name of the list.
+    pub name: String,
+    /// What a call answers when a required out-parameter is null.
+    pub invalid: u32,
+    /// What a refused call answers.
+    pub refusal: u32,
+    /// The names.
+    pub entries: Vec<Entry>,
+}
+
+/// What the device does with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Written by hand in `src/`.
+    Modelled,
+    /// Success, every out-parameter written, nothing else.
+    Harmless,
+    /// Counted by name, and answered with the library's own "not supported".
+    Refused,
+}
+
+/// One line of a list.
+pub struct Entry {
+    /// The exported name.
+    pub name: String,
+    /// What is done with a call.
+    pub class: Class,
+    /// The parameters; `None` where no header tells them.
+    pub parameters: Option<Vec<Parameter>>,
+    /// What it returns.
+    pub result: Kind,
+    /// The only CUDA major release that has it, if not all.
+    #[allow(dead_code, reason = "for the tests")]
+    pub only: Option<u32>,
+}
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// In, out, or both.
+    pub flow: Flow,
+    /// What is passed, or what an out-parameter points to.
+    pub kind: Kind,
+    /// Whether an out-parameter may be null.
+    pub optional: bool,
+    /// What a harmless call writes instead of zero (instead of a fresh token, for a handle).
+    pub default: Option<String>,
+}
+
+/// Which way a parameter's value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The value is passed.
+    In,
+    /// A pointer is passed, and the call writes there.
+    Out,
+    /// A pointer is passed to a value that the call reads, and may change.
+    InOut,
+}
+
+/// What a value is, and so how the ABI passes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The library's status type; only as a result.
+    Status,
+    /// No value; only as a result.
+    Void,
+    /// `int`, or an enumeration.
+    Int,
+    /// `unsigned int`.
+    U32,
+    /// `char`, `bool`.
+    U8,
+    /// `short`, `__half`.
+    U16,
+    /// `long`, `long long`.
+    I64,
+    /// `unsigned long`, `unsigned long long`.
+    U64,
+    /// `size_t`.
+    Size,
+    /// `float`.
+    F32,
+    /// `double`.
+    F64,
+    /// `cuComplex`: two floats in one vector register.
+    Complex32,
+    /// `cuDoubleComplex`.
+    Complex64,
+    /// A device address as the driver writes it.
+    DevPtr,
+    /// A pointer to memory of the host or the device that the call may read, or fill by work on the device.
+    Ptr,
+    /// A string that ends with NUL.
+    CStr,
+    /// A function.
+    Fn,
+    /// A stream.
+    Stream,
+    /// An event.
+    Event,
+    /// A structure by value; as an out-parameter `bytes(N)`.
+    Bytes(usize),
+    /// A buffer for text; a harmless call writes the empty string.
+    Text,
+    /// Any other opaque pointer, by the name of its type.
+    Handle(String),
+    /// The arguments of a variadic function.
+    Variadic,
+}
+
+/// A line that cannot be read.
+#[derive(Debug)]
+pub struct Problem {
+    place: String,
+    what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Reads all lists of a folder, in the order of their names.
+pub fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
+    let trouble = |what: std::io::Error| Problem { place: folder.display().to_string(), what: what.to_string() };
+    let mut paths = Vec::new();
+    for file in fs::read_dir(folder).map_err(trouble)? {
+        let path = file.map_err(trouble)?.path();
+        if path.extension().is_some_and(|extension| extension == "api") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths.iter().map(|path| read(&path.display().to_string(), &fs::read_to_string(path).map_err(trouble)?)).collect()
+}
+
+/// Reads one list.
+pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
+    let mut library = Library { name: String::new(), invalid: 0, refusal: 0, entries: Vec::new() };
+    for (number, line) in text.lines().enumerate() {
+        let problem = |what: String| Problem { place: format!("{place}:{}", number + 1), what };
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let Some((word, rest)) = line.split_once(char::is_whitespace) else {
+            if line.is_empty() {
+                continue;
+            }
+            return Err(problem(format!("`{line}` alone on a line")));
+        };
+        let rest = rest.trim();
+        let code = || rest.parse().map_err(|_| problem(format!("`{rest}` is not a status code")));
+        let class = match word {
+            "library" => {
+                rest.clone_into(&mut library.name);
+                continue;
+            }
+            "soname" | "status" => continue,
+            "invalid" => {
+                library.invalid = code()?;
+                continue;
+            }
+            "refusal" => {
+                library.refusal = code()?;
+                continue;
+            }
+            "modelled" => Class::Modelled,
+            "harmless" => Class::Harmless,
+            "refused" => Class::Refused,
+            other => return Err(problem(format!("`{other}` is neither a class nor a setting"))),
+        };
+        library.entries.push(entry(class, rest).map_err(problem)?);
+    }
+    Ok(library)
+}
+
+fn entry(class: Class, text: &str) -> Result<Entry, String> {
+    let (text, only) = match text.rsplit_once('@') {
+        Some((before, major)) => {
+            (before.trim(), Some(major.trim().parse().map_err(|_| format!("`@{major}` is not a CUDA release"))?))
+        }
+        None => (text, None),
+    };
+    let (name, rest) = text.split_once('(').ok_or("no parameters")?;
+    let (inside, result) = match rest.rsplit_once(") -> ") {
+        Some((inside, result)) => (inside, kind(result.trim())?),
+        None => (rest.strip_suffix(')').ok_or("no closing parenthesis")?, Kind::Status),
+    };
+    let parameters = match inside.trim() {
+        "?" => None,
+        "" => Some(Vec::new()),
+        list => Some(list.split(',').map(|each| parameter(each.trim())).collect::<Result<_, _>>()?),
+    };
+    if class == Class::Harmless && parameters.is_none() {
+        return Err(format!("{name} cannot be harmless while its parameters are unknown"));
+    }
+    Ok(Entry { name: name.trim().to_owned(), class, parameters, result, only })
+}
+
+fn parameter(text: &str) -> Result<Parameter, String> {
+    let (text, default) = match text.split_once('=') {
+        Some((before, value)) => (before.trim(), Some(value.trim().to_owned())),
+        None => (text, None),
+    };
+    let (flow, text) = if let Some(rest) = text.strip_prefix("out ") {
+        (Flow::Out, rest)
+    } else if let Some(rest) = text.strip_prefix("inout ") {
+        (Flow::InOut, rest)
+    } else {
+        (Flow::In, text)
+    };
+    let (optional, text) = match text.strip_prefix("opt ") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    if flow == Flow::In && (optional || default.is_some()) {
+        return Err(format!("`{text}`: only an out-parameter is optional or has a default"));
+    }
+    Ok(Parameter { flow, kind: kind(text)?, optional, default })
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    if let Some(size) = text.strip_prefix("bytes(").or_else(|| text.strip_prefix("struct(")) {
+        let size = size.strip_suffix(')').and_then(|size| size.parse().ok());
+        return size.map(Kind::Bytes).ok_or(format!("`{text}` has no size"));
+    }
+    Ok(match text {
+        "status" => Kind::Status,
+        "void" => Kind::Void,
+        "int" => Kind::Int,
+        "u32" => Kind::U32,
+        "u8" => Kind::U8,
+        "u16" => Kind::U16,
+        "i64" => Kind::I64,
+        "u64" => Kind::U64,
+        "size" => Kind::Size,
+        "f32" => Kind::F32,
+        "f64" => Kind::F64,
+        "cf32" => Kind::Complex32,
+        "cf64" => Kind::Complex64,
+        "devptr" => Kind::DevPtr,
+        "ptr" => Kind::Ptr,
+        "cstr" => Kind::CStr,
+        "fn" => Kind::Fn,
+        "stream" => Kind::Stream,
+        "event" => Kind::Event,
+        "text" => Kind::Text,
+        "..." => Kind::Variadic,
+        name if name.chars().next().is_some_and(char::is_alphabetic)
+            && name.chars().all(|c| c.is_alphanumeric() || c == '_') =>
+        {
+            Kind::Handle(name.to_owned())
+        }
+        other => return Err(format!("`{other}` is no kind")),
+    })
+}

@@ -1,0 +1,141 @@
+//! Writes the generated entry points as Rust.
+
+use std::fmt::Write;
+
+use crate::api::{Class, Entry, Flow, Kind, Library, Parameter};
+
+/// The generated file: one module a library, and the table of refused calls.
+pub fn stubs(libraries: &[Library]) -> String {
+    let mut table = String::new();
+    let mut text = String::new();
+    let mut index = 0;
+    for library in libraries {
+        let _ = writeln!(text, "mod {} {{\n    use super::*;\n", library.name);
+        for entry in &library.entries {
+            match entry.class {
+                Class::Modelled => {}
+                Class::Harmless => harmless(&mut text, library, entry),
+                Class::Refused => {
+                    refused(&mut text, entry, index);
+                    let _ = writeln!(table, "    Refusal {{ name: {:?}, status: {} }},", entry.name, library.refusal);
+                    index += 1;
+                }
+            }
+        }
+        text.push_str("}\n\n");
+    }
+    format!("pub(crate) static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
+}
+
+/// A refused call needs no parameters: the caller cleans up after itself.
+fn refused(text: &mut String, entry: &Entry, index: usize) {
+    let call = format!("refuse({index})");
+    let (result, body) = match &entry.result {
+        Kind::Status => (" -> u64".to_owned(), call),
+        Kind::Void => (String::new(), format!("{call};")),
+        other => (format!(" -> {}", abi_type(other)), format!("{call}; {}", zero(other))),
+    };
+    let _ = writeln!(text, "    #[unsafe(no_mangle)] extern \"C\" fn {}(){result} {{ {body} }}", entry.name);
+}
+
+fn harmless(text: &mut String, library: &Library, entry: &Entry) {
+    let parameters = entry.parameters.as_deref().unwrap_or_default();
+    let mut list = String::new();
+    let mut checks = String::new();
+    let mut writes = String::new();
+    for (index, parameter) in parameters.iter().enumerate() {
+        if parameter.kind == Kind::Variadic {
+            continue; // Nothing of them is read.
+        }
+        let kind = if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
+        let used = parameter.flow == Flow::Out;
+        let _ = write!(list, "{}p{index}: {kind}, ", if used { "" } else { "_" });
+        if !used {
+            continue;
+        }
+        if !parameter.optional && entry.result == Kind::Status {
+            let _ = write!(checks, "if p{index}.is_null() {{ return {}; }} ", library.invalid);
+        }
+        let _ = write!(writes, "{} ", write_out(index, parameter));
+    }
+    let (result, value) = match &entry.result {
+        Kind::Status => (" -> u64".to_owned(), "0".to_owned()),
+        Kind::Void => (String::new(), String::new()),
+        other => (format!(" -> {}", abi_type(other)), zero(other)),
+    };
+    let body = if writes.is_empty() {
+        value
+    } else {
+        format!("{checks}\n        // SAFETY: the caller hands in out-parameters of these types, and none that is null is written.\n        unsafe {{ {writes}}} {value}")
+    };
+    let _ = writeln!(
+        text,
+        "    #[unsafe(no_mangle)] unsafe extern \"C\" fn {}({}){result} {{ {body} }}",
+        entry.name,
+        list.trim_end_matches(", ")
+    );
+}
+
+fn write_out(index: usize, parameter: &Parameter) -> String {
+    let target = format!("p{index}");
+    let (kind, value) = match (&parameter.kind, &parameter.default) {
+        (Kind::Bytes(size), _) => return format!("clear({target}, {size});"),
+        (Kind::Text, _) => return format!("clear({target}, 1);"),
+        (Kind::CStr, _) => ("*const c_char".to_owned(), "EMPTY.as_ptr()".to_owned()),
+        (Kind::Handle(_) | Kind::Event | Kind::Stream, None) => ("usize".to_owned(), "token()".to_owned()),
+        (Kind::Handle(_) | Kind::Event | Kind::Stream | Kind::Ptr | Kind::Fn, Some(value)) => ("usize".to_owned(), value.clone()),
+        (kind, Some(value)) => (abi_type(kind), value.clone()),
+        (kind, None) => (abi_type(kind), zero(kind)),
+    };
+    format!("put::<{kind}>({target}, {value});")
+}
+
+/// The Rust type that the C ABI passes like a value of this kind.
+fn abi_type(kind: &Kind) -> String {
+    match kind {
+        Kind::Int => "i32",
+        Kind::U32 => "u32",
+        Kind::U8 => "u8",
+        Kind::U16 => "u16",
+        Kind::I64 => "i64",
+        Kind::Status | Kind::U64 | Kind::DevPtr => "u64",
+        Kind::Size => "usize",
+        Kind::F32 => "f32",
+        Kind::F64 => "f64",
+        Kind::Complex32 => "Complex<f32>",
+        Kind::Complex64 => "Complex<f64>",
+        Kind::CStr => "*const c_char",
+        Kind::Void => "()",
+        Kind::Bytes(size) => return format!("Structure<{}>", array(*size)),
+        Kind::Ptr | Kind::Fn | Kind::Stream | Kind::Event | Kind::Text | Kind::Handle(_) | Kind::Variadic => "*mut c_void",
+    }
+    .to_owned()
+}
+
+/// A structure's bytes in words as large as its size allows, so that it is aligned as the real one.
+fn array(size: usize) -> String {
+    match size {
+        _ if size.is_multiple_of(8) => format!("[u64; {}]", size / 8),
+        _ if size.is_multiple_of(4) => format!("[u32; {}]", size / 4),
+        _ if size.is_multiple_of(2) => format!("[u16; {}]", size / 2),
+        _ => format!("[u8; {size}]"),
+    }
+}
+
+fn zero(kind: &Kind) -> String {
+    match kind {
+        Kind::F32 | Kind::F64 => "0.0".to_owned(),
+        Kind::Complex32 | Kind::Complex64 => "Complex::ZERO".to_owned(),
+        Kind::CStr => "EMPTY.as_ptr()".to_owned(),
+        Kind::Bytes(size) => {
+            let array = array(*size);
+            let length = array.split(' ').nth(1).unwrap_or_default();
+            format!("Structure([0; {length})")
+        }
+        Kind::Void => "()".to_owned(),
+        Kind::Ptr | Kind::Fn | Kind::Stream | Kind::Event | Kind::Text | Kind::Handle(_) | Kind::Variadic => {
+            "std::ptr::null_mut()".to_owned()
+        }
+        _ => "0".to_owned(),
+    }
+}

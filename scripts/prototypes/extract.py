@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Brings the prototype lists of the virtual device up to date with installed NVIDIA wheels.
+
+    python extract.py SITE_PACKAGES [SITE_PACKAGES ...]
+
+Every SITE_PACKAGES is a folder that holds `nvidia/` wheels (one CUDA release each; give all that are supported). Names
+come from the libraries' dynamic symbols and from the headers, parameters from the headers. A line that is already in a
+list keeps its class, its parameters and its note: they were decided by a person. New names come in as `refused`. What
+changed is printed, and names whose parameters differ from the newest header are pointed out.
+
+Needs `libclang` (the Python package) and a C compiler's own headers.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import apifile
+from headers import Prototype, Reader
+
+HERE = Path(__file__).resolve().parent
+LISTS = HERE.parent.parent / "crates" / "memfit-vgpu" / "api"
+
+
+def main() -> int:
+    """Runs the extraction; 1 if something needs a person's eye."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("site_packages", nargs="+", type=Path)
+    options.add_argument("--lists", type=Path, default=LISTS)
+    options.add_argument("--library", action="append", help="only these libraries")
+    options.add_argument("--refresh-refused", action="store_true", help="take parameters of refused calls from the headers again")
+    arguments = options.parse_args()
+
+    compiler_include = subprocess.run(
+        ["gcc", "-print-file-name=include"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    environments = sorted((_major(p), p) for p in arguments.site_packages)
+    libraries = tomllib.loads((HERE / "libraries.toml").read_text())
+    attention, taken = 0, set()
+    for name, library in libraries.items():
+        if not arguments.library or name in arguments.library:
+            attention += update(name, library, environments, arguments, compiler_include, taken)
+        taken |= set(apifile.read(arguments.lists / f"{name}.api"))
+    return 1 if attention else 0
+
+
+def update(name: str, library: dict, environments, arguments, compiler_include: str, taken: set[str]) -> int:
+    """Updates one library's list; a name that an earlier library has (`taken`) stays there."""
+    path = arguments.lists / f"{name}.api"
+    prototypes: dict[str, dict[str, Prototype]] = {}
+    seen: dict[str, set[str]] = {}
+    sonames = set(library.get("soname", []))
+    covered = set()
+    for major, site in environments:
+        found = Reader(library, _includes(site), compiler_include).read()
+        names = set(library.get("names", [])) | (set() if library["exports"] else set(found))
+        for shared in _libraries(site, library["exports"]):
+            sonames.add(_soname(shared))
+            names |= {n for n in _exports(shared) if re.search(library["prefix"], n)}
+        names -= taken
+        if names:
+            covered.add(major)
+        for each in names:
+            seen.setdefault(each, set()).add(major)
+        for each, prototype in found.items():
+            if each not in names:
+                continue
+            prototypes.setdefault(each, {})[major] = prototype  # the newest release of a major wins
+
+    if name == "nccl":  # the profiling interface: the same functions under a second name
+        for each in [n for n in seen if n.startswith("pnccl")]:
+            prototypes.setdefault(each, prototypes.get(each[1:], {}))
+    entries = apifile.read(path)
+    fresh, attention = 0, 0
+    for each in sorted(seen):
+        by_major = prototypes.get(each, {})
+        signature, note = _signature(by_major)
+        only = next(iter(seen[each])) if len(covered) > 1 and len(seen[each]) == 1 else None
+        known = entries.get(each)
+        if known is None:
+            entries[each] = apifile.Entry("refused", each, signature, only, note)
+            fresh += 1
+            continue
+        known.only = only
+        if known.kind == "refused" and arguments.refresh_refused:
+            known.signature, known.note = signature, note
+        elif "?" not in signature and _arity(known.signature) != _arity(signature):
+            print(f"{path.name}: {each}: the list says {known.signature}, the header {signature}")
+            attention += 1
+    for each in sorted(set(entries) - set(seen)):
+        if seen:
+            print(f"{path.name}: {each}: listed, but in none of these environments")
+    apifile.write(path, apifile.preamble(path) or _head(name, library, sonames), entries)
+    print(f"{path.name}: {len(entries)} names, {fresh} new")
+    return attention
+
+
+def _signature(by_major: dict[str, Prototype]) -> tuple[str, str]:
+    if not by_major:
+        return "(?)", ""
+    texts = {major: p.text() for major, p in by_major.items()}
+    newest = texts[max(texts)]
+    if len(set(texts.values())) == 1:
+        return newest, ""
+    return newest, "; ".join(f"{major}: {text}" for major, text in sorted(texts.items()))
+
+
+def _arity(signature: str) -> int:
+    inside = signature[1 : signature.rindex(")")].strip()
+    return 0 if not inside else re.sub(r"\(\d+\)", "", inside).count(",") + 1
+
+
+def _head(name: str, library: dict, sonames: set[str]) -> str:
+    return (
+        f"library {name}\n"
+        f"soname  {' '.join(sorted(sonames))}\n"
+        f"status  {library['status']}  # success 0\n"
+        f"invalid {library['invalid']}\n"
+        f"refusal {library['refused']}\n"
+    )
+
+
+def _includes(site: Path) -> list[Path]:
+    return sorted(p for p in (site / "nvidia").glob("*/include") if p.is_dir())
+
+
+def _libraries(site: Path, patterns: list[str]) -> list[Path]:
+    return sorted(f for pattern in patterns for f in (site / "nvidia").glob(f"*/lib/{pattern}"))
+
+
+def _exports(shared: Path) -> set[str]:
+    table = subprocess.run(["nm", "-D", "--defined-only", str(shared)], check=True, capture_output=True, text=True).stdout
+    names = set()
+    for line in table.splitlines():
+        symbol = line.split()
+        if len(symbol) == 3 and symbol[1] in "TWi":
+            names.add(symbol[2].split("@")[0])
+    return names
+
+
+def _soname(shared: Path) -> str:
+    table = subprocess.run(["readelf", "-d", str(shared)], check=True, capture_output=True, text=True).stdout
+    match = re.search(r"SONAME.*\[(.*)\]", table)
+    return match[1] if match else shared.name
+
+
+def _major(site: Path) -> str:
+    runtime = _libraries(site, ["libcudart.so.*"])
+    if not runtime:
+        sys.exit(f"{site} holds no CUDA runtime")
+    return runtime[0].name.split(".so.")[1].split(".")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
