@@ -22,6 +22,7 @@ import apifile
 from headers import Prototype, Reader
 
 HERE = Path(__file__).resolve().parent
+VERSIONED = r"_\d+_\d+$"
 LISTS = HERE.parent.parent / "crates" / "memfit-vgpu" / "api"
 
 
@@ -73,6 +74,10 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
     if name == "nccl":  # the profiling interface: the same functions under a second name
         for each in [n for n in seen if n.startswith("pnccl")]:
             prototypes.setdefault(each, prototypes.get(each[1:], {}))
+    by_stem = {re.sub(VERSIONED, "", each): prototype for each, prototype in prototypes.items() if re.search(VERSIONED, each)}
+    for each in seen:  # a library that versions its names keeps their parameters
+        if each not in prototypes and re.search(VERSIONED, each):
+            prototypes[each] = by_stem.get(re.sub(VERSIONED, "", each), {})
     entries = apifile.read(path)
     fresh, attention = 0, 0
     for each in sorted(seen):

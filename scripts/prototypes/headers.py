@@ -59,6 +59,14 @@ STAND_INS = {
     "cuda_bf16.h": "typedef struct { unsigned short x; } __nv_bfloat16;\n",
     "cuda_runtime.h": "#include <cuda_runtime_api.h>\n",
     "cuda_fp8.h": "",
+    "GL/gl.h": "typedef unsigned int GLuint; typedef unsigned int GLenum;\n",
+    "EGL/egl.h": "typedef int EGLint; typedef unsigned int EGLBoolean;\n",
+    "EGL/eglext.h": "typedef struct EGLStream_st *EGLStreamKHR; typedef struct EGLSync_st *EGLSyncKHR; typedef struct EGLImage_st *EGLImageKHR;\n",
+    "vdpau/vdpau.h": "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface; typedef int VdpGetProcAddress(void);\n",
+    "CL/cl.h": "".join(
+        f"typedef struct _{name} *{name};\n"
+        for name in ("cl_device_id", "cl_context", "cl_command_queue", "cl_mem", "cl_sampler", "cl_program", "cl_event")
+    ),
 }
 
 
@@ -89,9 +97,11 @@ class Reader:
     def read(self) -> dict[str, Prototype]:
         """Every function that the library's headers declare, by its exported name."""
         found: dict[str, Prototype] = {}
-        source = "".join(f'#include "{h}"\n' for h in self._present())
-        if not source:
-            return found
+        for headers in self.library["headers"]:
+            self._read_unit("".join(f'#include "{h}"\n' for h in self._present(headers)), found)
+        return found
+
+    def _read_unit(self, source: str, found: dict[str, Prototype]) -> None:
         for defines in PASSES:
             unit = Index.create().parse(
                 "unit.c",
@@ -112,13 +122,12 @@ class Reader:
                 if not re.search(self.library["prefix"], cursor.spelling):
                     continue
                 found.setdefault(cursor.spelling, self._prototype(cursor))
-        return found
 
-    def _present(self) -> list[str]:
+    def _present(self, headers: list[str]) -> list[str]:
         wanted = []
-        for header in self.library["headers"]:
+        for header in headers:
             name = header.rstrip("?")
-            if any((d / name).exists() for d in self.includes):
+            if name in STAND_INS or any((d / name).exists() for d in self.includes):
                 wanted.append(name)
         return wanted
 

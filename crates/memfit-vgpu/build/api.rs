@@ -5,20 +5,20 @@ use std::fs;
 use std::path::Path;
 
 /// One list: a shadowed library and all its names.
-pub struct Library {
+pub(crate) struct Library {
     /// The name of the list.
-    pub name: String,
+    pub(crate) name: String,
     /// What a call answers when a required out-parameter is null.
-    pub invalid: u32,
+    pub(crate) invalid: u32,
     /// What a refused call answers.
-    pub refusal: u32,
+    pub(crate) refusal: u32,
     /// The names.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// What the device does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// Written by hand in `src/`.
     Modelled,
     /// Success, every out-parameter written, nothing else.
@@ -28,36 +28,36 @@ pub enum Class {
 }
 
 /// One line of a list.
-pub struct Entry {
+pub(crate) struct Entry {
     /// The exported name.
-    pub name: String,
+    pub(crate) name: String,
     /// What is done with a call.
-    pub class: Class,
+    pub(crate) class: Class,
     /// The parameters; `None` where no header tells them.
-    pub parameters: Option<Vec<Parameter>>,
+    pub(crate) parameters: Option<Vec<Parameter>>,
     /// What it returns.
-    pub result: Kind,
+    pub(crate) result: Kind,
     /// The only CUDA major release that has it, if not all.
     #[allow(dead_code, reason = "for the tests")]
-    pub only: Option<u32>,
+    pub(crate) only: Option<u32>,
 }
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
+pub(crate) struct Parameter {
     /// In, out, or both.
-    pub flow: Flow,
+    pub(crate) flow: Flow,
     /// What is passed, or what an out-parameter points to.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Whether an out-parameter may be null.
-    pub optional: bool,
+    pub(crate) optional: bool,
     /// What a harmless call writes instead of zero (instead of a fresh token, for a handle).
-    pub default: Option<String>,
+    pub(crate) default: Option<String>,
 }
 
 /// Which way a parameter's value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub(crate) enum Flow {
     /// The value is passed.
     In,
     /// A pointer is passed, and the call writes there.
@@ -68,7 +68,7 @@ pub enum Flow {
 
 /// What a value is, and so how the ABI passes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The library's status type; only as a result.
     Status,
     /// No value; only as a result.
@@ -119,7 +119,7 @@ pub enum Kind {
 
 /// A line that cannot be read.
 #[derive(Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     place: String,
     what: String,
 }
@@ -131,8 +131,9 @@ impl fmt::Display for Problem {
 }
 
 /// Reads all lists of a folder, in the order of their names.
-pub fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
-    let trouble = |what: std::io::Error| Problem { place: folder.display().to_string(), what: what.to_string() };
+pub(crate) fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
+    let trouble =
+        |what: std::io::Error| Problem { place: folder.display().to_string(), what: what.to_string() };
     let mut paths = Vec::new();
     for file in fs::read_dir(folder).map_err(trouble)? {
         let path = file.map_err(trouble)?.path();
@@ -141,11 +142,14 @@ pub fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
         }
     }
     paths.sort();
-    paths.iter().map(|path| read(&path.display().to_string(), &fs::read_to_string(path).map_err(trouble)?)).collect()
+    paths
+        .iter()
+        .map(|path| read(&path.display().to_string(), &fs::read_to_string(path).map_err(trouble)?))
+        .collect()
 }
 
 /// Reads one list.
-pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
+pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
     let mut library = Library { name: String::new(), invalid: 0, refusal: 0, entries: Vec::new() };
     for (number, line) in text.lines().enumerate() {
         let problem = |what: String| Problem { place: format!("{place}:{}", number + 1), what };
@@ -184,9 +188,10 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
 
 fn entry(class: Class, text: &str) -> Result<Entry, String> {
     let (text, only) = match text.rsplit_once('@') {
-        Some((before, major)) => {
-            (before.trim(), Some(major.trim().parse().map_err(|_| format!("`@{major}` is not a CUDA release"))?))
-        }
+        Some((before, major)) => (
+            before.trim(),
+            Some(major.trim().parse().map_err(|_| format!("`@{major}` is not a CUDA release"))?),
+        ),
         None => (text, None),
     };
     let (name, rest) = text.split_once('(').ok_or("no parameters")?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::api::{Class, Entry, Flow, Kind, Library, Parameter};
 
 /// The generated file: one module a library, and the table of refused calls.
-pub fn stubs(libraries: &[Library]) -> String {
+pub(crate) fn stubs(libraries: &[Library]) -> String {
     let mut table = String::new();
     let mut text = String::new();
     let mut index = 0;
@@ -17,7 +17,11 @@ pub fn stubs(libraries: &[Library]) -> String {
                 Class::Harmless => harmless(&mut text, library, entry),
                 Class::Refused => {
                     refused(&mut text, entry, index);
-                    let _ = writeln!(table, "    Refusal {{ name: {:?}, status: {} }},", entry.name, library.refusal);
+                    let _ = writeln!(
+                        table,
+                        "    Refusal {{ name: {:?}, status: {} }},",
+                        entry.name, library.refusal
+                    );
                     index += 1;
                 }
             }
@@ -47,7 +51,8 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         if parameter.kind == Kind::Variadic {
             continue; // Nothing of them is read.
         }
-        let kind = if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
+        let kind =
+            if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
         let used = parameter.flow == Flow::Out;
         let _ = write!(list, "{}p{index}: {kind}, ", if used { "" } else { "_" });
         if !used {
@@ -66,7 +71,9 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
     let body = if writes.is_empty() {
         value
     } else {
-        format!("{checks}\n        // SAFETY: the caller hands in out-parameters of these types, and none that is null is written.\n        unsafe {{ {writes}}} {value}")
+        format!(
+            "{checks}\n        // SAFETY: the caller hands in out-parameters of these types, and none that is null is written.\n        unsafe {{ {writes}}} {value}"
+        )
     };
     let _ = writeln!(
         text,
@@ -83,7 +90,9 @@ fn write_out(index: usize, parameter: &Parameter) -> String {
         (Kind::Text, _) => return format!("clear({target}, 1);"),
         (Kind::CStr, _) => ("*const c_char".to_owned(), "EMPTY.as_ptr()".to_owned()),
         (Kind::Handle(_) | Kind::Event | Kind::Stream, None) => ("usize".to_owned(), "token()".to_owned()),
-        (Kind::Handle(_) | Kind::Event | Kind::Stream | Kind::Ptr | Kind::Fn, Some(value)) => ("usize".to_owned(), value.clone()),
+        (Kind::Handle(_) | Kind::Event | Kind::Stream | Kind::Ptr | Kind::Fn, Some(value)) => {
+            ("usize".to_owned(), value.clone())
+        }
         (kind, Some(value)) => (abi_type(kind), value.clone()),
         (kind, None) => (abi_type(kind), zero(kind)),
     };
@@ -107,7 +116,9 @@ fn abi_type(kind: &Kind) -> String {
         Kind::CStr => "*const c_char",
         Kind::Void => "()",
         Kind::Bytes(size) => return format!("Structure<{}>", array(*size)),
-        Kind::Ptr | Kind::Fn | Kind::Stream | Kind::Event | Kind::Text | Kind::Handle(_) | Kind::Variadic => "*mut c_void",
+        Kind::Ptr | Kind::Fn | Kind::Stream | Kind::Event | Kind::Text | Kind::Handle(_) | Kind::Variadic => {
+            "*mut c_void"
+        }
     }
     .to_owned()
 }
@@ -125,7 +136,7 @@ fn array(size: usize) -> String {
 fn zero(kind: &Kind) -> String {
     match kind {
         Kind::F32 | Kind::F64 => "0.0".to_owned(),
-        Kind::Complex32 | Kind::Complex64 => "Complex::ZERO".to_owned(),
+        Kind::Complex32 | Kind::Complex64 => "Complex::default()".to_owned(),
         Kind::CStr => "EMPTY.as_ptr()".to_owned(),
         Kind::Bytes(size) => {
             let array = array(*size);

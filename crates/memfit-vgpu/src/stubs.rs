@@ -21,17 +21,8 @@ static EMPTY: &CStr = c"";
 
 /// Two floating-point numbers, passed as `cuComplex` is.
 #[repr(C)]
+#[derive(Default)]
 struct Complex<T>(T, T);
-
-impl Complex<f32> {
-    #[allow(dead_code, reason = "only where a list needs it")]
-    const ZERO: Self = Self(0.0, 0.0);
-}
-
-impl Complex<f64> {
-    #[allow(dead_code, reason = "only where a list needs it")]
-    const ZERO: Self = Self(0.0, 0.0);
-}
 
 /// A structure that is passed or returned by value and not looked at.
 #[repr(C)]

@@ -58,7 +58,7 @@ pub(crate) fn counts() -> BTreeMap<String, u64> {
 /// # Safety
 /// `name` is a string that ends with NUL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memfit_vgpu_refused(name: *const c_char) -> u64 {
+pub(crate) unsafe extern "C" fn memfit_vgpu_refused(name: *const c_char) -> u64 {
     if name.is_null() {
         return 0;
     }
