@@ -1,0 +1,1 @@
+"""A tagger of sequences, as an installed program would be laid out."""
