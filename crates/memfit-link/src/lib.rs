@@ -11,10 +11,12 @@
 //! This crate knows neither end: not how a device is simulated, not how a run is judged, not the catalogue of cards.
 
 pub mod env;
+pub mod ledger;
 pub mod message;
 mod run_dir;
 mod setup;
 
+pub use ledger::{Ledger, LedgerView, Outside, TallyKind};
 pub use message::Message;
 pub use run_dir::RunDir;
 pub use setup::{CardSetup, LinkError, Setup, SizedInterval, ValuePolicy};
