@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINE = re.compile(
-    r"^(?P<kind>modelled|harmless|refused)\s+(?P<name>\w+)(?P<signature>\([^#]*?)\s*(?:@(?P<only>\d+))?\s*(?:#\s*(?P<note>.*))?$"
+    r"^(?P<kind>modelled|harmless|refused|alias)\s+(?P<name>\w+)\s*(?P<signature>[(=][^#@>]*?(?:->[^#@>]*?)?)"
+    r"\s*(?:@(?P<only>\d+))?\s*(?:>=(?P<since>\d+))?\s*(?:#\s*(?P<note>.*))?$"
 )
 
 
@@ -18,11 +19,15 @@ class Entry:
     signature: str
     only: str | None = None
     note: str = ""
+    since: int | None = None
 
     def text(self) -> str:
-        line = f"{self.kind:<8} {self.name}{self.signature}"
+        gap = " " if self.kind == "alias" else ""
+        line = f"{self.kind:<8} {self.name}{gap}{self.signature}"
         if self.only:
             line += f" @{self.only}"
+        if self.since:
+            line += f" >={self.since}"
         return f"{line}  # {self.note}" if self.note else line
 
 
@@ -36,9 +41,9 @@ def read(path: Path) -> dict[str, Entry]:
         if match:
             fields = match.groupdict()
             entries[fields["name"]] = Entry(
-                fields["kind"], fields["name"], fields["signature"].strip(), fields["only"], (fields["note"] or "").strip()
+                fields["kind"], fields["name"], fields["signature"].strip(), fields["only"], (fields["note"] or "").strip(), fields["since"]
             )
-        elif re.match(r"^(modelled|harmless|refused)\b", line):
+        elif re.match(r"^(modelled|harmless|refused|alias)\b", line):
             raise ValueError(f"{path}:{number}: not a prototype: {line}")
     return entries
 

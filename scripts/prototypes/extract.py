@@ -78,6 +78,7 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
     for each in seen:  # a library that versions its names keeps their parameters
         if each not in prototypes and re.search(VERSIONED, each):
             prototypes[each] = by_stem.get(re.sub(VERSIONED, "", each), {})
+    since = _releases(environments, set(seen)) if library.get("entry_points") else {}
     entries = apifile.read(path)
     fresh, attention = 0, 0
     for each in sorted(seen):
@@ -86,10 +87,12 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
         only = next(iter(seen[each])) if len(covered) > 1 and len(seen[each]) == 1 else None
         known = entries.get(each)
         if known is None:
-            entries[each] = apifile.Entry("refused", each, signature, only, note)
+            entries[each] = apifile.Entry("refused", each, signature, only, note, since.get(each))
             fresh += 1
             continue
-        known.only = only
+        known.only, known.since = only, since.get(each)
+        if known.kind == "alias":
+            continue
         if known.kind == "refused" and arguments.refresh_refused:
             known.signature, known.note = signature, note
         elif "?" not in signature and _arity(known.signature) != _arity(signature):
@@ -101,6 +104,28 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
     apifile.write(path, apifile.preamble(path) or _head(name, library, sonames), entries)
     print(f"{path.name}: {len(entries)} names, {fresh} new")
     return attention
+
+
+def _releases(environments, names: set[str]) -> dict[str, int]:
+    """Which release brought each entry point of the driver.
+
+    The typedef headers name every version of a call after the release that brought it (`PFN_cuMemAlloc_v3020`), the
+    library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the same.
+    """
+    releases: dict[tuple[str, str], set[int]] = {}
+    for _, site in environments:
+        for folder in _includes(site):
+            for header in folder.glob("cuda*Typedefs.h"):
+                for name, release, stream in re.findall(r"PFN_(cu\w+?)_v(\d{4,5})(_pt[ds][zs])?\b", header.read_text()):
+                    releases.setdefault((name, stream), set()).add(int(release))
+    since = {}
+    for (name, stream), numbers in releases.items():
+        symbols = [s for s in [f"{name}{stream}", *(f"{name}_v{i}{stream}" for i in range(2, 10))] if s in names]
+        if len(symbols) == len(numbers):
+            since.update(zip(symbols, sorted(numbers)))
+        elif symbols:
+            print(f"{name}{stream}: releases {sorted(numbers)}, but names {symbols}")
+    return since
 
 
 def _signature(by_major: dict[str, Prototype]) -> tuple[str, str]:

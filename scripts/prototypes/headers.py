@@ -216,10 +216,9 @@ def _opaque(kind) -> bool:
     """A typedef of a pointer to a structure: a handle, whether or not the header shows what is inside."""
     if kind.kind not in (TypeKind.TYPEDEF, TypeKind.ELABORATED) or kind.get_canonical().kind != TypeKind.POINTER:
         return False
-    target = kind.get_canonical().get_pointee()
-    return target.kind in (TypeKind.RECORD, TypeKind.VOID) and not target.is_const_qualified()
+    return kind.get_canonical().get_pointee().kind in (TypeKind.RECORD, TypeKind.VOID)
 
 
 def _handle(kind) -> str:
-    name = kind.spelling.replace("const ", "").replace("struct ", "").strip()
+    name = kind.spelling.replace("const ", "").replace("struct ", "").replace("Const", "").strip()
     return NAMED.get(name) or re.sub(r"_t$", "", name).split("::")[-1]

@@ -25,6 +25,8 @@ pub(crate) enum Class {
     Harmless,
     /// Counted by name, and answered with the library's own "not supported".
     Refused,
+    /// Another name of a listed call.
+    Alias,
 }
 
 /// One line of a list.
@@ -37,9 +39,12 @@ pub(crate) struct Entry {
     pub(crate) parameters: Option<Vec<Parameter>>,
     /// What it returns.
     pub(crate) result: Kind,
-    /// The only CUDA major release that has it, if not all.
-    #[allow(dead_code, reason = "for the tests")]
-    pub(crate) only: Option<u32>,
+    /// What it returns instead of zero, where that is no status.
+    pub(crate) answer: Option<String>,
+    /// The call that an alias stands for.
+    pub(crate) target: Option<String>,
+    /// The CUDA release that brought it, as `cuGetProcAddress` counts them.
+    pub(crate) since: Option<u32>,
 }
 
 /// One parameter.
@@ -179,6 +184,7 @@ pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
             "modelled" => Class::Modelled,
             "harmless" => Class::Harmless,
             "refused" => Class::Refused,
+            "alias" => Class::Alias,
             other => return Err(problem(format!("`{other}` is neither a class nor a setting"))),
         };
         library.entries.push(entry(class, rest).map_err(problem)?);
@@ -187,17 +193,29 @@ pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
 }
 
 fn entry(class: Class, text: &str) -> Result<Entry, String> {
-    let (text, only) = match text.rsplit_once('@') {
-        Some((before, major)) => (
-            before.trim(),
-            Some(major.trim().parse().map_err(|_| format!("`@{major}` is not a CUDA release"))?),
-        ),
-        None => (text, None),
-    };
-    let (name, rest) = text.split_once('(').ok_or("no parameters")?;
-    let (inside, result) = match rest.rsplit_once(") -> ") {
-        Some((inside, result)) => (inside, kind(result.trim())?),
-        None => (rest.strip_suffix(')').ok_or("no closing parenthesis")?, Kind::Status),
+    let mut words = text.rsplit(' ');
+    let mut since = None;
+    let mut kept = text;
+    while let Some(word) = words.next() {
+        if let Some(release) = word.strip_prefix(">=") {
+            since = Some(release.parse().map_err(|_| format!("`{word}` is no release"))?);
+        } else if !word.starts_with('@') {
+            break; // `@13`, which only the extractor reads, and `>=12040` end a line; what is left is the prototype.
+        }
+        kept = kept.strip_suffix(word).unwrap_or(kept).trim_end();
+    }
+    if class == Class::Alias {
+        let (name, target) = kept.split_once('=').ok_or("an alias has the form `name = call`")?;
+        let (name, target) = (name.trim().to_owned(), Some(target.trim().to_owned()));
+        return Ok(Entry { name, class, parameters: None, result: Kind::Status, answer: None, target, since });
+    }
+    let (name, rest) = kept.split_once('(').ok_or("no parameters")?;
+    let (inside, result, answer) = match rest.rsplit_once(") -> ") {
+        Some((inside, result)) => match result.split_once('=') {
+            Some((result, answer)) => (inside, kind(result.trim())?, Some(answer.trim().to_owned())),
+            None => (inside, kind(result.trim())?, None),
+        },
+        None => (rest.strip_suffix(')').ok_or("no closing parenthesis")?, Kind::Status, None),
     };
     let parameters = match inside.trim() {
         "?" => None,
@@ -207,7 +225,7 @@ fn entry(class: Class, text: &str) -> Result<Entry, String> {
     if class == Class::Harmless && parameters.is_none() {
         return Err(format!("{name} cannot be harmless while its parameters are unknown"));
     }
-    Ok(Entry { name: name.trim().to_owned(), class, parameters, result, only })
+    Ok(Entry { name: name.trim().to_owned(), class, parameters, result, answer, target: None, since })
 }
 
 fn parameter(text: &str) -> Result<Parameter, String> {

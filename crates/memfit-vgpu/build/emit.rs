@@ -14,6 +14,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
         for entry in &library.entries {
             match entry.class {
                 Class::Modelled => {}
+                Class::Alias => alias(&mut text, entry),
                 Class::Harmless => harmless(&mut text, library, entry),
                 Class::Refused => {
                     refused(&mut text, entry, index);
@@ -28,7 +29,55 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
         }
         text.push_str("}\n\n");
     }
+    entry_points(&mut text, libraries);
     format!("pub(crate) static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
+}
+
+/// An alias jumps: whatever the arguments are, they stay where they are.
+fn alias(text: &mut String, entry: &Entry) {
+    let target = entry.target.as_deref().unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "    unsafe extern \"C\" {{ #[link_name = {target:?}] fn target_of_{name}(); }}\n    \
+         #[unsafe(naked)] #[unsafe(no_mangle)] unsafe extern \"C\" fn {name}() {{ jump_to!(target_of_{name}) }}",
+        name = entry.name
+    );
+}
+
+/// The table behind `cuGetProcAddress`: every name of the driver without its version, with each version's address.
+fn entry_points(text: &mut String, libraries: &[Library]) {
+    let Some(driver) = libraries.iter().find(|library| library.name == "driver") else {
+        return;
+    };
+    let mut table: Vec<(String, u32, &str)> = Vec::new();
+    for entry in &driver.entries {
+        if let Some(since) = entry.since {
+            table.push((unversioned(&entry.name), since, &entry.name));
+        }
+    }
+    table.sort();
+    text.push_str("mod addresses {\n    unsafe extern \"C\" {\n");
+    for (_, _, symbol) in &table {
+        let _ = writeln!(text, "        pub(super) fn {symbol}();");
+    }
+    let _ = writeln!(text, "    }}\n}}\n\npub(crate) static ENTRY_POINTS: [EntryPoint; {}] = [", table.len());
+    for (name, since, symbol) in &table {
+        let _ = writeln!(text, "    EntryPoint {{ name: {name:?}, since: {since}, address: addresses::{symbol} }},");
+    }
+    text.push_str("];\n");
+}
+
+/// `cuMemAlloc_v2` is asked for as `cuMemAlloc`, `cuMemcpy_v2_ptds` as `cuMemcpy_ptds`.
+fn unversioned(symbol: &str) -> String {
+    let (rest, stream) = match symbol.rfind("_ptds").or_else(|| symbol.rfind("_ptsz")) {
+        Some(at) => symbol.split_at(at),
+        None => (symbol, ""),
+    };
+    let base = match rest.rsplit_once("_v") {
+        Some((base, digits)) if digits.chars().all(|c| c.is_ascii_digit()) => base,
+        _ => rest,
+    };
+    format!("{base}{stream}")
 }
 
 /// A refused call needs no parameters: the caller cleans up after itself.
@@ -37,7 +86,7 @@ fn refused(text: &mut String, entry: &Entry, index: usize) {
     let (result, body) = match &entry.result {
         Kind::Status => (" -> u64".to_owned(), call),
         Kind::Void => (String::new(), format!("{call};")),
-        other => (format!(" -> {}", abi_type(other)), format!("{call}; {}", zero(other))),
+        other => (format!(" -> {}", abi_type(other)), format!("{call}; {}", answer(entry))),
     };
     let _ = writeln!(text, "    #[unsafe(no_mangle)] extern \"C\" fn {}(){result} {{ {body} }}", entry.name);
 }
@@ -66,7 +115,7 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
     let (result, value) = match &entry.result {
         Kind::Status => (" -> u64".to_owned(), "0".to_owned()),
         Kind::Void => (String::new(), String::new()),
-        other => (format!(" -> {}", abi_type(other)), zero(other)),
+        other => (format!(" -> {}", abi_type(other)), answer(entry)),
     };
     let body = if writes.is_empty() {
         value
@@ -97,6 +146,11 @@ fn write_out(index: usize, parameter: &Parameter) -> String {
         (kind, None) => (abi_type(kind), zero(kind)),
     };
     format!("put::<{kind}>({target}, {value});")
+}
+
+/// What a call returns that has no status to return.
+fn answer(entry: &Entry) -> String {
+    entry.answer.clone().unwrap_or_else(|| zero(&entry.result))
 }
 
 /// The Rust type that the C ABI passes like a value of this kind.

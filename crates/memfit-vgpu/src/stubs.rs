@@ -14,7 +14,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::tally::{Refusal, refuse};
 
+/// A jump to another entry point, whatever the arguments.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_to {
+    ($target:ident) => {
+        std::arch::naked_asm!("jmp {}", sym $target)
+    };
+}
+
+/// A jump to another entry point, whatever the arguments.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_to {
+    ($target:ident) => {
+        std::arch::naked_asm!("b {}", sym $target)
+    };
+}
+
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+
+/// One version of a call of the driver, as `cuGetProcAddress` hands it out.
+pub(crate) struct EntryPoint {
+    /// The name without its version; with `_ptsz` or `_ptds` if it means each thread's own default stream.
+    pub(crate) name: &'static str,
+    /// The CUDA release from which it is the version meant, as 12040 is 12.4.
+    pub(crate) since: u32,
+    /// Where it is.
+    pub(crate) address: unsafe extern "C" fn(),
+}
+
+/// The versions of a call of the driver, the oldest first; none if there is no such call.
+#[allow(dead_code, reason = "for cuGetProcAddress")]
+pub(crate) fn entry_points(name: &str) -> &'static [EntryPoint] {
+    let first = ENTRY_POINTS.partition_point(|each| each.name < name);
+    let count = ENTRY_POINTS[first..].partition_point(|each| each.name == name);
+    &ENTRY_POINTS[first..first + count]
+}
 
 /// What a call that returns a string answers when there is nothing to say.
 static EMPTY: &CStr = c"";
