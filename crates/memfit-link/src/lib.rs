@@ -11,6 +11,7 @@
 //! This crate knows neither end: not how a device is simulated, not how a run is judged, not the catalogue of cards.
 
 pub mod env;
+pub mod events;
 pub mod ledger;
 pub mod message;
 mod run_dir;
