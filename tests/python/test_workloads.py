@@ -29,6 +29,7 @@ SMALL = {
     "detection": "--image-size 64 --batch-size 1 --objects 2 --steps 1",
     "inference": "--arch resnet18 --image-size 32 --batch-size 2 --batches 2",
     "late_import": "--width 8 --batch-size 4 --steps 2",
+    "says_its_peak": "--image-size 32 --batch-size 2 --steps 1",
     "catch_oom": "--image-size 32 --batch-size 4 --steps 2",
 }
 
@@ -66,7 +67,7 @@ def test_every_workload_is_tried():
 
 
 def test_the_example_learns(monkeypatch, capsys, tmp_path):
-    small = "--arch resnet18 --image-size 32 --train-images 256 --test-images 32 --batch-size 32 --epochs 1 --workers 0"
+    small = "--arch resnet18 --image-size 32 --train-images 192 --test-images 32 --batch-size 16 --epochs 1 --workers 0"
     checkpoint = tmp_path / "classifier.pt"
     monkeypatch.setattr(sys, "argv", ["train.py", *small.split(), "--checkpoint", str(checkpoint)])
     runpy.run_path(str(ROOT / "examples/classifier/train.py"), run_name="__main__")

@@ -1,0 +1,133 @@
+"""How the end-to-end tests run `memfit run`: one process a question, its answer kept for all tests that ask it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = ROOT / "workloads"
+GIB = 1024**3
+MIB = 1024**2
+
+# What the tensors of a block are counted under; the other two categories are no tensors' own bytes.
+TENSORS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "inputs",
+    "buffers",
+    "workspace",
+    "temporary",
+    "unknown",
+)
+OVERHEAD = ("rounding", "fragmentation")
+
+
+def memfit() -> str:
+    """The installed command: the one named by MEMFIT_COMMAND, beside this interpreter, or on the path."""
+    beside = Path(sys.executable).with_name("memfit")
+    found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
+    if not found:
+        raise RuntimeError("memfit is not installed here: `make test` installs it")
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came back from one `memfit run --format json`."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads(self.stdout)
+
+    @property
+    def peak(self) -> dict[str, int]:
+        return self.report["peak"]
+
+    @property
+    def categories(self) -> dict[str, int]:
+        return self.report["at_peak"]["by_category"]
+
+
+def invoke(
+    arguments: list[str], cwd: Path = WORKLOADS, env: dict[str, str] | None = None, timeout: float = 300
+) -> Run:
+    """Run the command line as it is given."""
+    done = subprocess.run(
+        [memfit(), *arguments],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+@functools.cache
+def run(
+    command: str,
+    gpu: str = "a100-80gb",
+    memory: int | None = None,
+    options: str = "",
+    python: str = sys.executable,
+) -> Run:
+    """Dry-run `python COMMAND`, from the workloads' folder; the same question is asked only once in a session."""
+    arguments = ["run", "--gpu", gpu, "--format", "json", *options.split()]
+    if memory is not None:
+        arguments += ["--memory", f"{memory // MIB}MiB"]
+    return invoke([*arguments, "--", python, *command.split()])
+
+
+def completed(command: str, **settings: Any) -> Run:
+    """The same, for a run that must fit; its report is held to what is true of every report."""
+    answer = run(command, **settings)
+    assert answer.status == 0, f"{command}: status {answer.status}\n{answer.stdout[-3000:]}\n{answer.stderr[-3000:]}"
+    hold_to_contract(answer.report)
+    assert answer.report["verdict"] == "fits"
+    return answer
+
+
+def hold_to_contract(report: dict[str, Any]) -> None:
+    """What holds for every report that has a peak, whatever the verdict."""
+    assert report["schema"] == "memfit.run/1"
+    peak, at_peak, device = report["peak"], report["at_peak"], report["device"]
+    assert 0 < peak["allocated"] <= peak["reserved"] <= peak["device"] <= peak["device_upper"]
+    if report["verdict"] == "fits":
+        assert peak["device_upper"] <= device["capacity"]
+        assert report["oom"] is None or report["oom"]["caught"]
+    else:
+        assert peak["device"] <= device["capacity"]
+
+    categories = at_peak["by_category"]
+    assert set(categories) == {*TENSORS, *OVERHEAD}
+    assert all(value >= 0 for value in categories.values()), categories
+    assert sum(categories.values()) == at_peak["reserved"]
+    assert sum(categories[name] for name in TENSORS) + categories["rounding"] == at_peak["allocated"]
+    assert at_peak["allocated"] == peak["allocated"]
+    assert at_peak["reserved"] <= peak["reserved"]
+
+    outside = report["outside"]
+    assert peak["reserved"] + outside["context"] + outside["libraries"] <= peak["device_upper"]
+    assert len(report["ranks"]) == device["count"]
+    assert max(rank["device"] for rank in report["ranks"]) == peak["device"]
+    assert sum(module["bytes"] for module in at_peak["modules"]) <= at_peak["allocated"]
+
+
+def parameter_bytes(model: Any) -> int:
+    """Bytes of a model's parameters, from the model itself."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

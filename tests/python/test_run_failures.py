@@ -1,0 +1,153 @@
+"""Everything that can go wrong with a run has its own answer and its own exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from runs import GIB, MIB, completed, invoke, run
+
+BAD_NEWS, NO_ANSWER = 1, 2
+
+
+def test_a_script_that_raises():
+    answer = run("failing.py")
+    assert answer.status == NO_ANSWER
+    assert answer.report["verdict"] == "error"
+    assert "ValueError: the labels of batch 1 are missing" in answer.stdout
+    assert "this run is about to fail" in answer.stderr, "what the script said last is shown"
+
+
+def test_a_script_that_exits_with_a_status():
+    answer = run("failing.py --how status --status 7")
+    assert answer.status == NO_ANSWER
+    assert answer.report["verdict"] == "error"
+    assert "7" in answer.stderr
+
+
+def test_a_script_that_is_killed_by_a_signal():
+    answer = run("failing.py --how signal")
+    assert answer.status == NO_ANSWER
+    assert answer.report["verdict"] == "error"
+    assert signal.Signals.SIGSEGV.name in answer.stdout + answer.stderr
+
+
+def test_a_script_that_never_reaches_a_step():
+    answer = run("stalled.py", options="--timeout 15")
+    assert answer.status == NO_ANSWER
+    assert answer.report["verdict"] in ("unknown", "error")
+    assert answer.report["steps"] == 0
+    assert "15" in answer.stderr
+
+
+def test_an_error_that_the_script_catches_and_overcomes():
+    answer = run("catch_oom.py", gpu="a100-80gb", memory=4 * GIB)
+    assert (answer.status, answer.report["verdict"]) == (0, "fits")
+    assert answer.report["oom"]["caught"] is True
+    assert answer.report["steps"] == 3
+
+
+def test_an_error_that_the_script_catches_and_gives_up_on():
+    answer = run("catch_oom.py --give-up", gpu="a100-80gb", memory=4 * GIB)
+    assert (answer.status, answer.report["verdict"]) == (BAD_NEWS, "oom")
+    assert answer.report["oom"]["caught"] is True
+
+
+def test_pytorchs_own_words_are_kept():
+    answer = run("catch_oom.py --give-up", gpu="a100-80gb", memory=4 * GIB)
+    text = answer.stdout + answer.stderr
+    assert "CUDA out of memory. Tried to allocate" in text
+    assert "4.00 GiB" in text, "the capacity in the message is the one that was asked for"
+
+
+def test_an_unknown_card():
+    answer = invoke(["run", "--gpu", "rtx-4091", "--", sys.executable, "resnet.py"])
+    assert answer.status == NO_ANSWER
+    assert "rtx-4090" in answer.stderr.lower().replace(" ", "-")
+    assert answer.stdout == ""
+
+
+def test_a_script_that_is_not_there():
+    answer = invoke(["run", "--gpu", "rtx-4090", "--", sys.executable, "no_such_script.py"])
+    assert answer.status == NO_ANSWER
+    assert "no_such_script.py" in answer.stderr
+
+
+def test_a_command_that_is_not_there():
+    answer = invoke(["run", "--gpu", "rtx-4090", "--", "no-such-command", "train.py"])
+    assert answer.status == NO_ANSWER
+    assert "no-such-command" in answer.stderr
+
+
+def test_no_command_at_all():
+    answer = invoke(["run", "--gpu", "rtx-4090"])
+    assert answer.status == NO_ANSWER
+
+
+def fake_torch(folder, version_py):
+    package = folder / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .version import __version__\n")
+    if version_py:
+        (package / "version.py").write_text(version_py)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+
+
+def test_a_torch_for_the_cpu_only(tmp_path):
+    env = fake_torch(tmp_path, "__version__ = '2.15.0+cpu'\ncuda = None\nhip = None\n")
+    answer = invoke(["run", "--gpu", "rtx-4090", "--", sys.executable, "resnet.py"], env=env)
+    assert answer.status == NO_ANSWER
+    assert "cpu" in answer.stderr.lower()
+    assert "install" in answer.stderr.lower(), "it says which package to install"
+
+
+def test_an_interpreter_without_torch(tmp_path):
+    # -S leaves the site's packages out, so the interpreter is a true one that has no torch.
+    bare = tmp_path / "python-without-torch"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    answer = invoke(["run", "--gpu", "rtx-4090", "--", str(bare), "resnet.py"])
+    assert answer.status == NO_ANSWER
+    assert "torch" in answer.stderr
+
+
+def test_json_stands_alone_on_stdout_and_goes_to_a_file_too(tmp_path):
+    target = tmp_path / "report.json"
+    answer = run("late_import.py", options=f"--json {target}")
+    assert answer.report == __import__("json").loads(target.read_text())
+    assert "step 0" not in answer.stdout
+
+
+def test_the_text_begins_with_the_verdict():
+    answer = invoke(["run", "--gpu", "a100-80gb", "--", sys.executable, "late_import.py"], env={"NO_COLOR": "1"})
+    assert answer.status == 0
+    first = next(line for line in answer.stdout.splitlines() if line.strip())
+    assert "fits" in first.lower()
+    assert "\x1b[" not in answer.stdout
+
+
+def test_nothing_of_the_users_is_overwritten(tmp_path):
+    checkpoint = tmp_path / "classifier.pt"
+    checkpoint.write_bytes(b"the weights of last week")
+    small = "--arch resnet18 --image-size 32 --batch-size 8 --train-images 16 --test-images 8 --epochs 1 --workers 0"
+    example = f"../examples/classifier/train.py {small} --checkpoint {checkpoint}"
+    answer = run(example, options="--steps 0")
+    assert answer.status == 0, answer.stderr
+    assert checkpoint.read_bytes() == b"the weights of last week", "a dry run has no weights worth saving"
+
+
+def test_the_scripts_own_output_is_kept_apart():
+    assert "step 0" not in completed("late_import.py").stdout
+    answer = run("late_import.py", options="--show-output")
+    assert "step 0" in answer.stderr
+
+
+def test_the_peak_does_not_depend_on_being_watched():
+    """The figures of the report are those that PyTorch itself counts in the script."""
+    answer = run("says_its_peak.py --steps 3", options="--steps 0 --show-output")
+    line = next(line for line in answer.stderr.splitlines() if "peak by torch" in line)
+    allocated, reserved = (int(word) for word in line.split()[-2:])
+    assert answer.peak["allocated"] == allocated
+    assert answer.peak["reserved"] == reserved
+    assert reserved > 100 * MIB
