@@ -6,5 +6,6 @@
 //!
 //! It must not know Recordings or Python.
 
+mod libraries;
 mod stubs;
 mod tally;
