@@ -85,6 +85,7 @@ pub struct Oom {
 
 /// The end of a process, as far as the probe is concerned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
 pub struct Done {
     /// `steps` (the asked number is complete, the process waits), or `exit` (the script came to its own end).
     pub reason: String,

@@ -58,7 +58,7 @@ pub enum Kind {
     Step = 8,
     /// A request could not be served.
     Oom = 9,
-    /// What was asked for, for a block that was handed out; in the order of the allocations of a device.
+    /// What was asked for, for the block that a device's so-manieth allocation handed out, or that is live at an address.
     Requested = 10,
 }
 
@@ -102,7 +102,7 @@ pub struct Record {
     pub address: u64,
     /// The block's bytes, what was asked for, or a text's length.
     pub bytes: i64,
-    /// Bytes in blocks on that device, after the event.
+    /// Bytes in blocks on that device, after the event; in a request, the allocation's number, 0 for what is live now.
     pub allocated: u64,
     /// Bytes in segments on that device, after the event.
     pub reserved: u64,

@@ -105,6 +105,8 @@ pub enum Event {
     Requested {
         /// The device.
         device: u8,
+        /// Which allocation of that device in this process, counted from 1; 0 for the block that is live at the address.
+        number: u64,
         /// The block.
         address: u64,
         /// What was asked for.
@@ -223,7 +225,7 @@ fn event(record: &Record, rest: &[[u8; RECORD_BYTES]]) -> (Result<Event, &'stati
         Kind::Phase => Event::Phase { place },
         Kind::Step => Event::Step { step: record.step },
         Kind::Oom => Event::Oom { place, bytes, allocated, reserved },
-        Kind::Requested => Event::Requested { device, address, bytes },
+        Kind::Requested => Event::Requested { device, number: allocated, address, bytes },
         Kind::Text => return (Err("a text cannot be here"), 1),
     };
     (Ok(event), 1)

@@ -1,0 +1,122 @@
+//! The two functions of libc10 that PyTorch's allocators call on each of their events.
+//!
+//! `c10/core/Allocator.h` declares them; their mangled names have not changed since they exist (2.6 to 2.15 at least).
+//! The caching allocator calls them with its device's lock held, so the order of the log is the order of events.
+
+use std::{
+    ffi::{CStr, c_void},
+    mem, ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use crate::watch::{Report, Watch};
+
+/// `c10::DeviceType::CUDA`.
+const CUDA: u8 = 1;
+
+/// `c10::Device` by value: the type in the low byte, the index in the high one.
+type Device = u16;
+
+type ReportMemoryUsage = unsafe extern "C" fn(*mut c_void, i64, usize, usize, Device);
+type ReportOutOfMemory = unsafe extern "C" fn(i64, usize, usize, Device);
+
+/// The index of a CUDA device, if it is one.
+fn cuda(device: Device) -> Option<u8> {
+    let [kind, index] = device.to_le_bytes();
+    (kind == CUDA).then_some(index)
+}
+
+/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`.
+///
+/// # Safety
+/// Called by PyTorch, as its own function would be.
+#[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
+pub unsafe extern "C" fn report_memory_usage(
+    block: *mut c_void,
+    bytes: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
+        watch.report(&Report {
+            device,
+            address: block as u64,
+            bytes,
+            allocated: allocated as u64,
+            reserved: reserved as u64,
+        });
+    }
+    static NEXT: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    if let Some(next) = NEXT.find(report_memory_usage as *mut c_void) {
+        // SAFETY: the symbol of this name in libc10 has this signature.
+        let next: ReportMemoryUsage = unsafe { mem::transmute(next) };
+        // SAFETY: the caller's own arguments, passed on.
+        unsafe { next(block, bytes, allocated, reserved, device) };
+    }
+}
+
+/// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, c10::Device)`.
+///
+/// # Safety
+/// Called by PyTorch, as its own function would be.
+#[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
+pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, reserved: usize, device: Device) {
+    if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
+        let (allocated, reserved) = (allocated as u64, reserved as u64);
+        watch.out_of_memory(&Report { device, address: 0, bytes, allocated, reserved });
+    }
+    static NEXT: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+    if let Some(next) = NEXT.find(report_out_of_memory as *mut c_void) {
+        // SAFETY: the symbol of this name in libc10 has this signature.
+        let next: ReportOutOfMemory = unsafe { mem::transmute(next) };
+        // SAFETY: the caller's own arguments, passed on.
+        unsafe { next(bytes, allocated, reserved, device) };
+    }
+}
+
+/// A function of libc10 that one of ours stands in front of, found once.
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The function, or nothing where libc10 is not loaded or only ours answers to the name.
+    fn find(&self, ours: *mut c_void) -> Option<*mut c_void> {
+        let known = self.found.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return Some(known);
+        }
+        // Python loads PyTorch's libraries into a scope of their own, where RTLD_NEXT does not look: ask for
+        // the loaded library by its name instead.
+        // SAFETY: with RTLD_NOLOAD this loads nothing; the name is a C string.
+        let library = unsafe { libc::dlopen(c"libc10.so".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: a valid handle and a C string.
+        let found = unsafe { libc::dlsym(library, self.name.as_ptr()) };
+        if found.is_null() || found == ours {
+            return None;
+        }
+        self.found.store(found, Ordering::Relaxed);
+        Some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_two_bytes() {
+        assert_eq!(cuda(0x0001), Some(0));
+        assert_eq!(cuda(0x0301), Some(3));
+        assert_eq!(cuda(0xff00), None, "the CPU has type 0 and index -1");
+    }
+}

@@ -1,0 +1,281 @@
+//! The watcher's state: one log, the current phase and step, and each device's counters.
+
+use std::{
+    process, ptr,
+    sync::{
+        Once,
+        atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use memfit_link::{
+    RunDir,
+    events::{DEFAULT_CAP, Kind, Record, Writer},
+};
+
+use crate::labels;
+
+/// How many devices have counters; PyTorch itself knows at most 120, a machine has at most 16.
+pub const DEVICES: usize = 64;
+
+/// What a device's allocator holds, as [`crate::api::memfit_watch_stats`] gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Stats {
+    /// Bytes in blocks now.
+    pub allocated: u64,
+    /// Bytes in segments now.
+    pub reserved: u64,
+    /// Most bytes in blocks since the window began.
+    pub peak_allocated: u64,
+    /// Most bytes in segments since the window began.
+    pub peak_reserved: u64,
+    /// Blocks handed out so far.
+    pub allocs: u64,
+    /// Blocks given back so far.
+    pub frees: u64,
+    /// Requests that could not be served.
+    pub ooms: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    allocated: AtomicU64,
+    reserved: AtomicU64,
+    peak_allocated: AtomicU64,
+    peak_reserved: AtomicU64,
+    allocs: AtomicU64,
+    frees: AtomicU64,
+    ooms: AtomicU64,
+}
+
+/// An event of PyTorch's allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The device.
+    pub device: u8,
+    /// The block.
+    pub address: u64,
+    /// Its size; negative when it was given back.
+    pub bytes: i64,
+    /// Bytes in blocks, after the event.
+    pub allocated: u64,
+    /// Bytes in segments, after the event.
+    pub reserved: u64,
+}
+
+/// The watcher of one process.
+pub struct Watch {
+    log: Writer,
+    phase: AtomicU8,
+    phase_changes: AtomicU32,
+    step: AtomicU32,
+    devices: [Counters; DEVICES],
+}
+
+impl Watch {
+    /// A watcher that logs to `log`.
+    pub fn new(log: Writer) -> Self {
+        Self {
+            log,
+            phase: AtomicU8::new(0),
+            phase_changes: AtomicU32::new(1),
+            step: AtomicU32::new(0),
+            devices: std::array::from_fn(|_| Counters::default()),
+        }
+    }
+
+    /// This process's watcher, if it belongs to a run. The log is started when it is first needed, and anew after a fork.
+    pub fn get() -> Option<&'static Self> {
+        loop {
+            match STATE.load(Ordering::Acquire) {
+                // SAFETY: in this state the pointer was set by `start` from a leaked box and is never freed.
+                READY => return unsafe { CURRENT.load(Ordering::Acquire).as_ref() },
+                OFF => return None,
+                UNKNOWN => start(),
+                _ => thread::yield_now(),
+            }
+        }
+    }
+
+    fn record(&self, kind: Kind) -> Record {
+        Record {
+            kind: kind as u8,
+            phase: self.phase.load(Ordering::Relaxed),
+            thread: labels::thread(),
+            module: labels::module(self.phase_changes.load(Ordering::Relaxed)),
+            step: self.step.load(Ordering::Relaxed),
+            ..Record::default()
+        }
+    }
+
+    /// The allocator handed out a block or took one back.
+    pub fn report(&self, report: &Report) {
+        let kind = if report.bytes < 0 { Kind::Free } else { Kind::Alloc };
+        self.log.push(&Record {
+            device: report.device,
+            address: report.address,
+            bytes: report.bytes.saturating_abs(),
+            allocated: report.allocated,
+            reserved: report.reserved,
+            ..self.record(kind)
+        });
+        let Some(counters) = self.devices.get(usize::from(report.device)) else { return };
+        counters.allocated.store(report.allocated, Ordering::Relaxed);
+        counters.reserved.store(report.reserved, Ordering::Relaxed);
+        counters.peak_allocated.fetch_max(report.allocated, Ordering::Relaxed);
+        counters.peak_reserved.fetch_max(report.reserved, Ordering::Relaxed);
+        let count = if kind == Kind::Free { &counters.frees } else { &counters.allocs };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The allocator could not serve a request of `report.bytes`.
+    pub fn out_of_memory(&self, report: &Report) {
+        self.log.push(&Record {
+            device: report.device,
+            bytes: report.bytes,
+            allocated: report.allocated,
+            reserved: report.reserved,
+            ..self.record(Kind::Oom)
+        });
+        if let Some(counters) = self.devices.get(usize::from(report.device)) {
+            counters.ooms.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The process enters a phase; the one before is returned.
+    pub fn phase(&self, phase: u8) -> u8 {
+        let before = self.phase.swap(phase, Ordering::Relaxed);
+        if before != phase {
+            self.phase_changes.fetch_add(1, Ordering::Relaxed);
+            self.log.push(&self.record(Kind::Phase));
+        }
+        before
+    }
+
+    /// An optimizer step is complete; `step` are complete now.
+    pub fn step(&self, step: u32) {
+        self.step.store(step, Ordering::Relaxed);
+        self.log.push(&self.record(Kind::Step));
+    }
+
+    /// A module's call begins on this thread; how many were open before it is returned.
+    pub fn enter(&self, module: u32) -> usize {
+        let before = labels::depth();
+        labels::enter(module);
+        self.log.push(&self.record(Kind::ScopeEnter));
+        before
+    }
+
+    /// The innermost module call of this thread ends; how many are still open is returned.
+    pub fn exit(&self) -> usize {
+        let record = self.record(Kind::ScopeExit);
+        if labels::exit().is_some() {
+            self.log.push(&record);
+        }
+        labels::depth()
+    }
+
+    /// A backward node of this module runs on this thread from now on.
+    pub fn node(&self, module: u32) {
+        labels::set_node(module, self.phase_changes.load(Ordering::Relaxed));
+    }
+
+    /// The innermost module that this thread works for; 0 for none.
+    pub fn module(&self) -> u32 {
+        labels::module(self.phase_changes.load(Ordering::Relaxed))
+    }
+
+    /// The blocks that hold these addresses belong to a category; `owners` has each one's name, or is empty.
+    pub fn note(&self, addresses: &[u64], category: u8, owners: &[u32]) {
+        let template = Record { phase: category, module: 0, ..self.record(Kind::Note) };
+        let owners = owners.iter().copied().chain(std::iter::repeat(0));
+        let records: Vec<_> = addresses
+            .iter()
+            .zip(owners)
+            .filter(|(address, _)| **address != 0)
+            .map(|(&address, module)| Record { address, module, ..template }.encode())
+            .collect();
+        self.log.push_all(&records);
+    }
+
+    /// What was asked for, for blocks that were handed out on a device: by its allocations from number `first` on, or,
+    /// where `first` is 0, for the blocks that are live at these addresses.
+    pub fn requested(&self, device: u8, first: u64, addresses: &[u64], bytes: &[i64]) {
+        let template = Record { device, ..self.record(Kind::Requested) };
+        let records: Vec<_> = (0..)
+            .zip(addresses.iter().zip(bytes))
+            .map(|(index, (&address, &bytes))| {
+                let allocated = if first == 0 { 0 } else { first.saturating_add(index) };
+                Record { address, bytes, allocated, ..template }.encode()
+            })
+            .collect();
+        self.log.push_all(&records);
+    }
+
+    /// Gives a text its number.
+    pub fn text(&self, id: u32, text: &[u8]) {
+        self.log.push_text(id, text);
+    }
+
+    /// A device's counters.
+    pub fn stats(&self, device: usize) -> Option<Stats> {
+        let counters = self.devices.get(device)?;
+        Some(Stats {
+            allocated: counters.allocated.load(Ordering::Relaxed),
+            reserved: counters.reserved.load(Ordering::Relaxed),
+            peak_allocated: counters.peak_allocated.load(Ordering::Relaxed),
+            peak_reserved: counters.peak_reserved.load(Ordering::Relaxed),
+            allocs: counters.allocs.load(Ordering::Relaxed),
+            frees: counters.frees.load(Ordering::Relaxed),
+            ooms: counters.ooms.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Begins a new window for a device's peaks.
+    pub fn reset_window(&self, device: usize) {
+        if let Some(counters) = self.devices.get(device) {
+            counters.peak_allocated.store(counters.allocated.load(Ordering::Relaxed), Ordering::Relaxed);
+            counters.peak_reserved.store(counters.reserved.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+const UNKNOWN: u8 = 0;
+const STARTING: u8 = 1;
+const READY: u8 = 2;
+const OFF: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(ptr::null_mut());
+static AT_FORK: Once = Once::new();
+
+/// Starts this process's watcher, or finds that there is nothing to watch for. Another thread may be doing so already.
+fn start() {
+    if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return;
+    }
+    let log = RunDir::from_env().and_then(|run_dir| {
+        let pid = process::id();
+        // A log that cannot be written must not keep the script from running; the runner will miss it, and say so.
+        Writer::create(&run_dir.events(pid), pid, DEFAULT_CAP).ok()
+    });
+    let Some(log) = log else {
+        STATE.store(OFF, Ordering::Release);
+        return;
+    };
+    AT_FORK.call_once(|| {
+        // SAFETY: registers a handler that only stores to atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+    // Leaked on purpose: the allocator may call until the very end of the process.
+    CURRENT.store(Box::into_raw(Box::new(Watch::new(log))), Ordering::Release);
+    STATE.store(READY, Ordering::Release);
+}
+
+/// In a forked child: the parent's log is not ours to write to.
+extern "C" fn forked() {
+    CURRENT.store(ptr::null_mut(), Ordering::Release);
+    STATE.store(UNKNOWN, Ordering::Release);
+}
