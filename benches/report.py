@@ -1,0 +1,95 @@
+"""Run the benchmarks and write measurements/bench.md.
+
+    python benches/report.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from whole_run import ROOT, measure, memfit
+
+TARGET = ROOT / "measurements/bench.md"
+
+
+def steady(batch_size: int) -> dict[str, dict[str, float]]:
+    """The three ways of one step, from one dry run of `steady.py`."""
+    script = ROOT / "benches/steady.py"
+    command = [memfit(), "run", "--gpu", "a100-80gb", "--steps", "0", "--show-output", "--timeout", "900", "--"]
+    command += [sys.executable, str(script), "--batch-size", str(batch_size)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    for line in (done.stdout + done.stderr).splitlines():
+        if "steady: {" in line:
+            return json.loads(line.split("steady: ", 1)[1])
+    sys.exit(f"the benchmark printed no result (status {done.returncode}):\n{done.stderr[-2000:]}")
+
+
+def torch_version() -> str:
+    import torch
+
+    return torch.__version__
+
+
+def cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def table(steps: dict[str, dict[str, float]], whole: dict[str, float]) -> str:
+    """The report, as Markdown."""
+    plain, watched, tracker = (steps[way] for way in ("plain", "watched", "tracker"))
+    faster = tracker["median_ms"] / watched["median_ms"]
+    mib = 1024**2
+    return f"""# Speed
+
+Written by `make bench` ({datetime.date.today()}; {cpu()}, {os.cpu_count()} cores; torch {torch_version()}).
+Every comparison was made within one run.
+
+## One training step of ResNet-50, batch 64, fp32
+
+| | median step | first step | peak allocated |
+|---|---|---|---|
+| virtual card, unwatched | {plain["median_ms"]:.1f} ms | {plain["first_ms"]:.0f} ms | {plain["peak_allocated"] / mib:,.2f} MiB |
+| virtual card, watched by `memfit run` | {watched["median_ms"]:.1f} ms | {watched["first_ms"]:.0f} ms | {watched["peak_allocated"] / mib:,.2f} MiB |
+| PyTorch's FakeTensorMode + MemTracker | {tracker["median_ms"]:.0f} ms | {tracker["first_ms"]:.0f} ms | {tracker["peak_allocated"] / mib:,.2f} MiB |
+
+- faster than PyTorch's tracker: **{faster:.0f}×** watched, {tracker["median_ms"] / plain["median_ms"]:.0f}× unwatched (wanted: 60×)
+- what watching costs: **{watched["median_ms"] / plain["median_ms"]:.2f}×** the unwatched step (wanted: at most 3×)
+- watching changes the peak by {abs(watched["peak_allocated"] - plain["peak_allocated"])} bytes
+
+To run it again: `memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/steady.py`
+
+## A whole dry run of the example
+
+| | median of {whole["rounds"]:.0f} |
+|---|---|
+| `python -c "import torch, torchvision"` | {whole["imports_s"]:.2f} s |
+| `memfit run --gpu rtx-4090 -- python examples/classifier/train.py` | {whole["run_s"]:.2f} s |
+
+- more than the imports: **{whole["more_s"]:.2f} s** (wanted: at most 3 s)
+
+To run it again: `python benches/whole_run.py`
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    text = table(steady(args.batch_size), measure(args.rounds))
+    TARGET.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
