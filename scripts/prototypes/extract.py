@@ -60,7 +60,7 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
         names = set(library.get("names", [])) | (set() if library["exports"] else set(found))
         for shared in _libraries(site, library["exports"]):
             sonames.add(_soname(shared))
-            names |= {n for n in _exports(shared) if re.search(library["prefix"], n)}
+            names |= {n for n in _exports(shared) if n.startswith(tuple(library["prefixes"]))}
         names -= taken
         if names:
             covered.add(major)
@@ -147,6 +147,7 @@ def _head(name: str, library: dict, sonames: set[str]) -> str:
     return (
         f"library {name}\n"
         f"soname  {' '.join(sorted(sonames))}\n"
+        f"prefix  {' '.join(library['prefixes'])}\n"
         f"status  {library['status']}  # success 0\n"
         f"invalid {library['invalid']}\n"
         f"refusal {library['refused']}\n"

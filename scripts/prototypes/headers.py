@@ -119,7 +119,7 @@ class Reader:
             for cursor in _declarations(unit.cursor):
                 if cursor.kind != CursorKind.FUNCTION_DECL or cursor.is_definition():
                     continue
-                if not re.search(self.library["prefix"], cursor.spelling):
+                if not cursor.spelling.startswith(tuple(self.library["prefixes"])):
                     continue
                 found.setdefault(cursor.spelling, self._prototype(cursor))
 

@@ -8,6 +8,10 @@ use std::path::Path;
 pub(crate) struct Library {
     /// The name of the list.
     pub(crate) name: String,
+    /// The sonames of the libraries whose names these are.
+    pub(crate) sonames: Vec<String>,
+    /// How the names of their public surface begin.
+    pub(crate) prefixes: Vec<String>,
     /// What a call answers when a required out-parameter is null.
     pub(crate) invalid: u32,
     /// What a refused call answers.
@@ -155,7 +159,14 @@ pub(crate) fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
 
 /// Reads one list.
 pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
-    let mut library = Library { name: String::new(), invalid: 0, refusal: 0, entries: Vec::new() };
+    let mut library = Library {
+        name: String::new(),
+        sonames: Vec::new(),
+        prefixes: Vec::new(),
+        invalid: 0,
+        refusal: 0,
+        entries: Vec::new(),
+    };
     for (number, line) in text.lines().enumerate() {
         let problem = |what: String| Problem { place: format!("{place}:{}", number + 1), what };
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -166,13 +177,22 @@ pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
             return Err(problem(format!("`{line}` alone on a line")));
         };
         let rest = rest.trim();
+        let words = || rest.split_whitespace().map(str::to_owned).collect();
         let code = || rest.parse().map_err(|_| problem(format!("`{rest}` is not a status code")));
         let class = match word {
             "library" => {
                 rest.clone_into(&mut library.name);
                 continue;
             }
-            "soname" | "status" => continue,
+            "status" => continue,
+            "soname" => {
+                library.sonames = words();
+                continue;
+            }
+            "prefix" => {
+                library.prefixes = words();
+                continue;
+            }
             "invalid" => {
                 library.invalid = code()?;
                 continue;
@@ -207,7 +227,15 @@ fn entry(class: Class, text: &str) -> Result<Entry, String> {
     if class == Class::Alias {
         let (name, target) = kept.split_once('=').ok_or("an alias has the form `name = call`")?;
         let (name, target) = (name.trim().to_owned(), Some(target.trim().to_owned()));
-        return Ok(Entry { name, class, parameters: None, result: Kind::Status, answer: None, target, since });
+        return Ok(Entry {
+            name,
+            class,
+            parameters: None,
+            result: Kind::Status,
+            answer: None,
+            target,
+            since,
+        });
     }
     let (name, rest) = kept.split_once('(').ok_or("no parameters")?;
     let (inside, result, answer) = match rest.rsplit_once(") -> ") {

@@ -62,7 +62,10 @@ fn entry_points(text: &mut String, libraries: &[Library]) {
     }
     let _ = writeln!(text, "    }}\n}}\n\npub(crate) static ENTRY_POINTS: [EntryPoint; {}] = [", table.len());
     for (name, since, symbol) in &table {
-        let _ = writeln!(text, "    EntryPoint {{ name: {name:?}, since: {since}, address: addresses::{symbol} }},");
+        let _ = writeln!(
+            text,
+            "    EntryPoint {{ name: {name:?}, since: {since}, address: addresses::{symbol} }},"
+        );
     }
     text.push_str("];\n");
 }
@@ -154,7 +157,7 @@ fn answer(entry: &Entry) -> String {
 }
 
 /// The Rust type that the C ABI passes like a value of this kind.
-fn abi_type(kind: &Kind) -> String {
+pub(crate) fn abi_type(kind: &Kind) -> String {
     match kind {
         Kind::Int => "i32",
         Kind::U32 => "u32",

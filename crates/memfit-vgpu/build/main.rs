@@ -2,6 +2,7 @@
 
 mod api;
 mod emit;
+mod shapes;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,6 +15,8 @@ fn main() {
     println!("cargo:rerun-if-changed=api");
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // What this library looks up is its own, wherever in the process the real libraries stand.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 
     let libraries = api::read_folder(&root.join("api")).unwrap_or_else(|problem| panic!("{problem}"));
     let mut owner: BTreeMap<&str, &str> = BTreeMap::new();
@@ -25,4 +28,5 @@ fn main() {
         }
     }
     fs::write(out.join("stubs.rs"), emit::stubs(&libraries)).expect("OUT_DIR can be written");
+    fs::write(out.join("shapes.rs"), shapes::shapes(&libraries)).expect("OUT_DIR can be written");
 }
