@@ -16,6 +16,10 @@ pub struct Setup {
     pub cards: Vec<CardSetup>,
     /// Stop after so many optimizer steps; 0 means to the end.
     pub steps: u64,
+    /// Where no optimizer exists, stop after so many forward passes of the outermost module; 0 means to the end. Only asked
+    /// for explicitly: an evaluation before the training must not be taken for the whole script.
+    #[serde(default)]
+    pub forward_steps: u64,
     /// Also run the script's own evaluation and its largest batch.
     pub cover_full: bool,
     /// Whether the probe should keep each allocation's Python stack for a recording.

@@ -16,6 +16,7 @@ pub(super) fn setup(capacities: &[u64]) -> Setup {
         protocol: PROTOCOL,
         cards: capacities.iter().map(card).collect(),
         steps: 3,
+        forward_steps: 0,
         cover_full: false,
         stacks: false,
         values: ValuePolicy::default(),
