@@ -1,0 +1,166 @@
+"""Run the published cases on virtual cards and write measurements/published-peaks.md.
+
+    python scripts/accuracy/run.py [--python 2.11=PATH]… [--only WORDS]
+
+Each case is run with the nearest of the interpreters given (by the release of torch; by default the one that runs
+this), on the card that its source names. Where a source names none, the case says which card is assumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measured import parse
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TARGET = ROOT / "measurements/published-peaks.md"
+MIB = 1024**2
+JUDGED_FROM = (2, 11)
+TOLERANCE = {"reserved": 0.02}
+OTHERWISE = 0.01
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric of one case."""
+
+    case: dict[str, Any]
+    metric: str
+    published: float
+    found: float | None
+    torch: str
+    problem: str = ""
+
+    @property
+    def error(self) -> float | None:
+        return None if self.found is None else self.found / self.published - 1
+
+    @property
+    def hit(self) -> bool:
+        return self.error is not None and abs(self.error) <= TOLERANCE.get(self.metric, OTHERWISE)
+
+
+def release(version: str) -> tuple[int, int]:
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def torch_of(python: str) -> str:
+    return subprocess.check_output([python, "-c", "import torch; print(torch.__version__)"], text=True).strip()
+
+
+def nearest(wanted: str, pythons: dict[str, str]) -> str:
+    """The version among `pythons` that is nearest to the one wanted; the newest where none is stated."""
+    versions = sorted(pythons, key=release)
+    if not wanted:
+        return versions[-1]
+    goal = release(wanted)
+    return min(versions, key=lambda v: abs((release(v)[0] - goal[0]) * 100 + release(v)[1] - goal[1]))
+
+
+def memfit() -> str:
+    beside = Path(sys.executable).with_name("memfit")
+    found = str(beside) if beside.is_file() else shutil.which("memfit")
+    if not found:
+        sys.exit("memfit is not installed here")
+    return found
+
+
+def run_case(case: dict[str, Any], version: str, python: str) -> list[Line]:
+    """Run one case; a line for each metric that was published."""
+    ranks = case.get("ranks", 1)
+    command = [memfit(), "run", "--gpu", case["gpu"] + (f":{ranks}" if ranks > 1 else "")]
+    command += ["--steps", "0", "--timeout", "550", "--show-output", "--", python]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [str(HERE / case["script"]), *case["arguments"].split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        found, problem = parse(done.stdout + "\n" + done.stderr), ""
+    except ValueError as error:
+        found, problem = {}, f"{error} (status {done.returncode})"
+        print(done.stderr[-2000:], file=sys.stderr)
+    return [
+        Line(case, metric, value, found[metric] / MIB if metric in found else None, version, problem)
+        for metric, value in case["published"].items()
+    ]
+
+
+def row(line: Line) -> str:
+    case = line.case
+    if line.found is None or line.error is None:
+        found, error, verdict = "–", "–", line.problem or "not reported"
+    else:
+        found, error = f"{line.found:,.2f}", f"{line.error:+.2%}"
+        verdict = "hit" if line.hit else "**miss**"
+    return (
+        f"| {case['name']} | {line.metric.replace('_', ' ')} | {line.published:,.2f} | {found} | {error} | {verdict} "
+        f"| {case['torch_stated']} → {line.torch} | {case['gpu_stated']} → {case['gpu']} |"
+    )
+
+
+def table(lines: list[Line]) -> str:
+    head = "| case | metric | published, MiB | memfit, MiB | error | | torch | card |\n|---|---|---|---|---|---|---|---|"
+    return "\n".join([head, *(row(line) for line in lines)])
+
+
+def page(lines: list[Line]) -> str:
+    judged = [x for x in lines if x.case["torch"] and release(x.case["torch"]) >= JUDGED_FROM]
+    others = [x for x in lines if x not in judged]
+    sources = sorted({line.case["source"] for line in lines})
+    hits = sum(line.hit for line in judged)
+    return f"""# Published peaks, and what the virtual card says
+
+Peaks that other people measured on real cards and published, each rebuilt from its stated settings and run on the
+virtual card. Written by `python scripts/accuracy/run.py`; the cases are in `scripts/accuracy/cases.toml`.
+
+A hit is within 1 % for allocated memory and within 2 % for reserved memory. `stated → used` says which torch and
+which card the source names, and which ones were used here.
+
+## Measured with torch 2.11 or later: {hits} of {len(judged)} within their bounds
+
+{table(judged)}
+
+## Others, listed apart: measured with another torch than could be run, or one that is not stated
+
+{sum(line.hit for line in others)} of {len(others)} within the same bounds.
+
+{table(others)}
+
+## Sources
+
+{chr(10).join(f"- {source}" for source in sources)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
+    parser.add_argument("--only", help="run only the cases whose name holds this, and print instead of writing")
+    args = parser.parse_args()
+    pythons = dict(pair.split("=", 1) for pair in args.python)
+    pythons = {torch_of(path): path for path in pythons.values()} or {torch_of(sys.executable): sys.executable}
+    cases = tomllib.loads((HERE / "cases.toml").read_text())["case"]
+    lines: list[Line] = []
+    for case in cases:
+        if args.only and args.only not in case["name"]:
+            continue
+        version = nearest(case["torch"], pythons)
+        new = run_case(case, version, pythons[version])
+        lines += new
+        for line in new:
+            print(row(line), flush=True)
+    if not args.only:
+        TARGET.write_text(page(lines))
+
+
+if __name__ == "__main__":
+    main()
