@@ -50,9 +50,9 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// The same place, for a library that writes it itself.
-    pub(crate) fn raw(self) -> Ptr {
-        self.0.cast()
+    /// The place that a caller's untyped pointer names.
+    pub(crate) fn at(place: Ptr) -> Self {
+        Self(place.cast())
     }
 }
 
@@ -94,6 +94,11 @@ impl<T: Copy> In<T> {
         }
         // SAFETY: not null, and the caller lends an array of at least as many values as the call's contract says.
         Some(unsafe { self.0.add(index).read_unaligned() })
+    }
+
+    /// The value that a caller's untyped pointer names.
+    pub(crate) fn at_address(place: Ptr) -> Self {
+        Self(place.cast())
     }
 
     /// The first `count` values of an array; none where the caller passed null.

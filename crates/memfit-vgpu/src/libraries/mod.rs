@@ -11,4 +11,7 @@
 
 mod card;
 mod cudnn;
+mod cublas;
+mod cublaslt;
 mod entry;
+mod real;

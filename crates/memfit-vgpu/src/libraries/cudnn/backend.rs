@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::image::{self, TYPE_HANDLE};
-use super::real::real;
+use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{In, Out, Ptr, entry_points};
@@ -47,7 +47,7 @@ entry_points! {
             return status::BAD_PARAM;
         }
         let mut made = 0_usize;
-        let result = real!(cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
+        let result = real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
         if result == Some(status::SUCCESS) {
             match property_attribute(kind) {
                 Some(attribute) => waiting(|waiting| waiting.insert(made, attribute)),
@@ -66,7 +66,7 @@ entry_points! {
         if name == WORKSPACE && let Some(workspace) = values.get() {
             card::workspace(workspace);
         }
-        real!(cudnnBackendSetAttribute(
+        real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => Ptr, name => i32, kind => i32, count => i64, values => In<Ptr>
         ) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
@@ -75,7 +75,7 @@ entry_points! {
     fn cudnnBackendGetAttribute(
         descriptor: Ptr, name: i32, kind: i32, requested: i64, count: Out<i64>, values: Ptr,
     ) {
-        real!(cudnnBackendGetAttribute(
+        real!(CUDNN, cudnnBackendGetAttribute(
             descriptor => Ptr, name => i32, kind => i32, requested => i64, count => Out<i64>, values => Ptr
         ) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
@@ -84,13 +84,13 @@ entry_points! {
     fn cudnnBackendFinalize(descriptor: Ptr) {
         let attribute = waiting(|waiting| waiting.get(&(descriptor as usize)).copied());
         if let Some((attribute, mut properties)) = attribute.zip(image::descriptor()) {
-            let set = real!(cudnnBackendSetAttribute(
+            let set = real!(CUDNN, cudnnBackendSetAttribute(
                 descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut properties => *mut Ptr
             ) -> i32);
             // A descriptor that was given properties by its maker keeps them: then this setting is refused.
             let _ = set;
         }
-        let result = real!(cudnnBackendFinalize(descriptor => Ptr) -> i32);
+        let result = real!(CUDNN, cudnnBackendFinalize(descriptor => Ptr) -> i32);
         if result == Some(status::SUCCESS) && attribute.is_some() {
             waiting(|waiting| waiting.remove(&(descriptor as usize)));
         }
@@ -100,12 +100,12 @@ entry_points! {
     /// Destroys a descriptor.
     fn cudnnBackendDestroyDescriptor(descriptor: Ptr) {
         waiting(|waiting| waiting.remove(&(descriptor as usize)));
-        real!(cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
+        real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
     /// Makes a descriptor in the caller's memory; deprecated, and forwarded for completeness.
     fn cudnnBackendInitialize(descriptor: Ptr) {
-        real!(cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
+        real!(CUDNN, cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
     }
 
     /// Runs a plan: nothing is computed.

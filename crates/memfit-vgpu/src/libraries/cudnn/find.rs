@@ -3,7 +3,7 @@
 //! The real library would run each one. Here the order is that of its heuristics, and a caller that names its workspace gets
 //! those that fit into it.
 
-use super::real::real;
+use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points};
@@ -66,7 +66,7 @@ macro_rules! find {
                 requested: i32, returned: Out<i32>, results: Out<Performance>,
             ) {
                 answer(requested, returned, results, usize::MAX, |room, count, found| {
-                    real!($heuristics(
+                    real!(CUDNN, $heuristics(
                         handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                         room => i32, count => *mut i32, found => *mut Performance
                     ) -> i32)
@@ -81,7 +81,7 @@ macro_rules! find {
             ) {
                 card::workspace(workspace);
                 answer(requested, returned, results, size, |room, count, found| {
-                    real!($heuristics(
+                    real!(CUDNN, $heuristics(
                         handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                         room => i32, count => *mut i32, found => *mut Performance
                     ) -> i32)

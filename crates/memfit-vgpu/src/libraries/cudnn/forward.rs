@@ -1,29 +1,13 @@
 //! The calls that go to the real library as they are: descriptors, and questions that it answers from them and from the
 //! properties in a handle. None of them reaches for a device.
 
-use super::real::real;
 use super::status;
-use crate::libraries::entry::{Ptr, entry_points};
-
-/// Declares calls that go to the real library unchanged. One that an older release does not have is not supported there.
-macro_rules! forward {
-    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// Goes to the real library.
-                fn $name($($argument: $kind),*) {
-                    real!($name($($argument => $kind),*) -> i32).unwrap_or_else(|| {
-                        crate::tally::refused(stringify!($name));
-                        status::NOT_SUPPORTED
-                    })
-                }
-            )*
-        }
-    };
-}
+use crate::libraries::entry::Ptr;
+use crate::libraries::real::forward;
 
 forward! {
+    CUDNN, missing status::NOT_SUPPORTED, fail status::INTERNAL_ERROR;
+
     fn cudnnGetProperty(kind: i32, value: Ptr);
     fn cudnnGraphVersionCheck();
     fn cudnnGetExecutionPlanWorkspaceSize(handle: Ptr, execution_plan: Ptr, variant_pack: Ptr, workspace_size_in_bytes: Ptr);

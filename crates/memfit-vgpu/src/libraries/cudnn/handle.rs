@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};
 
 use super::image::Image;
-use super::real::real;
+use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points, guarded};
@@ -84,19 +84,19 @@ entry_points! {
 /// The real library's version.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudnnGetVersion() -> usize {
-    guarded("cudnnGetVersion", 0, || real!(cudnnGetVersion() -> usize).unwrap_or(0))
+    guarded("cudnnGetVersion", 0, || real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0))
 }
 
 /// The CUDA runtime that the real library was built with.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudnnGetCudartVersion() -> usize {
-    guarded("cudnnGetCudartVersion", 0, || real!(cudnnGetCudartVersion() -> usize).unwrap_or(0))
+    guarded("cudnnGetCudartVersion", 0, || real!(CUDNN, cudnnGetCudartVersion() -> usize).unwrap_or(0))
 }
 
 /// The newest architecture that the real library knows.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudnnGetMaxDeviceVersion() -> usize {
-    guarded("cudnnGetMaxDeviceVersion", 0, || real!(cudnnGetMaxDeviceVersion() -> usize).unwrap_or(0))
+    guarded("cudnnGetMaxDeviceVersion", 0, || real!(CUDNN, cudnnGetMaxDeviceVersion() -> usize).unwrap_or(0))
 }
 
 /// The name of a status.
@@ -104,7 +104,7 @@ pub(crate) extern "C" fn cudnnGetMaxDeviceVersion() -> usize {
 pub(crate) extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"CUDNN_STATUS_UNKNOWN";
     guarded("cudnnGetErrorString", UNKNOWN.as_ptr(), || {
-        real!(cudnnGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
+        real!(CUDNN, cudnnGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })
 }
 
@@ -112,7 +112,7 @@ pub(crate) extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
     guarded("cudnnGetLastErrorString", (), || {
-        if real!(cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none() && size > 0 {
+        if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none() && size > 0 {
             message.put(0);
         }
     });

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use memfit_devices::Device;
 use serde_json::Value;
 
-use super::real::real;
+use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::Ptr;
@@ -150,17 +150,17 @@ fn ask() -> Option<BTreeMap<String, Value>> {
     }
     let mut handle = probe.as_mut_ptr() as usize;
     let mut descriptor = 0_usize;
-    let created = real!(cudnnBackendCreateDescriptor(
+    let created = real!(CUDNN, cudnnBackendCreateDescriptor(
         DEVICE_PROPERTIES => i32, &raw mut descriptor => *mut usize
     ) -> i32)?;
     if created != status::SUCCESS {
         return None;
     }
     let text = (|| {
-        let set = real!(cudnnBackendSetAttribute(
+        let set = real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => usize, FROM_HANDLE => i32, TYPE_HANDLE => i32, 1 => i64, (&raw mut handle).cast() => Ptr
         ) -> i32)?;
-        let finalized = real!(cudnnBackendFinalize(descriptor => usize) -> i32)?;
+        let finalized = real!(CUDNN, cudnnBackendFinalize(descriptor => usize) -> i32)?;
         if set != status::SUCCESS || finalized != status::SUCCESS {
             return None;
         }
@@ -170,14 +170,14 @@ fn ask() -> Option<BTreeMap<String, Value>> {
         read_json(descriptor, length, &mut length, text.as_mut_ptr().cast())?;
         Some(text)
     })();
-    real!(cudnnBackendDestroyDescriptor(descriptor => usize) -> i32);
+    real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => usize) -> i32);
     let text = text?;
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
     serde_json::from_str(&String::from_utf8_lossy(&text[..end])).ok()
 }
 
 fn read_json(descriptor: usize, room: i64, length: &mut i64, target: *mut c_char) -> Option<()> {
-    let read = real!(cudnnBackendGetAttribute(
+    let read = real!(CUDNN, cudnnBackendGetAttribute(
         descriptor => usize, AS_JSON => i32, TYPE_CHAR => i32, room => i64,
         &raw mut *length => *mut i64, target => *mut c_char
     ) -> i32)?;
@@ -192,13 +192,13 @@ pub(super) fn descriptor() -> Option<Ptr> {
         let text = json(card::device()?)?;
         let length = i64::try_from(text.count_bytes()).ok()?;
         let mut descriptor = 0_usize;
-        let created = real!(cudnnBackendCreateDescriptor(
+        let created = real!(CUDNN, cudnnBackendCreateDescriptor(
             DEVICE_PROPERTIES => i32, &raw mut descriptor => *mut usize
         ) -> i32)?;
-        let set = real!(cudnnBackendSetAttribute(
+        let set = real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => usize, AS_JSON => i32, TYPE_CHAR => i32, length => i64, text.as_ptr() => *const c_char
         ) -> i32)?;
-        let finalized = real!(cudnnBackendFinalize(descriptor => usize) -> i32)?;
+        let finalized = real!(CUDNN, cudnnBackendFinalize(descriptor => usize) -> i32)?;
         if [created, set, finalized] == [status::SUCCESS; 3] {
             return Some(descriptor);
         }

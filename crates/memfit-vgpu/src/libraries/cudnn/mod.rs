@@ -15,7 +15,6 @@ mod find;
 mod forward;
 mod handle;
 mod image;
-mod real;
 mod rnn;
 
 /// `cudnnStatus_t`, as far as it is said here.

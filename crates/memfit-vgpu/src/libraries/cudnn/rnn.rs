@@ -1,6 +1,6 @@
 //! Recurrent networks and dropout: the few calls that the real library cannot be left alone with.
 
-use super::real::real;
+use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points};
@@ -18,7 +18,7 @@ entry_points! {
         handle: Ptr, network: Ptr, mode: i32, input: Ptr, workspace: Out<usize>, reserve: Out<usize>,
     ) {
         let (mut work, mut kept) = (UNWRITTEN, UNWRITTEN);
-        let result = real!(cudnnGetRNNTempSpaceSizes(
+        let result = real!(CUDNN, cudnnGetRNNTempSpaceSizes(
             handle => Ptr, network => Ptr, mode => i32, input => Ptr,
             &raw mut work => *mut usize, &raw mut kept => *mut usize
         ) -> i32).unwrap_or(status::NOT_INITIALIZED);
@@ -36,7 +36,7 @@ entry_points! {
         dropout: Ptr, handle: Ptr, probability: f32, states: Ptr, size: usize, seed: u64,
     ) {
         card::workspace(states);
-        real!(cudnnRestoreDropoutDescriptor(
+        real!(CUDNN, cudnnRestoreDropoutDescriptor(
             dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
         ) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
