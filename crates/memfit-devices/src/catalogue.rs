@@ -107,16 +107,18 @@ impl Catalogue {
 
     fn register(&mut self, file: &str, device: Device, table: toml::Table) -> Result<(), CatalogueError> {
         let index = self.devices.iter().position(|known| known.id == device.id).unwrap_or(self.devices.len());
-        let names = std::iter::once(&device.id).chain([&device.name]).chain(&device.aliases);
-        let new_keys: Vec<String> = names.flat_map(|name| keys(name)).collect();
-        let taken = new_keys.iter().filter_map(|key| self.names.get(key)).find(|&&place| place != index);
-        if let Some(&other) = taken {
+        let own = std::iter::once(&device.id).chain(&device.aliases);
+        let mut new_keys: Vec<String> = own.flat_map(|name| keys(name)).collect();
+        let is_taken = |key: &String| self.names.get(key).is_some_and(|&place| place != index);
+        if let Some(key) = new_keys.iter().find(|key| is_taken(key)) {
             return Err(CatalogueError::InvalidCard {
                 file: file.to_owned(),
-                problem: format!("it shares a name with `{}`", self.devices[other].id),
+                problem: format!("it shares a name with `{}`", self.devices[self.names[key]].id),
                 card: device.id,
             });
         }
+        // Variants with more memory report the same name as their smaller sibling, which comes first and keeps it.
+        new_keys.extend(keys(&device.name).into_iter().filter(|key| !is_taken(key)));
         self.names.retain(|_, place| *place != index);
         self.names.extend(new_keys.into_iter().map(|key| (key, index)));
         self.written.insert(device.id.clone(), table);

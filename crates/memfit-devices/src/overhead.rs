@@ -69,7 +69,11 @@ impl Overhead {
         Self {
             context,
             libraries: entry.libraries,
-            per_communicator: entry.per_communicator,
+            per_communicator: if device.peer_link.is_some() {
+                entry.per_communicator_nvlink
+            } else {
+                entry.per_communicator_pcie
+            },
             sources: [
                 entry.sources.context.clone(),
                 entry.sources.libraries.clone(),
@@ -98,7 +102,10 @@ struct Entry {
     /// The part that the driver sets aside for each thread that can be resident.
     context_per_thread: Interval,
     libraries: Interval,
-    per_communicator: Interval,
+    /// On cards with NVLink.
+    per_communicator_nvlink: Interval,
+    /// On cards that reach each other over PCI Express.
+    per_communicator_pcie: Interval,
     sources: EntrySources,
 }
 
@@ -116,7 +123,8 @@ impl Table {
         let distance = |entry: &&Entry| {
             let [from, to] = entry.capability.map(ComputeCapability::sm_version);
             let [oldest, newest] = entry.cuda_major;
-            (outside(capability.sm_version(), from, to), outside(cuda_major, oldest, newest))
+            // How modules are loaded (CUDA's version) matters more than the generation of the card.
+            (outside(cuda_major, oldest, newest), outside(capability.sm_version(), from, to))
         };
         self.overhead
             .iter()
@@ -135,3 +143,107 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../data/overhead.toml"))
         .unwrap_or_else(|error| unreachable!("the built-in overhead table: {error}"))
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Catalogue;
+
+    fn ordered(interval: Interval) -> bool {
+        interval.low <= interval.typical && interval.typical <= interval.high
+    }
+
+    #[test]
+    fn every_card_has_ordered_and_sourced_intervals() {
+        let catalogue = Catalogue::builtin().unwrap();
+        for device in catalogue.devices() {
+            for cuda_major in [10, 11, 12, 13, 14] {
+                let overhead = device.overhead(cuda_major);
+                for interval in [overhead.context, overhead.libraries, overhead.per_communicator] {
+                    assert!(ordered(interval), "{} with CUDA {cuda_major}: {interval:?}", device.id);
+                }
+                assert!(overhead.sources.iter().all(|source| source.len() > 10));
+                assert!(overhead.total().high.get() < device.memory.get() / 2, "{}", device.id);
+            }
+        }
+    }
+
+    /// Totals (context and libraries) that public out-of-memory messages show, each good to 15 MiB.
+    #[test]
+    fn published_totals_lie_within_the_interval() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let slack = Bytes::from_mib(15);
+        for (name, mib) in [
+            ("t4", 109),
+            ("t4", 151),
+            ("t4", 135),
+            ("titan-xp", 118),
+            ("rtx-2080-ti", 191),
+            ("rtx-3060", 85),
+            ("rtx-3080", 212),
+            ("rtx-3080", 266),
+            ("rtx-3090", 256),
+            ("rtx-3090", 344),
+            ("rtx-a6000", 294),
+            ("rtx-a6000", 309),
+            ("a10g", 256),
+            ("l4", 251),
+            ("rtx-4060-ti-16gb", 124),
+            ("rtx-4090", 386),
+            ("rtx-4090", 504),
+            ("rtx-6000-ada", 426),
+            ("a100-40gb", 418),
+            ("a100-40gb", 530),
+            ("a100-80gb", 489),
+            ("h100-nvl", 668),
+            ("h100-nvl", 768),
+            ("h20", 512),
+            ("h200", 670),
+            ("gh200", 543),
+            ("gh200", 758),
+            ("b200", 712),
+            ("b300", 618),
+            ("rtx-5060-ti-16gb", 128),
+            ("rtx-5070-ti", 222),
+            ("rtx-5090", 593),
+            ("rtx-5090", 653),
+            ("rtx-pro-6000", 696),
+        ] {
+            let total = catalogue.find(name).unwrap().overhead(12).total();
+            let seen = Bytes::from_mib(mib);
+            assert!(
+                total.low <= seen + slack && seen.saturating_sub(slack) <= total.high,
+                "{name}: {seen} is not within {} to {}",
+                total.low,
+                total.high
+            );
+        }
+    }
+
+    #[test]
+    fn the_interval_is_narrow_enough_to_be_of_use() {
+        let catalogue = Catalogue::builtin().unwrap();
+        for device in catalogue.devices() {
+            let total = device.overhead(13).total();
+            let width = total.high.saturating_sub(total.low);
+            assert!(width <= Bytes::from_mib(512), "{}: {width}", device.id);
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_listed_takes_the_nearest() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let card = catalogue.find("rtx-4090").unwrap();
+        assert_eq!(card.overhead(14), card.overhead(13));
+        assert_eq!(card.overhead(9), card.overhead(11));
+        assert!(card.overhead(11).total().high > card.overhead(12).total().high);
+    }
+
+    #[test]
+    fn communicators_cost_more_over_nvlink() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let nvlink = catalogue.find("a100-80gb").unwrap().overhead(12).per_communicator;
+        let pcie = catalogue.find("rtx-4090").unwrap().overhead(12).per_communicator;
+        assert!(nvlink.typical > pcie.typical && nvlink.high > pcie.high);
+    }
+}
