@@ -5,6 +5,9 @@
 #[path = "../../build/api.rs"]
 pub(crate) mod api;
 pub(crate) mod call;
+pub(crate) mod canary;
+pub(crate) mod fork;
+pub(crate) mod recipe;
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_void};

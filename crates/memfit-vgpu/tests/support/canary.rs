@@ -1,0 +1,65 @@
+//! Memory that tells whether it was written.
+
+use super::api::{Kind, Parameter};
+
+/// Room behind the value: a call that writes past its out-parameter is seen.
+const GUARD: usize = 64;
+
+/// One out-parameter in each of two calls, filled with a different byte before each.
+pub(crate) struct Canary {
+    size: usize,
+    /// How many bytes from the start must be written.
+    required: usize,
+    fills: [Vec<u8>; 2],
+}
+
+/// What the two calls fill with: a byte that shows both was written by neither.
+const FILLS: [u8; 2] = [0xa5, 0x5a];
+
+impl Canary {
+    /// For a listed out-parameter.
+    pub(crate) fn new(parameter: &Parameter) -> Self {
+        let size = size_of_kind(&parameter.kind);
+        // A text is written up to its end; the room for it is the caller's.
+        let required = if parameter.kind == Kind::Text { 1 } else { size };
+        Self { size, required, fills: FILLS.map(|fill| vec![fill; size + GUARD]) }
+    }
+
+    /// Where call number `round` writes.
+    pub(crate) fn address(&mut self, round: usize) -> *mut u8 {
+        self.fills[round].as_mut_ptr()
+    }
+
+    /// What call number `round` wrote.
+    pub(crate) fn bytes(&self, round: usize) -> &[u8] {
+        &self.fills[round][..self.size]
+    }
+
+    /// What is wrong after both calls.
+    pub(crate) fn judge(&self) -> Result<(), String> {
+        let unwritten = |index: usize| FILLS.iter().zip(&self.fills).all(|(fill, bytes)| bytes[index] == *fill);
+        if let Some(index) = (0..self.required).find(|&index| unwritten(index)) {
+            return Err(format!("byte {index} of {} was not written", self.size));
+        }
+        for (fill, bytes) in FILLS.iter().zip(&self.fills) {
+            if bytes[self.size..].iter().any(|byte| byte != fill) {
+                return Err(format!("more than its {} bytes were written", self.size));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How large a value of a kind is in memory.
+pub(crate) fn size_of_kind(kind: &Kind) -> usize {
+    match kind {
+        Kind::U8 => 1,
+        Kind::U16 => 2,
+        Kind::Int | Kind::U32 | Kind::F32 => 4,
+        Kind::Complex64 => 16,
+        Kind::Bytes(size) => *size,
+        Kind::Text => 256,
+        Kind::Void | Kind::Variadic => 0,
+        _ => 8,
+    }
+}
