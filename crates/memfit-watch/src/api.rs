@@ -5,7 +5,10 @@
 
 use std::slice;
 
-use crate::watch::{Stats, Watch};
+use crate::{
+    labels,
+    watch::{Stats, Watch},
+};
 
 /// 1 in a process that is watched, else 0.
 #[unsafe(no_mangle)]
@@ -51,6 +54,18 @@ pub extern "C" fn memfit_watch_module(module: u32) {
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_current_module() -> u32 {
     Watch::get().map_or(0, Watch::module)
+}
+
+/// How many module calls are open on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn memfit_watch_depth() -> u32 {
+    Watch::get().map_or(0, |_| labels::depth() as u32)
+}
+
+/// The phase that the process is in.
+#[unsafe(no_mangle)]
+pub extern "C" fn memfit_watch_current_phase() -> u8 {
+    Watch::get().map_or(0, Watch::current_phase)
 }
 
 /// The block that holds `address` belongs to a category (a `memfit_levers::Category` code).

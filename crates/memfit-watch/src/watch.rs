@@ -154,6 +154,11 @@ impl Watch {
         before
     }
 
+    /// The phase that the process is in.
+    pub fn current_phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+
     /// An optimizer step is complete; `step` are complete now.
     pub fn step(&self, step: u32) {
         self.step.store(step, Ordering::Relaxed);

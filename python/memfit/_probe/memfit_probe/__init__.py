@@ -1,0 +1,38 @@
+"""The probe: watches a training script from inside, without changing it.
+
+It is brought along by `memfit run`, so it must work in any interpreter that has torch, with nothing but the standard library,
+and it must not import torch: it arms itself when the script does. What it learns goes two ways: labels and owners of memory
+into the event log, through the watcher library (`watch`), and structured facts as lines of JSON (`channel`).
+
+A probe that fails must never take the script with it: whatever it does at the script's own calls runs under `guarded`.
+"""
+
+import os
+import sys
+
+_started = False
+
+
+def start():
+    """Says hello, and waits for torch to be imported."""
+    global _started
+    if _started:
+        return
+    _started = True
+    from . import channel, imports
+
+    channel.send(
+        "hello",
+        pid=os.getpid(),
+        python=".".join(map(str, sys.version_info[:3])),
+        executable=sys.executable or "",
+        rank=channel.number("RANK"),
+        world_size=channel.number("WORLD_SIZE"),
+    )
+    imports.after("torch", _torch_is_here)
+
+
+def _torch_is_here(torch):
+    from . import session
+
+    session.begin(torch)

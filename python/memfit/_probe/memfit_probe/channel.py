@@ -1,0 +1,50 @@
+"""What this process tells the runner: one JSON object a line, appended to a file of its own."""
+
+import os
+
+
+def run_dir():
+    return os.environ["MEMFIT_RUN_DIR"]
+
+
+def number(variable):
+    """An environment variable as a number that is not negative, or None."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdigit() else None
+
+
+def send(kind, **fields):
+    """Appends one message. Whole lines are written at once, so threads cannot mix theirs."""
+    line = encode({"kind": kind, **fields}) + "\n"
+    path = os.path.join(run_dir(), f"messages-{os.getpid()}.jsonl")
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        os.write(descriptor, line.encode("utf-8", "surrogatepass"))
+    finally:
+        os.close(descriptor)
+
+
+def setup():
+    """The run's set-up, as the runner wrote it."""
+    import json
+
+    with open(os.path.join(run_dir(), "setup.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def encode(value):
+    """JSON. The `json` package itself is left to processes that need it: this runs in every one."""
+    from _json import encode_basestring_ascii as quoted
+
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, str):
+        # A lone surrogate, as file names can have, is not valid in JSON text.
+        return quoted(value.encode("utf-8", "replace").decode("utf-8"))
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quoted(str(key))}:{encode(item)}" for key, item in value.items()) + "}"
+    return "[" + ",".join(map(encode, value)) + "]"

@@ -1,0 +1,53 @@
+"""Calling a function right after a module has been imported, whenever that is, without importing it."""
+
+import sys
+
+_waiting = {}
+_finder = None
+
+
+def after(name, function):
+    """Calls `function(module)` once `name` has been imported; at once if it has been."""
+    global _finder
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        function(module)
+        return
+    _waiting.setdefault(name, []).append(function)
+    if _finder is None:
+        _finder = _Finder()
+        sys.meta_path.insert(0, _finder)
+
+
+class _Finder:
+    """Finds what the finders behind it find, and wraps the loader of a module that is waited for."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _waiting:
+            return None
+        spec = self._ask_the_others(name, path, target)
+        execute = getattr(spec.loader, "exec_module", None) if spec is not None else None
+        if execute is None:
+            return None
+        loader = spec.loader
+
+        def exec_module(module):
+            # Only this one import sees the wrapper: the loader is the module's own again before its code runs.
+            del loader.exec_module
+            execute(module)
+            for function in _waiting.pop(name, ()):
+                function(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            return None
+        return spec
+
+    def _ask_the_others(self, name, path, target):
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
+        return None

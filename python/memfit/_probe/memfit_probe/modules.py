@@ -1,0 +1,244 @@
+"""Which module's call memory is for: scopes in the forward, labels of autograd nodes in the backward.
+
+Global forward hooks open and close a scope in the watcher library at each module's call. For the backward, the node that made a module's
+output gets a pre-hook that labels the thread it runs on. (Full backward hooks would be simpler and break models that work
+in place.) Under `torch.compile` the hooks fold to nothing when they are traced, so they neither break graphs nor see
+what is inside them: memory of a compiled module is labelled with the outermost module that was called.
+"""
+
+import sys
+import weakref
+
+from . import watch as codes
+
+# Wrappers put a module of their own between a model and its parts: their names say nothing.
+WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+# Of a module's output, so many tensors get a label.
+MAX_OUTPUTS = 8
+
+
+class Modules:
+    """Names of modules, and the hooks that tell whose call is running."""
+
+    def __init__(self, session):
+        self.session = session
+        self.known = {}
+        self.crowded = 10_000
+        self.hooks = {}
+        self.named_root = None
+        self.labelled = None
+        self.open = []
+        self.called = {}
+
+    def forget(self):
+        """In a forked child: numbers of names are the parent log's."""
+        self.known.clear()
+        self.hooks.clear()
+        self.open.clear()
+        self.called.clear()
+        self.named_root = None
+
+    def arm(self):
+        torch, watch, notes = self.session.torch, self.session.watch, self.session.notes
+        is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+        known, meet, label = self.known, self._meet, self._label
+        begins, ends = self._outermost_begins, self._outermost_ends
+        enter, leave, tensor = watch.enter, watch.exit, torch.Tensor
+
+        def before(module, args):
+            if is_compiling():
+                return
+            entry = known.get(id(module))
+            number = entry[1] if entry is not None and entry[0]() is module else meet(module)
+            if enter(number) == 0:
+                begins(module, args)
+
+        def after(module, args, output):
+            if is_compiling():
+                return
+            if leave() == 0:
+                ends(module, output is not None)
+            if notes.sharded:
+                notes.own_parameters(module)
+            if is_grad_enabled():
+                if type(output) is tensor:
+                    node = output.grad_fn
+                    if node is not None:
+                        label(node, module)
+                elif output is not None:
+                    self._label_all(output, module)
+
+        torch.nn.modules.module.register_module_forward_pre_hook(before)
+        torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
+        self._arm_apply()
+
+    # Names
+
+    def _meet(self, module):
+        """The number of a module's name, on its first call. On an outermost call its whole tree gets names."""
+        try:
+            if not self.session.watch.depth():
+                self._name_tree(module)
+            entry = self.known.get(id(module))
+            if entry is None or entry[0]() is not module:
+                self._name(module, type(module).__name__)
+            return self.known[id(module)][1]
+        except Exception as error:
+            self.session.note(f"the probe could not name a module: {type(error).__name__}: {error}")
+            return 0
+
+    def _name(self, module, name):
+        if len(self.known) >= self.crowded:
+            # Some modules live for one call only, as DataParallel's replicas do.
+            for key in [key for key, (module_of, _) in self.known.items() if module_of() is None]:
+                del self.known[key]
+            self.crowded = max(10_000, 2 * len(self.known))
+        number = self.session.text(name)
+        self.known[id(module)] = (weakref.ref(module), number)
+        return number
+
+    def _name_tree(self, root):
+        kind = type(root)
+        prefix = ""
+        if next(root.children(), None) is not None:
+            root_before = self.named_root() if self.named_root is not None else None
+            if root_before is None:
+                self.named_root = weakref.ref(root)
+            else:
+                prefix = kind.__name__ + "."
+        named = self.session.torch.nn.Module.named_modules(root)
+        for path, module in named:
+            entry = self.known.get(id(module))
+            if entry is not None and entry[0]() is module:
+                continue
+            parts = [part for part in path.split(".") if part not in WRAPPERS]
+            self._name(module, prefix + ".".join(parts) if parts and parts[0] else _bare_name(module))
+
+    def roots(self):
+        """Modules that were called as the outermost, and are alive."""
+        return [module for module in (root() for root in self.called.values()) if module is not None]
+
+    def number_of(self, module):
+        """The number of a module's name, or 0."""
+        entry = self.known.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else 0
+
+    # Outermost calls
+
+    def _outermost_begins(self, module, args):
+        session = self.session
+        try:
+            before = session.watch.phase(codes.FORWARD)
+            if before == codes.BACKWARD:
+                # A checkpoint's recomputation is part of the backward, on whichever thread.
+                session.watch.phase(before)
+                return
+            if next(module.parameters(), None) is None:
+                return
+            self.open.append(before)
+            self.called[id(module)] = weakref.ref(module)
+            session.notes.module(module)
+            session.notes.inputs((args, _caller_kwargs()))
+            session.forward_began(module)
+        except Exception as error:
+            session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")
+
+    def _outermost_ends(self, module, succeeded):
+        session = self.session
+        try:
+            if not self.open:
+                return
+            before = self.open.pop()
+            if succeeded:
+                session.forward_ended(module)
+            # With gradients, the loss that follows belongs to the forward; within a step (a closure's forward) the step goes on.
+            if not session.torch.is_grad_enabled():
+                session.watch.phase(before if before == codes.OPTIMIZER else codes.OTHER)
+        except Exception as error:
+            session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")
+
+    # Labels for the backward
+
+    def _label(self, node, module):
+        number = self.number_of(module)
+        if not number:
+            return
+        try:
+            sequence = node._sequence_nr()
+            # An enclosing module that returns this very tensor must not take the label over.
+            if sequence == self.labelled:
+                return
+            self.labelled = sequence
+            hook = self.hooks.get(number)
+            if hook is None:
+                hook = self.hooks[number] = self._hook(number)
+            node.register_prehook(hook)
+        except Exception as error:
+            self.session.note(f"the probe could not label a backward node: {type(error).__name__}: {error}")
+
+    def _hook(self, number):
+        set_node = self.session.watch.node
+
+        def hook(_gradients):
+            set_node(number)
+
+        return hook
+
+    def _label_all(self, output, module):
+        tensor = self.session.torch.Tensor
+        left = MAX_OUTPUTS
+        waiting = [output]
+        while waiting and left:
+            value = waiting.pop()
+            if isinstance(value, tensor):
+                left -= 1
+                if value.grad_fn is not None:
+                    self._label(value.grad_fn, module)
+            elif isinstance(value, (tuple, list)):
+                waiting.extend(value[:MAX_OUTPUTS])
+            elif isinstance(value, dict):
+                waiting.extend(list(value.values())[:MAX_OUTPUTS])
+
+    # Moving a model
+
+    def _arm_apply(self):
+        """`module.to(device)` and the like: what has been moved when it does not fit is parameters."""
+        module_class, session = self.session.torch.nn.Module, self.session
+        original = module_class._apply
+        moving = session.notes.moving
+
+        def _apply(self, *args, **kwargs):
+            if moving:
+                return original(self, *args, **kwargs)
+            moving.append(self)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                moving.clear()
+                session.notes.module_moved(self)
+
+        _apply.__doc__ = original.__doc__
+        module_class._apply = _apply
+
+
+def _bare_name(module):
+    """The class of a module that is not called by a name, seen through wrappers."""
+    inner = module
+    for _ in range(8):
+        within = next((child for name, child in inner.named_children() if name in WRAPPERS), None)
+        if within is None:
+            break
+        inner = within
+    return type(inner).__name__
+
+
+def _caller_kwargs():
+    """The keyword arguments of the module call that is beginning: torch does not give them to global hooks."""
+    frame = sys._getframe(1)
+    for _ in range(6):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "_call_impl":
+            return frame.f_locals.get("kwargs")
+        frame = frame.f_back
+    return None

@@ -1,0 +1,312 @@
+"""One process that has imported torch: arms everything that watches it, and ends it when it has shown enough."""
+
+import atexit
+import functools
+import importlib
+import os
+import sys
+import time
+import weakref
+
+from . import channel, checkpoints, loaders, modules, notes, oom, sizes
+from . import watch as codes
+from .counting import StepCounter
+
+_session = None
+
+
+def begin(torch):
+    """Torch has been imported: watch it."""
+    global _session
+    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda)
+    try:
+        _session = Session(torch)
+        _session.arm()
+    except Exception:
+        import traceback
+
+        channel.send("note", text=f"the probe could not arm itself: {traceback.format_exc(limit=-2)}")
+
+
+def guarded(function):
+    """Keeps the probe's own mistakes away from the script: the first of each kind becomes a note."""
+
+    @functools.wraps(function)
+    def call(self, *args, **kwargs):
+        try:
+            return function(self, *args, **kwargs)
+        except Exception as error:
+            session = getattr(self, "session", self)
+            session.note(f"the probe failed in {function.__name__}: {type(error).__name__}: {error}")
+            return None
+
+    return call
+
+
+class Session:
+    """What is known of this process, and the parts that learn it."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.setup = channel.setup()
+        self.is_compiling = torch.compiler.is_compiling
+        self.watch = codes.find()
+        self.virtual = bool(self.setup["cards"])
+        self._forget()
+        self.notes = notes.Notes(self)
+        self.sizes = sizes.Sizes(self)
+        self.modules = modules.Modules(self)
+        self.oom = oom.OutOfMemory(self)
+        self.loaders = loaders.Loaders(self)
+        self.checkpoints = checkpoints.Checkpoints(self)
+
+    def _forget(self):
+        """Nothing has happened yet, in this process."""
+        self.pid = os.getpid()
+        self.steps = StepCounter(self.setup["steps"])
+        self.optimizers = weakref.WeakSet()
+        self.stepping = {}
+        self.told = set()
+        self.texts = {}
+        self.reported = 0
+        self.ended = False
+        self.evaluation = False
+        self.after_step = []
+        self.passes = {}
+
+    def arm(self):
+        if self.watch is None:
+            self.note("the watcher library is not loaded: what fills the memory is not known")
+        else:
+            self.modules.arm()
+            self._arm_backward()
+            self.sizes.arm()
+        self._arm_optimizers()
+        self.oom.arm()
+        self.loaders.arm()
+        if self.virtual:
+            self.checkpoints.arm()
+        atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self):
+        """This is a child now: it tells its own story, and has none yet."""
+        self._forget()
+        if self.watch is not None:
+            self.modules.forget()
+            self.watch.phase(codes.OTHER)
+
+    # What is told
+
+    def note(self, text):
+        """A sentence for the report, once."""
+        if text not in self.told:
+            self.told.add(text)
+            channel.send("note", text=text)
+
+    def text(self, text):
+        """The number of a text in the event log."""
+        number = self.texts.get(text)
+        if number is None:
+            number = self.texts[text] = len(self.texts) + 1
+            self.watch.text(number, text)
+        return number
+
+    def text_of(self, number):
+        """The text with this number, or None."""
+        for text, known in self.texts.items():
+            if known == number:
+                return text
+        return None
+
+    def devices(self):
+        """The numbers of the CUDA devices, once CUDA is up."""
+        cuda = self.torch.cuda
+        return range(cuda.device_count()) if cuda.is_initialized() else range(0)
+
+    # Phases
+
+    def _arm_backward(self):
+        """`Tensor.backward`, `autograd.backward` and `autograd.grad` all go through one function of torch.autograd."""
+        autograd, watch, is_compiling = self.torch.autograd, self.watch, self.is_compiling
+        original = autograd._engine_run_backward
+
+        @functools.wraps(original)
+        def run(*args, **kwargs):
+            if is_compiling():
+                return original(*args, **kwargs)
+            before = watch.phase(codes.BACKWARD)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                # Within a step (LBFGS calls a closure), or within another backward (reentrant checkpoints), that goes on.
+                watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
+
+        autograd._engine_run_backward = run
+
+    # Optimizers
+
+    def _arm_optimizers(self):
+        optimizer = self.torch.optim.Optimizer
+        init, session = optimizer.__init__, self
+
+        @functools.wraps(init)
+        def made(self, *args, **kwargs):
+            init(self, *args, **kwargs)
+            session._appeared(self)
+
+        optimizer.__init__ = made
+        # The package hides this module of its own behind its `Optimizer`.
+        module = importlib.import_module("torch.optim.optimizer")
+        module.register_optimizer_step_pre_hook(self._before_step)
+        module.register_optimizer_step_post_hook(self._after_step)
+
+    @guarded
+    def _appeared(self, optimizer):
+        key = id(optimizer)
+        self.optimizers.add(optimizer)
+        self.steps.appeared(key)
+        weakref.finalize(optimizer, self._vanished, self.pid, key).atexit = False
+
+    def _vanished(self, pid, key):
+        if pid == self.pid == os.getpid():
+            self.steps.vanished(key)
+
+    def _before_step(self, optimizer, args, kwargs):
+        if self.is_compiling():
+            return
+        self._step_begins(optimizer)
+
+    @guarded
+    def _step_begins(self, optimizer):
+        # A step that calls its parent class's step passes here twice.
+        depth = self.stepping[id(optimizer)] = self.stepping.get(id(optimizer), 0) + 1
+        if depth > 1 or self.watch is None:
+            return
+        self.notes.gradients(optimizer)
+        self.watch.phase(codes.OPTIMIZER)
+
+    def _after_step(self, optimizer, args, kwargs):
+        if self.is_compiling():
+            return
+        self._step_ends(optimizer)
+
+    @guarded
+    def _step_ends(self, optimizer):
+        key = id(optimizer)
+        depth = self.stepping[key] = self.stepping.get(key, 1) - 1
+        if depth > 0:
+            return
+        self.stepping.pop(key, None)
+        if optimizer not in self.optimizers:
+            self._appeared(optimizer)
+        if self.watch is not None:
+            self.notes.optimizer_state(optimizer)
+            self.watch.phase(codes.OTHER)
+        self._completed(self.steps.stepped(key))
+
+    def abandon_steps(self):
+        """A new forward begins, so no step is under way: one may have ended by an exception."""
+        self.stepping.clear()
+
+    def _completed(self, complete):
+        if complete > self.reported:
+            self.reported = complete
+            self._tell_step(complete)
+        if self.steps.enough and not self.loaders.has_more_to_cover():
+            self.finish("steps")
+
+    def _tell_step(self, complete):
+        allocated = peak = 0
+        if self.watch is not None:
+            self.watch.step(complete)
+            peaks = {}
+            for device in self.devices():
+                stats = self.watch.stats(device)
+                self.watch.reset_window(device)
+                peaks[device] = stats.peak_allocated
+                if stats.peak_allocated >= peak:
+                    allocated, peak = stats.allocated, stats.peak_allocated
+            self.sizes.step_is_over(peaks)
+        self.after_step.append(allocated)
+        channel.send("step", step=complete, allocated=allocated, peak_allocated=peak)
+
+    # Forward passes of the outermost module
+
+    @guarded
+    def forward_began(self, module):
+        self.abandon_steps()
+        if not module.training:
+            self.evaluation = True
+            self.loaders.evaluation_began()
+
+    @guarded
+    def forward_ended(self, module):
+        passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
+        asked = self.setup.get("forward_steps", 0)
+        if asked and passes >= asked and not self.steps.any:
+            self.finish("steps")
+
+    # The end
+
+    @guarded
+    def _at_exit(self):
+        if not self.ended and self.pid == os.getpid():
+            self.oom.tell_uncaught()
+            self._tell_done("exit")
+
+    def finish(self, reason):
+        """Everything that was asked for has been seen: say so, and wait to be ended.
+
+        The process waits, rather than exits, so that no clean-up of the script's runs: it would write a checkpoint of zeros.
+        """
+        if self.ended:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # noqa: S110 - a closed or replaced stream has nothing to flush
+                pass
+        self._tell_done(reason)
+        while True:
+            time.sleep(3600)
+
+    def _tell_done(self, reason):
+        self.ended = True
+        if self.watch is not None:
+            self.notes.everything()
+            self.sizes.read()
+        steps = self.steps.complete if reason == "steps" else self.steps.at_the_end()
+        forward_only = steps == 0 and not self.steps.any and bool(self.passes)
+        channel.send(
+            "done",
+            reason=reason,
+            steps=max(self.passes.values()) if forward_only else steps,
+            forward_only=forward_only,
+            evaluation=self.evaluation,
+            largest_batch=self.loaders.largest_batch,
+            epoch_end=self.loaders.epoch_end,
+            growth_per_step=growth(self.after_step),
+            devices={device: self._stats(device) for device in self.devices()},
+        )
+
+    def _stats(self, device):
+        stats = self.torch.cuda.memory_stats(device)
+
+        def peak(name):
+            return stats.get(f"{name}.all.peak", 0)
+
+        return {
+            "peak_allocated": peak("allocated_bytes"),
+            "peak_reserved": peak("reserved_bytes"),
+            "peak_requested": peak("requested_bytes"),
+            "retries": stats.get("num_alloc_retries", 0),
+            "ooms": stats.get("num_ooms", 0),
+        }
+
+
+def growth(after_step):
+    """Bytes by which memory grew from one step's end to the next: the median, without the first step, which makes the state."""
+    steady = after_step[1:]
+    changes = sorted(after - before for before, after in zip(steady, steady[1:]))
+    return changes[len(changes) // 2] if changes else None

@@ -1,0 +1,89 @@
+"""What was asked for, block by block: the allocator's own events tell only what it gave.
+
+PyTorch's memory history, without stacks, costs little and has it. It is read only when a step has set a new peak, and thrown away otherwise,
+so that a long run neither grows nor slows.
+"""
+
+# Events that are kept between two readings: more happen only within one enormous step.
+MAX_ENTRIES = 1_000_000
+# Out-of-memory errors at which the history is read: scripts that try ever smaller batches meet many.
+MAX_READINGS_AT_OOM = 4
+
+
+class Sizes:
+    """PyTorch's memory history of this process."""
+
+    def __init__(self, session):
+        self.session = session
+        self.memory = None
+        self.record = None
+        self.running = False
+        self.readings_at_oom = 0
+        self.best = {}
+
+    def arm(self):
+        cuda = self.session.torch.cuda
+        self.memory = cuda.memory
+        self.record = cuda.memory._record_memory_history
+
+        def by_the_script(*args, **kwargs):
+            # The script keeps a history of its own; it is not ours to read and clear.
+            self.running = False
+            return self.record(*args, **kwargs)
+
+        for name in ("__wrapped__", "__signature__", "__doc__", "__name__"):
+            if hasattr(self.record, name):
+                setattr(by_the_script, name, getattr(self.record, name))
+        cuda.memory._record_memory_history = by_the_script
+        cuda._lazy_call(self._start)
+
+    def _start(self):
+        try:
+            self._restart()
+            self.running = True
+        except Exception as error:
+            self.session.note(f"what tensors asked for is not known: {type(error).__name__}: {error}")
+
+    def _restart(self):
+        """Begins the history anew."""
+        self.record(None)
+        self.record("all", context=None, stacks="python", max_entries=MAX_ENTRIES)
+
+    def step_is_over(self, peaks):
+        """`peaks` are the devices' peaks in the step: read the history if one is new, else throw it away."""
+        if not self.running:
+            return
+        new = [device for device, peak in peaks.items() if peak > self.best.get(device, 0)]
+        if new:
+            self.best.update((device, peaks[device]) for device in new)
+            self.read()
+        else:
+            self._restart()
+
+    def out_of_memory(self):
+        self.readings_at_oom += 1
+        if self.readings_at_oom <= MAX_READINGS_AT_OOM:
+            self.read()
+
+    def read(self):
+        """Tells the sizes of what was handed out since the last reading, and of what is live."""
+        if not self.running:
+            return
+        watch = self.session.watch
+        snapshot = self.memory._snapshot()
+        for device, trace in enumerate(snapshot["device_traces"]):
+            handed_out = [entry for entry in trace if entry["action"] == "alloc"]
+            first = watch.stats(device).allocs - len(handed_out) + 1
+            if handed_out and first > 0:
+                addresses = [entry["addr"] for entry in handed_out]
+                watch.requested(device, first, addresses, [entry["size"] for entry in handed_out])
+        live = {}
+        for segment in snapshot["segments"]:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"].startswith("active") and "requested_size" in block:
+                    live.setdefault(segment["device"], []).append((address, block["requested_size"]))
+                address += block["size"]
+        for device, blocks in live.items():
+            watch.requested(device, 0, [address for address, _ in blocks], [size for _, size in blocks])
+        self._restart()

@@ -1,0 +1,80 @@
+"""The watcher library in this process, which the runner has put in front of PyTorch's libraries."""
+
+import ctypes
+from array import array
+
+# The codes of `memfit-levers`; a test holds them to it.
+OTHER, FORWARD, BACKWARD, OPTIMIZER = range(4)
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, WORKSPACE = range(1, 8)
+
+PHASES = {OTHER: "other", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"}
+
+
+class Stats(ctypes.Structure):
+    """What a device's allocator holds."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("allocated", "reserved", "peak_allocated", "peak_reserved", "allocs", "frees", "ooms")
+    ]
+
+
+def find():
+    """The library's functions, or None where it is not loaded or this process belongs to no run."""
+    try:
+        # Loaded with the process, so its names are global; PyDLL keeps the interpreter's lock, which is cheaper here.
+        library = ctypes.PyDLL(None)
+        library.memfit_watch_active.restype = ctypes.c_int
+        return Watch(library) if library.memfit_watch_active() else None
+    except (AttributeError, OSError):
+        return None
+
+
+class Watch:
+    """Typed faces of the library's functions."""
+
+    def __init__(self, library):
+        u8, u32, u64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+
+        def function(name, *arguments, result=None):
+            found = getattr(library, "memfit_watch_" + name)
+            found.argtypes, found.restype = arguments, result
+            return found
+
+        self.phase = function("phase", u8, result=u8)
+        self.step = function("step", u32)
+        self.enter = function("scope_enter", u32, result=u32)
+        self.exit = function("scope_exit", result=u32)
+        self.node = function("module", u32)
+        self.depth = function("depth", result=u32)
+        self.current_phase = function("current_phase", result=u8)
+        self.module = function("current_module", result=u32)
+        self.reset_window = function("reset_window", u32)
+        self._note_many = function("note_many", pointer, size, u8, pointer)
+        self._requested = function("requested", u8, u64, pointer, pointer, size)
+        self._text = function("text", u32, ctypes.c_char_p, size)
+        self._stats = function("stats", u32, pointer, result=ctypes.c_int)
+
+    def note(self, addresses, category, owners=None):
+        """The blocks that hold these addresses belong to a category; `owners` are their names' numbers."""
+        if not addresses:
+            return
+        addresses = array("Q", addresses)
+        owners = array("I", owners) if owners is not None else None
+        start = owners.buffer_info()[0] if owners is not None else None
+        self._note_many(addresses.buffer_info()[0], len(addresses), category, start)
+
+    def requested(self, device, first, addresses, sizes):
+        """What was asked for: by the device's allocations from number `first` on, or for live blocks where it is 0."""
+        addresses, sizes = array("Q", addresses), array("q", sizes)
+        self._requested(device, first, addresses.buffer_info()[0], sizes.buffer_info()[0], len(addresses))
+
+    def text(self, number, text):
+        raw = text.encode("utf-8", "replace")[:4096]
+        self._text(number, raw, len(raw))
+
+    def stats(self, device):
+        stats = Stats()
+        self._stats(device, ctypes.byref(stats))
+        return stats
