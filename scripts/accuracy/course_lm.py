@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from measured import report
+from measured import record, recorded_peak, report
 
 
 class Linear(nn.Module):
@@ -217,6 +217,7 @@ def main() -> None:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
+            record()
             with precision:
                 model(inputs[0])
                 torch.cuda.synchronize()
@@ -235,6 +236,7 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
+        record()
         with precision:
             output = model(inputs[0])
             loss = cross_entropy(output, targets[0])
@@ -243,7 +245,8 @@ def main() -> None:
         torch.cuda.synchronize()
     report(
         allocated_before=before,
-        allocated=torch.cuda.max_memory_allocated(),
+        allocated=recorded_peak(),
+        allocated_by_statistics=torch.cuda.max_memory_allocated(),
         reserved=torch.cuda.max_memory_reserved(),
     )
 

@@ -1,4 +1,4 @@
-"""How a case says what it measured: one line on its standard output."""
+"""How a case measures, and how it says what it measured: one line on its standard output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,37 @@ def report(**bytes_by_metric: int) -> None:
 
 def parse(output: str) -> dict[str, int]:
     """Read them back from what a case printed."""
-    lines = [line for line in output.splitlines() if line.startswith(PREFIX)]
+    lines = [line for line in output.splitlines() if PREFIX in line]
     if not lines:
         raise ValueError("the case printed no measurement")
     merged: dict[str, int] = {}
     for line in lines:
-        merged.update(json.loads(line[len(PREFIX) :]))
+        merged.update(json.loads(line.split(PREFIX, 1)[1]))
     return merged
+
+
+def record() -> None:
+    """Start PyTorch's own history of the allocator, without stacks."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(context=None, stacks="python", max_entries=1_000_000)
+
+
+def recorded_peak() -> int:
+    """The peak of allocated memory since `record`, as one gets it from a snapshot that somebody published.
+
+    A snapshot knows the blocks that are there at its end by their own sizes, and the events before by the sizes that
+    were asked for. What was there at the beginning follows by subtraction; the rest is a running sum.
+    """
+    import torch
+
+    snapshot = torch.cuda.memory._snapshot()
+    at_end = sum(segment["allocated_size"] for segment in snapshot["segments"])
+    change = highest = 0
+    for event in snapshot["device_traces"][torch.cuda.current_device()]:
+        if event["action"] == "alloc":
+            change += event["size"]
+        elif event["action"] == "free_completed":
+            change -= event["size"]
+        highest = max(highest, change)
+    return at_end - change + highest

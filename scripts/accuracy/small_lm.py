@@ -14,7 +14,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from measured import report
+from measured import record, recorded_peak, report
 
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, HIDDEN = 10000, 256, 512, 4, 16, 1344
 
@@ -208,6 +208,7 @@ def main() -> None:
     args = parser.parse_args()
 
     precision = torch.autocast("cuda", torch.bfloat16) if args.autocast else nullcontext()
+    record()
     model = Model()
     if args.forward:
         tokens = torch.randint(0, VOCABULARY, (10, args.length)).to("cuda")
@@ -226,7 +227,7 @@ def main() -> None:
                 loss = loss_of(predicted, labels)
                 loss.backward()
                 optimizer.step()
-    report(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved())
+    report(allocated=recorded_peak(), reserved=torch.cuda.max_memory_reserved())
 
 
 if __name__ == "__main__":
