@@ -62,17 +62,31 @@ impl Catalogue {
     }
 
     /// The card of that name: its id, the driver's name for it or an alias, whatever the case, spaces and punctuation,
-    /// with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like.
+    /// with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like, and with or without the number on its box
+    /// ("RTX 4090 24GB").
     ///
     /// A bare name that several variants share means the one with the least memory, so that what fits there fits on
     /// its siblings.
     pub fn find(&self, name: &str) -> Result<&Device, CatalogueError> {
-        for key in keys(name) {
-            if let Some(&index) = self.names.get(&key) {
-                return Ok(&self.devices[index]);
-            }
+        let wanted = keys(name);
+        let plain = wanted.iter().find_map(|key| self.names.get(key).map(|&index| &self.devices[index]));
+        if let Some(device) = plain.or_else(|| wanted.iter().find_map(|key| self.find_sized(key))) {
+            return Ok(device);
         }
         Err(CatalogueError::UnknownDevice { name: name.to_owned(), suggestions: self.suggestions(name) })
+    }
+
+    /// The card of a name with its memory at the end ("rtx409024gb"), if it has that much.
+    fn find_sized(&self, key: &str) -> Option<&Device> {
+        let digits_end = key.trim_end_matches('b').strip_suffix('g')?;
+        let rest = digits_end.trim_end_matches(|c: char| c.is_ascii_digit());
+        // Digits of the size may touch digits of the name: try each way to part them.
+        (rest.len()..digits_end.len()).find_map(|cut| {
+            let (card, size) = digits_end.split_at(cut);
+            let device = &self.devices[*self.names.get(card)?];
+            let box_gib = device.box_memory.get() >> 30;
+            (size.parse() == Ok(box_gib)).then_some(device)
+        })
     }
 
     fn add(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
@@ -134,9 +148,15 @@ impl Catalogue {
     fn suggestions(&self, name: &str) -> Vec<String> {
         const ENOUGH: f64 = 0.7;
         let wanted = keys(name);
-        let score = |known: &str| {
-            wanted.iter().map(|key| strsim::normalized_damerau_levenshtein(key, known)).fold(0.0, f64::max)
+        // "rtx-4090-48gb" means a 4090, though letter by letter it is as near to other cards with a size.
+        let has_size = name.trim_end().to_ascii_lowercase().trim_end_matches('b').ends_with('g');
+        let alike = |key: &str, known: &str| {
+            if has_size && known.len() >= 4 && key.starts_with(known) {
+                return 1.0;
+            }
+            strsim::normalized_damerau_levenshtein(key, known)
         };
+        let score = |known: &str| wanted.iter().map(|key| alike(key, known)).fold(0.0, f64::max);
         let mut best: HashMap<usize, f64> = HashMap::new();
         for (key, &index) in &self.names {
             let entry = best.entry(index).or_default();

@@ -111,6 +111,9 @@ impl Card {
             format!("throughput `{}` is not one of: {}", self.throughput, known.join(", "))
         })?;
         let sm_clock_khz = khz("sm_clock_mhz", self.sm_clock_mhz)?;
+        if !(1..=1024).contains(&self.sm_count) {
+            return Err(format!("sm_count = {} is not between 1 and 1024", self.sm_count));
+        }
         let clocks_a_second = u64::from(self.sm_count) * u64::from(sm_clock_khz) * 1000;
         let [low, high] = self.memory_seen.unwrap_or([self.memory; 2]);
         if !(low <= self.memory && self.memory <= high) {
@@ -228,6 +231,10 @@ fn pcie_lane_bandwidth(generation: u32) -> Option<u64> {
 }
 
 fn khz(field: &str, mhz: f64) -> Result<u32, String> {
+    const FASTEST_MHZ: f64 = 100_000.0;
+    if mhz > FASTEST_MHZ {
+        return Err(format!("{field} = {mhz} is not a clock in MHz"));
+    }
     let khz = scaled(field, mhz, 1e3)?;
     u32::try_from(khz).map_err(|_| format!("{field} = {mhz} is not a clock in MHz"))
 }

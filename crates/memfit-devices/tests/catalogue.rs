@@ -336,6 +336,12 @@ fn people_s_names_for_cards_are_understood() {
     finds("NVIDIA H100 80GB HBM3", "h100-sxm");
     finds("4070 Ti SUPER", "rtx-4070-ti-super");
     finds("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000");
+    finds("RTX 4090 24GB", "rtx-4090");
+    finds("rtx-3090-24g", "rtx-3090");
+    finds("T4 16GB", "t4");
+    finds("RTX 4060 Ti 8GB", "rtx-4060-ti");
+    finds("RTX 4060 Ti 16GB", "rtx-4060-ti-16gb");
+    finds("RTX 3050", "rtx-3050-6gb");
 }
 
 /// A verdict for a bare name must hold for whichever variant is meant.
@@ -380,6 +386,7 @@ fn a_name_close_to_a_known_one_gets_a_suggestion() {
     suggests("rtx-4099", "rtx-4090");
     suggests("rtx 409", "rtx-4090");
     suggests("RTX 4070 Tii", "rtx-4070-ti");
+    suggests("rtx-4090-48gb", "rtx-4090");
     suggests("h1000", "h100-sxm");
     suggests("a100-80", "a100-80gb");
     suggests("rtx-a600", "rtx-a6000");
@@ -390,6 +397,39 @@ fn a_name_close_to_a_known_one_gets_a_suggestion() {
         "nothing is like it"
     );
     assert!(catalogue().find("").is_err());
+}
+
+proptest::proptest! {
+    // Each case reads the whole catalogue, so fewer than the usual 256.
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_name_is_found_or_refused_without_a_panic(name in "\\PC{0,24}", digits in "[0-9a-z ]{0,12}(g|gb|b)?") {
+        let catalogue = catalogue();
+        for name in [name, digits] {
+            if let Err(error) = catalogue.find(&name) {
+                proptest::prop_assert!(!error.hint().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn any_figures_of_a_user_s_card_are_taken_or_refused_without_a_panic(
+        sm_count in proptest::prop_oneof![1_u32..2048, proptest::num::u32::ANY],
+        clock in proptest::prop_oneof![1e-9..2e5, proptest::num::f64::ANY],
+        memory in proptest::num::i64::ANY,
+        link in "(pcie|nvlink)[ -][0-9a-z]{1,10} x?[0-9]{0,11}",
+    ) {
+        let text = format!(
+            "[[card]]\nbased_on = \"t4\"\nid = \"mine\"\nsm_count = {sm_count}\nsm_clock_mhz = {clock:?}\n\
+             memory = {memory}\nhost_link = \"{link}\"\n"
+        );
+        if let Ok(catalogue) = with(&text) {
+            let card = catalogue.find("mine").unwrap();
+            let overhead = card.overhead(13);
+            proptest::prop_assert!(overhead.total().low <= overhead.total().high);
+        }
+    }
 }
 
 #[test]
