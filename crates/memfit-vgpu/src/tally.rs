@@ -7,14 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::stubs::REFUSALS;
 
-/// A call that is always refused.
-pub(crate) struct Refusal {
-    /// The exported name.
-    pub(crate) name: &'static str,
-    /// What it answers.
-    pub(crate) status: u32,
-}
-
 /// Counts of the calls that the lists refuse, in the order of `REFUSALS`. Plain atomics: a refused call may come from any
 /// thread, and from a child after fork, where a lock could be held for ever.
 static COUNTS: [AtomicU64; REFUSALS.len()] = [const { AtomicU64::new(0) }; REFUSALS.len()];

@@ -2,29 +2,27 @@
 //!
 //! One test, since it forks: a second test's thread would be in the children's way.
 
-mod support;
-
 use std::ffi::{CString, c_char, c_void};
 use std::fs;
 use std::path::Path;
 
 use memfit_devices::Catalogue;
 use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
-
-use support::api::{Class, Entry, Flow, Kind, Library};
-use support::call::{Answer, Argument, caller};
-use support::canary::Canary;
-use support::fork::in_child;
-use support::recipe::{Kitchen, Recipes};
-use support::{Loaded, environments, lists};
+use memfit_prototypes::testing::call::{Answer, Argument, Callers};
+use memfit_prototypes::testing::canary::Canary;
+use memfit_prototypes::testing::fork::in_child;
+use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
+use memfit_prototypes::testing::{Loaded, environments, library_path};
+use memfit_prototypes::{Class, Entry, Flow, Kind, Library, read_folder};
 
 const CARDS: usize = 2;
 const CAPACITY: u64 = 8 << 30;
 
 #[test]
 fn every_call_keeps_its_promise() {
-    let lists = lists();
-    let library = Loaded::new();
+    let lists = read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api")).unwrap_or_else(|problem| panic!("{problem}"));
+    let library = Loaded::new(&library_path("libmemfit_vgpu.so"));
+    let callers = memfit_prototypes::callers!();
     let mut failures = Vec::new();
     let mut check = |name: &str, outcome: Result<(), String>| {
         if let Err(what) = outcome {
@@ -34,9 +32,9 @@ fn every_call_keeps_its_promise() {
 
     for list in &lists {
         for entry in list.entries.iter().filter(|entry| entry.class == Class::Harmless) {
-            check(&entry.name, in_child(|| harmless(&library, entry)));
+            check(&entry.name, in_child(|| harmless(&library, &callers, entry)));
         }
-        let outcome = in_child(|| refused(&library, list));
+        let outcome = in_child(|| refused(&library, &callers, list));
         check(&list.name, outcome);
     }
 
@@ -56,7 +54,7 @@ fn every_call_keeps_its_promise() {
             continue;
         }
         for entry in list.entries.iter().filter(|entry| entry.class == Class::Modelled) {
-            check(&entry.name, in_child(|| Kitchen::new(&library, &lists, &recipes).cook(entry)));
+            check(&entry.name, in_child(|| Kitchen::new(&library, &callers, &lists, &recipes).cook(entry)));
         }
     }
     let _ = fs::remove_dir_all(&folder);
@@ -64,9 +62,9 @@ fn every_call_keeps_its_promise() {
 }
 
 /// A harmless call succeeds whatever its arguments, and writes every out-parameter: no more, no less.
-fn harmless(library: &Loaded, entry: &Entry) -> Result<(), String> {
+fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<(), String> {
     let parameters = entry.parameters.as_deref().ok_or("its parameters are unknown")?;
-    let caller = caller(&entry.name).ok_or("no caller was generated")?;
+    let caller = callers.get(&entry.name).ok_or("no caller was generated")?;
     let room = vec![0_u64; 512];
     let mut canaries: Vec<Option<Canary>> =
         parameters.iter().map(|each| (each.flow == Flow::Out).then(|| Canary::new(each))).collect();
@@ -101,12 +99,12 @@ fn harmless(library: &Loaded, entry: &Entry) -> Result<(), String> {
 }
 
 /// A refused call answers the library's own "not supported", and is counted under its name.
-fn refused(library: &Loaded, list: &Library) -> Result<(), String> {
+fn refused(library: &Loaded, callers: &Callers, list: &Library) -> Result<(), String> {
     // SAFETY: that is this function's prototype.
     let count: unsafe extern "C" fn(*const c_char) -> u64 =
         unsafe { std::mem::transmute(library.symbol("memfit_vgpu_refused")) };
     for entry in list.entries.iter().filter(|entry| entry.class == Class::Refused) {
-        let answer = match caller(&entry.name) {
+        let answer = match callers.get(&entry.name) {
             // SAFETY: a refused call looks at none of its arguments.
             Some(caller) => unsafe { caller(library.symbol(&entry.name), &[Argument::new([0_u64; 32]); 40]) },
             None => {

@@ -1,15 +1,21 @@
 //! The export surface: what the library exports is what the lists say, and all that the real libraries export.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
-use support::{
-    api::Library, dynamic_symbols, environments, library_path, lists, nvidia_libraries, shared_objects,
-};
+use memfit_prototypes::testing::{self, dynamic_symbols, environments, nvidia_libraries, shared_objects};
+use memfit_prototypes::{Library, read_folder};
 
 /// The library's own names, for its tests and its neighbours, apart from CUDA's.
 const OWN_PREFIX: &str = "memfit_";
+
+fn lists() -> Vec<Library> {
+    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api")).unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+fn library_path() -> PathBuf {
+    testing::library_path("libmemfit_vgpu.so")
+}
 
 fn listed(lists: &[Library]) -> BTreeSet<String> {
     lists.iter().flat_map(|library| &library.entries).map(|entry| entry.name.clone()).collect()
@@ -51,9 +57,7 @@ fn aliases_lead_to_listed_calls() {
 
 #[test]
 fn the_loader_finds_it_as_the_driver() {
-    let bytes = std::fs::read(library_path()).unwrap();
-    let elf = object::read::elf::ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
-    let soname = support::soname(&elf);
+    let soname = testing::soname(&library_path());
     assert_eq!(soname.as_deref(), Some("libcuda.so.1"));
 }
 

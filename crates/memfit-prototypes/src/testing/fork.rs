@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const PATIENCE: u32 = 60;
 
 /// Runs `test` in a forked child, and gives what it found wrong. The calling process must have one thread that matters.
-pub(crate) fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);

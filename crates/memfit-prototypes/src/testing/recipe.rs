@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 use super::Loaded;
-use super::api::{Class, Entry, Flow, Kind, Library};
-use super::call::{Answer, Argument, caller};
+use crate::{Class, Entry, Flow, Kind, Library};
+use super::call::{Answer, Argument, Callers};
 use super::canary::{Canary, size_of_kind};
 
 /// The file of recipes, read.
-pub(crate) struct Recipes {
+pub struct Recipes {
     /// By the name of the call that is tested.
     recipes: BTreeMap<String, Recipe>,
     /// How a word is made.
@@ -30,7 +30,7 @@ pub(crate) struct Recipes {
 
 /// How one entry point is tested.
 #[derive(Clone)]
-pub(crate) struct Recipe {
+pub struct Recipe {
     calls: Vec<Call>,
     expected: Option<i64>,
 }
@@ -53,7 +53,7 @@ enum Word {
 
 impl Recipes {
     /// Reads the file; a line that cannot be read is a failure of the test that asked.
-    pub(crate) fn read(text: &str) -> Self {
+    pub fn read(text: &str) -> Self {
         let mut recipes = BTreeMap::new();
         let mut givens = BTreeMap::new();
         for (number, line) in text.lines().enumerate() {
@@ -81,12 +81,12 @@ impl Recipes {
     }
 
     /// The calls that there are recipes for.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.recipes.keys().map(String::as_str)
     }
 
     /// The recipe for a call; without one, what its prototype suggests.
-    pub(crate) fn of(&self, entry: &Entry) -> Result<Recipe, String> {
+    pub fn of(&self, entry: &Entry) -> Result<Recipe, String> {
         if let Some(recipe) = self.recipes.get(&entry.name) {
             return Ok(recipe.clone());
         }
@@ -111,8 +111,9 @@ impl Recipes {
 }
 
 /// What a recipe is carried out with.
-pub(crate) struct Kitchen<'a> {
+pub struct Kitchen<'a> {
     library: &'a Loaded,
+    callers: &'a Callers,
     lists: &'a [Library],
     recipes: &'a Recipes,
     names: BTreeMap<String, Vec<u8>>,
@@ -123,12 +124,12 @@ pub(crate) struct Kitchen<'a> {
 
 impl<'a> Kitchen<'a> {
     /// Ready to cook.
-    pub(crate) fn new(library: &'a Loaded, lists: &'a [Library], recipes: &'a Recipes) -> Self {
-        Self { library, lists, recipes, names: BTreeMap::new(), larder: Vec::new(), texts: Vec::new() }
+    pub fn new(library: &'a Loaded, callers: &'a Callers, lists: &'a [Library], recipes: &'a Recipes) -> Self {
+        Self { library, callers, lists, recipes, names: BTreeMap::new(), larder: Vec::new(), texts: Vec::new() }
     }
 
     /// Carries out a recipe and judges its last call.
-    pub(crate) fn cook(&mut self, entry: &Entry) -> Result<(), String> {
+    pub fn cook(&mut self, entry: &Entry) -> Result<(), String> {
         let recipe = self.recipes.of(entry)?;
         let (last, before) = recipe.calls.split_last().ok_or("an empty recipe")?;
         let writes = last.arguments.iter().any(|word| matches!(word, Word::Out(_)));
@@ -190,7 +191,7 @@ impl<'a> Kitchen<'a> {
             let kind = if parameter.flow == Flow::In { &parameter.kind } else { &Kind::Ptr };
             arguments.push(self.argument(word, kind)?);
         }
-        let caller = caller(&call.name).ok_or("no caller was generated")?;
+        let caller = self.callers.get(&call.name).ok_or("no caller was generated")?;
         // SAFETY: the function has the prototype that its caller was made from, and the recipe gives arguments of it.
         let answer = unsafe { caller(self.library.symbol(&call.name), &arguments) };
         for (index, word) in call.arguments.iter().enumerate() {

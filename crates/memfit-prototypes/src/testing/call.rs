@@ -1,15 +1,16 @@
 //! Calling an entry point by its listed prototype.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 
 /// The bytes of one argument, as wide as the widest structure that is passed by value.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
-pub(crate) struct Argument([u8; 256]);
+pub struct Argument([u8; 256]);
 
 impl Argument {
     /// An argument with these bits.
-    pub(crate) fn new<T: Copy>(value: T) -> Self {
+    pub fn new<T: Copy>(value: T) -> Self {
         assert!(size_of::<T>() <= 256);
         let mut bytes = [0; 256];
         // SAFETY: the value fits, and is copied by its bytes.
@@ -18,7 +19,7 @@ impl Argument {
     }
 
     /// The value, read as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain structures.
-    fn value<T>(&self) -> T {
+    pub fn value<T>(&self) -> T {
         assert!(size_of::<T>() <= 256);
         // SAFETY: the bytes are there, and any of them are a valid `T`.
         unsafe { self.0.as_ptr().cast::<T>().read_unaligned() }
@@ -27,7 +28,7 @@ impl Argument {
 
 /// What a call returned.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// Nothing.
     Void,
     /// A number, a status or an address.
@@ -67,8 +68,9 @@ impl From<f64> for Answer {
     }
 }
 
+/// Two floating-point numbers, passed as `cuComplex` is.
 #[repr(C)]
-struct Complex<T>(T, T);
+pub struct Complex<T>(T, T);
 
 impl<T: Into<f64>> From<Complex<T>> for Answer {
     fn from(value: Complex<T>) -> Self {
@@ -76,8 +78,9 @@ impl<T: Into<f64>> From<Complex<T>> for Answer {
     }
 }
 
+/// A structure that is passed by value.
 #[repr(C)]
-struct Structure<T>(T);
+pub struct Structure<T>(T);
 
 impl<T> From<Structure<T>> for Answer {
     fn from(_: Structure<T>) -> Self {
@@ -86,25 +89,37 @@ impl<T> From<Structure<T>> for Answer {
 }
 
 /// Calls a function of one shape.
-pub(crate) type Caller = unsafe fn(*const c_void, &[Argument]) -> Answer;
+pub type Caller = unsafe fn(*const c_void, &[Argument]) -> Answer;
 
-/// The caller for an entry point, by its listed prototype.
-pub(crate) fn caller(name: &str) -> Option<Caller> {
-    generated::shapes().iter().find(|(each, _)| *each == name).map(|(_, caller)| *caller)
+/// The table of callers that were generated for a crate, for [`Callers::new`]: `memfit_prototypes::callers!()`.
+#[macro_export]
+macro_rules! callers {
+    () => {{
+        #[allow(unused_variables, clippy::all, clippy::pedantic, improper_ctypes_definitions, reason = "generated")]
+        mod generated {
+            use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+            use $crate::testing::call::{Answer, Argument, Caller, Complex, Structure};
+            include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
+            pub(super) fn shapes() -> &'static [(&'static str, Caller)] {
+                SHAPES
+            }
+        }
+        $crate::testing::call::Callers::new(generated::shapes())
+    }};
 }
 
-mod generated {
-    #![allow(
-        unused_variables,
-        clippy::all,
-        clippy::pedantic,
-        improper_ctypes_definitions,
-        clippy::undocumented_unsafe_blocks,
-        reason = "generated"
-    )]
-    use super::{Answer, Argument, Caller, Complex, Structure, c_char, c_void};
-    include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
-    pub(super) fn shapes() -> &'static [(&'static str, Caller)] {
-        SHAPES
+/// The callers of a crate's lists, by name.
+pub struct Callers(BTreeMap<&'static str, Caller>);
+
+impl Callers {
+    /// From the generated table.
+    pub fn new(shapes: &[(&'static str, Caller)]) -> Self {
+        Self(shapes.iter().copied().collect())
+    }
+
+    /// The caller for an entry point, by its listed prototype; none where no header tells the parameters.
+    pub fn get(&self, name: &str) -> Option<Caller> {
+        self.0.get(name).copied()
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::api::{Class, Entry, Flow, Kind, Library, Parameter};
+use crate::list::{Class, Entry, Flow, Kind, Library, Parameter};
+
+/// What the generated entry points are written with.
+const PRELUDE: &str = include_str!("prelude.rs");
 
 /// The generated file: one module a library, and the table of refused calls.
 pub(crate) fn stubs(libraries: &[Library]) -> String {
@@ -30,7 +33,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
         text.push_str("}\n\n");
     }
     entry_points(&mut text, libraries);
-    format!("pub(crate) static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
+    format!("{PRELUDE}pub(crate) static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
 }
 
 /// An alias jumps: whatever the arguments are, they stay where they are.

@@ -1,28 +1,28 @@
-//! The prototype lists: what a line means. Shared by the generator and by the tests.
+//! What a line of a list means.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
 /// One list: a shadowed library and all its names.
-pub(crate) struct Library {
+pub struct Library {
     /// The name of the list.
-    pub(crate) name: String,
+    pub name: String,
     /// The sonames of the libraries whose names these are.
-    pub(crate) sonames: Vec<String>,
+    pub sonames: Vec<String>,
     /// How the names of their public surface begin.
-    pub(crate) prefixes: Vec<String>,
+    pub prefixes: Vec<String>,
     /// What a call answers when a required out-parameter is null.
-    pub(crate) invalid: u32,
+    pub invalid: u32,
     /// What a refused call answers.
-    pub(crate) refusal: u32,
+    pub refusal: u32,
     /// The names.
-    pub(crate) entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
 }
 
 /// What the device does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// Written by hand in `src/`.
     Modelled,
     /// Success, every out-parameter written, nothing else.
@@ -34,39 +34,39 @@ pub(crate) enum Class {
 }
 
 /// One line of a list.
-pub(crate) struct Entry {
+pub struct Entry {
     /// The exported name.
-    pub(crate) name: String,
+    pub name: String,
     /// What is done with a call.
-    pub(crate) class: Class,
+    pub class: Class,
     /// The parameters; `None` where no header tells them.
-    pub(crate) parameters: Option<Vec<Parameter>>,
+    pub parameters: Option<Vec<Parameter>>,
     /// What it returns.
-    pub(crate) result: Kind,
+    pub result: Kind,
     /// What it returns instead of zero, where that is no status.
-    pub(crate) answer: Option<String>,
+    pub answer: Option<String>,
     /// The call that an alias stands for.
-    pub(crate) target: Option<String>,
+    pub target: Option<String>,
     /// The CUDA release that brought it, as `cuGetProcAddress` counts them.
-    pub(crate) since: Option<u32>,
+    pub since: Option<u32>,
 }
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parameter {
+pub struct Parameter {
     /// In, out, or both.
-    pub(crate) flow: Flow,
+    pub flow: Flow,
     /// What is passed, or what an out-parameter points to.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// Whether an out-parameter may be null.
-    pub(crate) optional: bool,
+    pub optional: bool,
     /// What a harmless call writes instead of zero (instead of a fresh token, for a handle).
-    pub(crate) default: Option<String>,
+    pub default: Option<String>,
 }
 
 /// Which way a parameter's value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub enum Flow {
     /// The value is passed.
     In,
     /// A pointer is passed, and the call writes there.
@@ -77,7 +77,7 @@ pub(crate) enum Flow {
 
 /// What a value is, and so how the ABI passes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// The library's status type; only as a result.
     Status,
     /// No value; only as a result.
@@ -128,7 +128,7 @@ pub(crate) enum Kind {
 
 /// A line that cannot be read.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub struct Problem {
     place: String,
     what: String,
 }
@@ -140,7 +140,7 @@ impl fmt::Display for Problem {
 }
 
 /// Reads all lists of a folder, in the order of their names.
-pub(crate) fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
+pub fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
     let trouble =
         |what: std::io::Error| Problem { place: folder.display().to_string(), what: what.to_string() };
     let mut paths = Vec::new();
@@ -158,7 +158,7 @@ pub(crate) fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
 }
 
 /// Reads one list.
-pub(crate) fn read(place: &str, text: &str) -> Result<Library, Problem> {
+pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
     let mut library = Library {
         name: String::new(),
         sonames: Vec::new(),

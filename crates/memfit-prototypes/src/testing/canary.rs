@@ -1,12 +1,12 @@
 //! Memory that tells whether it was written.
 
-use super::api::{Kind, Parameter};
+use crate::{Kind, Parameter};
 
 /// Room behind the value: a call that writes past its out-parameter is seen.
 const GUARD: usize = 64;
 
 /// One out-parameter in each of two calls, filled with a different byte before each.
-pub(crate) struct Canary {
+pub struct Canary {
     size: usize,
     /// How many bytes from the start must be written.
     required: usize,
@@ -18,7 +18,7 @@ const FILLS: [u8; 2] = [0xa5, 0x5a];
 
 impl Canary {
     /// For a listed out-parameter.
-    pub(crate) fn new(parameter: &Parameter) -> Self {
+    pub fn new(parameter: &Parameter) -> Self {
         let size = size_of_kind(&parameter.kind);
         // A text is written up to its end; the room for it is the caller's.
         let required = if parameter.kind == Kind::Text { 1 } else { size };
@@ -26,17 +26,17 @@ impl Canary {
     }
 
     /// Where call number `round` writes.
-    pub(crate) fn address(&mut self, round: usize) -> *mut u8 {
+    pub fn address(&mut self, round: usize) -> *mut u8 {
         self.fills[round].as_mut_ptr()
     }
 
     /// What call number `round` wrote.
-    pub(crate) fn bytes(&self, round: usize) -> &[u8] {
+    pub fn bytes(&self, round: usize) -> &[u8] {
         &self.fills[round][..self.size]
     }
 
     /// What is wrong after both calls.
-    pub(crate) fn judge(&self) -> Result<(), String> {
+    pub fn judge(&self) -> Result<(), String> {
         let unwritten = |index: usize| FILLS.iter().zip(&self.fills).all(|(fill, bytes)| bytes[index] == *fill);
         if let Some(index) = (0..self.required).find(|&index| unwritten(index)) {
             return Err(format!("byte {index} of {} was not written", self.size));
@@ -51,7 +51,7 @@ impl Canary {
 }
 
 /// How large a value of a kind is in memory.
-pub(crate) fn size_of_kind(kind: &Kind) -> usize {
+pub fn size_of_kind(kind: &Kind) -> usize {
     match kind {
         Kind::U8 => 1,
         Kind::U16 => 2,

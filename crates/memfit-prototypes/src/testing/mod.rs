@@ -1,13 +1,9 @@
-//! What the tests of the export surface share: the lists, the library as built, and its symbols.
+//! What the tests of a device library share: the library as built, its symbols, and calling them.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
-#[path = "../../build/api.rs"]
-pub(crate) mod api;
-pub(crate) mod call;
-pub(crate) mod canary;
-pub(crate) mod fork;
-pub(crate) mod recipe;
+pub mod call;
+pub mod canary;
+pub mod fork;
+pub mod recipe;
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_void};
@@ -16,22 +12,16 @@ use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol, SymbolSection};
 
-/// The prototype lists.
-pub(crate) fn lists() -> Vec<api::Library> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("api");
-    api::read_folder(&folder).unwrap_or_else(|problem| panic!("{problem}"))
-}
-
-/// The shared object that was built together with this test.
-pub(crate) fn library_path() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap();
-    let candidates = [folder.join("libmemfit_vgpu.so"), folder.parent().unwrap().join("libmemfit_vgpu.so")];
-    candidates.into_iter().find(|path| path.exists()).expect("cargo builds the cdylib with its tests")
+/// The shared object that was built together with the calling test: `libmemfit_vgpu.so`.
+pub fn library_path(file: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folders = test.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join(file)).find(|path| path.exists());
+    found.expect("cargo builds the cdylib with its tests")
 }
 
 /// The names that a shared object exports (`defined`), or imports.
-pub(crate) fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
+pub fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
     let file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let cache = object::ReadCache::new(file); // libtorch_cuda has a gigabyte: only its symbols are read.
     let file = object::File::parse(&cache).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -45,12 +35,12 @@ pub(crate) fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
 }
 
 /// The library, loaded into this process as a program loads it.
-pub(crate) struct Loaded(*mut c_void);
+pub struct Loaded(*mut c_void);
 
 impl Loaded {
     /// Loads it; nothing of CUDA is initialised by that.
-    pub(crate) fn new() -> Self {
-        let path = CString::new(library_path().into_os_string().into_encoded_bytes()).unwrap();
+    pub fn new(path: &Path) -> Self {
+        let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no NUL");
         // SAFETY: the path ends with NUL, and loading the library runs no code of consequence.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path:?} cannot be loaded");
@@ -58,8 +48,8 @@ impl Loaded {
     }
 
     /// The address of a name.
-    pub(crate) fn symbol(&self, name: &str) -> *const c_void {
-        let text = CString::new(name).unwrap();
+    pub fn symbol(&self, name: &str) -> *const c_void {
+        let text = CString::new(name).expect("a name has no NUL");
         // SAFETY: the handle is open, the name ends with NUL.
         let address = unsafe { libc::dlsym(self.0, text.as_ptr()) };
         assert!(!address.is_null(), "{name} is not exported");
@@ -68,7 +58,7 @@ impl Loaded {
 }
 
 /// The environments to compare with, from `MEMFIT_TEST_SITE_PACKAGES` (separated by colons); none if it is not set.
-pub(crate) fn environments() -> Vec<PathBuf> {
+pub fn environments() -> Vec<PathBuf> {
     let Some(value) = std::env::var_os("MEMFIT_TEST_SITE_PACKAGES") else {
         return Vec::new();
     };
@@ -81,9 +71,9 @@ pub(crate) fn environments() -> Vec<PathBuf> {
 }
 
 /// The shared objects of NVIDIA's wheels in an environment.
-pub(crate) fn nvidia_libraries(environment: &Path) -> Vec<PathBuf> {
+pub fn nvidia_libraries(environment: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for package in fs::read_dir(environment.join("nvidia")).unwrap().flatten() {
+    for package in fs::read_dir(environment.join("nvidia")).into_iter().flatten().flatten() {
         found.extend(shared_objects(&package.path().join("lib")));
     }
     found.sort();
@@ -91,7 +81,7 @@ pub(crate) fn nvidia_libraries(environment: &Path) -> Vec<PathBuf> {
 }
 
 /// The shared objects in a folder.
-pub(crate) fn shared_objects(folder: &Path) -> Vec<PathBuf> {
+pub fn shared_objects(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -105,9 +95,11 @@ pub(crate) fn shared_objects(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The name under which the loader knows a shared object.
-pub(crate) fn soname(elf: &object::read::elf::ElfFile64<'_, object::Endianness>) -> Option<String> {
-    use object::read::elf::{Dyn, FileHeader};
+pub fn soname(path: &Path) -> Option<String> {
+    use object::read::elf::{Dyn, ElfFile64, FileHeader};
 
+    let bytes = fs::read(path).ok()?;
+    let elf = ElfFile64::<object::Endianness>::parse(&*bytes).ok()?;
     let (endian, data) = (elf.endian(), elf.data());
     let sections = elf.elf_header().sections(endian, data).ok()?;
     let (dynamic, strings) = sections.dynamic(endian, data).ok()??;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::api::{Entry, Flow, Kind, Library, Parameter};
+use crate::list::{Entry, Flow, Kind, Library, Parameter};
 use crate::emit::abi_type;
 
 /// A function for each distinct shape, and the table of which call has which.
