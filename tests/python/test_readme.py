@@ -1,0 +1,91 @@
+"""What the README and the guides show is what happens: each console block is carried out, and its output compared.
+
+A block is fenced as `console`; a line that begins with `$ ` is a command, the lines below it what it prints on
+standard output. `…` stands for anything within a line, and alone on a line for any number of lines. A remark in the
+line above the fence can expect another exit status than 0: `<!-- status: 1 -->`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runs import memfit
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/classifier/README.md"]
+FENCE = re.compile(r"^(?:<!-- status: (?P<status>\d+) -->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+@dataclass
+class Command:
+    """One command of a block, and what it is said to print."""
+
+    page: str
+    text: str
+    status: int
+    expected: list[str] = field(default_factory=list)
+
+
+def commands(page: Path) -> list[Command]:
+    found = []
+    for match in FENCE.finditer(page.read_text()):
+        last = None
+        for line in match["body"].splitlines():
+            if line.startswith("$ "):
+                last = Command(page.name, line[2:], int(match["status"] or 0))
+                found.append(last)
+            elif last:
+                last.expected.append(line.rstrip())
+    return found
+
+
+def pattern(lines: list[str]) -> re.Pattern[str]:
+    parts = []
+    for line in lines:
+        parts.append(r"(?:.*\n)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\s*\n")
+    return re.compile("".join(parts))
+
+
+ALL = [command for page in PAGES if page.exists() for command in commands(page)]
+
+
+@pytest.mark.parametrize("command", ALL, ids=lambda command: f"{command.page}: {command.text[:60]}")
+def test_a_shown_command_prints_what_is_shown(command):
+    folder = str(Path(memfit()).parent)
+    env = {**os.environ, "PATH": os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])}
+    env |= {"NO_COLOR": "1", "COLUMNS": "100", "VIRTUAL_ENV": str(Path(sys.executable).parent.parent)}
+    done = subprocess.run(
+        command.text, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == command.status, done.stderr
+    assert pattern(command.expected).fullmatch(done.stdout.rstrip("\n") + "\n"), done.stdout
+
+
+def test_the_readme_shows_every_verb():
+    shown = " ".join(command.text for command in commands(ROOT / "README.md"))
+    helped = subprocess.run([memfit(), "--help"], capture_output=True, text=True, check=True).stdout
+    verbs = re.findall(r"^  ([a-z]+) ", helped.split("Commands:")[1].split("Options:")[0], re.M)
+    assert verbs
+    missing = [verb for verb in verbs if f"memfit {verb}" not in shown]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [p for p in [*PAGES, *ROOT.glob("*.md")] if p.exists()], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_overhead_page_is_up_to_date():
+    check = [sys.executable, str(ROOT / "scripts/docs/overhead.py"), "--check"]
+    if sys.version_info < (3, 11):
+        pytest.skip("the script reads TOML with the standard library of 3.11")
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 0
