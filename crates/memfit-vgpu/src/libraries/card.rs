@@ -41,11 +41,18 @@ pub(crate) fn driver_version() -> u32 {
 /// A library of the calling thread's current card is in use: its share outside the allocator is booked, once.
 pub(crate) fn use_libraries() {}
 
-/// A communicator was made on the calling thread's current card.
-pub(crate) fn use_communicator() {}
+/// A communicator was made on a card: its buffers are booked. False where the card has no room for them.
+pub(crate) fn use_communicator(_card: usize) -> bool {
+    true
+}
 
-/// A communicator is gone.
-pub(crate) fn drop_communicator() {}
+/// A communicator is gone, and its buffers with it.
+pub(crate) fn drop_communicator(_card: usize) {}
+
+/// What is booked for a communicator, by the best single guess.
+pub(crate) fn communicator_size(card: usize) -> u64 {
+    setup().and_then(|setup| setup.cards.get(card)).map_or(0, |card| card.communicator.typical)
+}
 
 /// A library was handed this memory as its workspace.
 pub(crate) fn workspace(_address: Ptr) {}
@@ -54,10 +61,34 @@ pub(crate) fn workspace(_address: Ptr) {}
 pub(crate) fn note(_text: &'static str) {}
 
 unsafe extern "C" {
-    // The runtime's own call, exported from this library.
+    // The runtime's own calls, exported from this library.
+    fn cudaMalloc(address: *mut Ptr, size: usize) -> i32;
+    fn cudaFree(address: Ptr) -> i32;
+    fn cudaMemcpyAsync(to: Ptr, from: Ptr, size: usize, way: i32, stream: Ptr) -> i32;
     fn cudaMemcpy2D(
         to: Ptr, to_pitch: usize, from: Ptr, from_pitch: usize, width: usize, height: usize, way: i32,
     ) -> i32;
+}
+
+/// Device memory as the runtime gives it; `None` where the card has no room.
+pub(crate) fn allocate(size: usize) -> Option<Ptr> {
+    let mut address = std::ptr::null_mut();
+    // SAFETY: `address` may be written.
+    (unsafe { cudaMalloc(&raw mut address, size) } == 0).then_some(address)
+}
+
+/// Gives device memory back; false where the runtime does not know it.
+pub(crate) fn free(address: Ptr) -> bool {
+    // SAFETY: the runtime checks the address.
+    unsafe { cudaFree(address) == 0 }
+}
+
+/// Copies within the device, in the order of a stream; false if the runtime would not.
+pub(crate) fn copy_on_device(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> bool {
+    /// `cudaMemcpyDeviceToDevice`.
+    const WITHIN: i32 = 3;
+    // SAFETY: the runtime checks the addresses, and follows none of the device's.
+    unsafe { cudaMemcpyAsync(to, from, size, WITHIN, stream) == 0 }
 }
 
 /// Copies runs of bytes between the host and the device as the runtime does; false if it would not.

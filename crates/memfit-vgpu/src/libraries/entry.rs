@@ -176,7 +176,6 @@ impl<T: Kind> Handle<T> {
     }
 
     /// The handle of no object.
-    #[cfg(test)]
     pub(crate) fn null() -> Self {
         Self(std::ptr::null_mut())
     }

@@ -9,9 +9,12 @@
 
 #![allow(non_snake_case, reason = "exported names are the libraries'")]
 
-mod card;
 mod cudnn;
+mod card;
 mod cublas;
 mod cublaslt;
+mod cupti;
 mod entry;
+mod nccl;
+mod nvrtc;
 mod real;
