@@ -1,0 +1,19 @@
+//! Kernels: what a program registers, what the card could run of it, and what a launch does.
+//!
+//! Nothing is computed. A launch is checked as CUDA checks it, and told to [`crate::values`], which knows what follows for
+//! the contents of memory.
+
+mod arch;
+mod attributes;
+mod cubin;
+mod errors;
+mod fatbin;
+mod kernel;
+mod launch;
+mod module;
+mod occupancy;
+mod register;
+mod registry;
+mod variables;
+
+pub(crate) use cubin::Function;
