@@ -1,1 +1,80 @@
-//! Arguments and dispatch, and the processes of a run.
+//! The command `memfit`: arguments and dispatch, and the processes of a run.
+//!
+//! Owns what a user types ([`args`](mod@args)), the settings files, the exit status, all output (one [`Printer`]), and
+//! the life of the processes that `memfit run` starts: set-up, watching, ending.
+//! It must not know how memory is simulated or analysed, nor how a report looks: it gathers facts, asks the crates that
+//! judge, and hands a wire type to a renderer.
+
+mod args;
+mod commands;
+mod error;
+mod libraries;
+mod printer;
+mod run;
+mod settings;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Parser as _;
+
+pub use error::{CliError, Hint};
+pub use printer::Printer;
+
+use crate::args::{Args, Verb};
+use crate::printer::Colour;
+use crate::settings::Settings;
+
+/// What the command was started from: the things that a stand-alone program and a Python package find differently.
+#[derive(Clone, Debug, Default)]
+pub struct Home {
+    /// The interpreter that memfit is installed beside.
+    pub python: Option<PathBuf>,
+    /// A folder with the device libraries.
+    pub libraries: Option<PathBuf>,
+}
+
+/// How the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// All well.
+    Good,
+    /// The answer is bad news.
+    BadNews,
+    /// The question could not be answered.
+    NoAnswer,
+}
+
+impl Exit {
+    /// The exit status.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::BadNews => 1,
+            Self::NoAnswer => 2,
+        }
+    }
+}
+
+/// Runs the command with these arguments, the first of which is the program's name.
+pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => return Printer::new(Colour::Auto, false).usage(&error),
+    };
+    let printer = Printer::new(args.color, args.quiet);
+    let settings = match Settings::load(args.isolated) {
+        Ok(settings) => settings,
+        Err(error) => return printer.error(&error),
+    };
+    let outcome = match args.verb {
+        Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
+        Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
+        Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
+        Verb::Completions(args) => commands::completions(&args, &printer),
+    };
+    outcome.unwrap_or_else(|error| printer.error(&error))
+}
+
+/// The version of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,1 +1,36 @@
-//! The Python module memfit._core: conversions only.
+//! The Python module `memfit._core`: conversions only.
+//!
+//! Owns the types that cross between Python and Rust. It must not know how anything is done: each function converts its
+//! arguments, lets go of the interpreter's lock, and calls one function of another crate.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use memfit_cli::Home;
+use pyo3::prelude::*;
+
+/// memfit's native half.
+#[pymodule(gil_used = false)]
+mod _core {
+    use super::*;
+
+    /// Runs the command with these arguments, the first of which is the program's name, and returns its exit status.
+    ///
+    /// `python` is the interpreter that memfit is installed beside, `libraries` the folder with its device libraries.
+    #[pyfunction]
+    #[pyo3(signature = (arguments, *, python = None, libraries = None))]
+    fn main(
+        py: Python<'_>,
+        arguments: Vec<OsString>,
+        python: Option<PathBuf>,
+        libraries: Option<PathBuf>,
+    ) -> u8 {
+        let home = Home { python, libraries };
+        py.detach(|| memfit_cli::main(arguments, &home).code())
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", memfit_cli::VERSION)
+    }
+}

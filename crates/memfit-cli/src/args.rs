@@ -1,0 +1,298 @@
+//! What a user types, as it was typed. Nothing here opens a file or looks anything up.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
+use memfit_devices::Bytes;
+use serde::Deserialize;
+
+use crate::printer::Colour;
+
+/// Make PyTorch training fit in GPU memory.
+#[derive(Debug, Parser)]
+#[command(
+    name = "memfit",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "Exit status: 0 all well; 1 the answer is bad news; 2 the question could not be answered."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+
+    /// When to use colour.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Colour,
+
+    /// Say nothing but the answer: no progress, no remarks.
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Ignore `[tool.memfit]` in pyproject.toml.
+    #[arg(long, global = true)]
+    pub(crate) isolated: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Will this script fit on that GPU, and what fills it? Needs no GPU.
+    Run(Box<RunArgs>),
+    /// List the GPUs that are known, or show one.
+    Gpus(GpusArgs),
+    /// Show what is installed here, and what would and would not work.
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+}
+
+/// Where an answer goes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// How to answer on standard output.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+
+    /// Also write the answer as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// How to answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit run --gpu rtx-4090 -- python train.py --batch-size 64
+  memfit run --gpu a100-80gb:2 --steps 5 -- torchrun --nproc-per-node 2 train.py
+  memfit run --gpu t4 --memory 12GiB --format json -- python -m package.train")]
+pub(crate) struct RunArgs {
+    /// The GPU: a name from `memfit gpus`, with `:N` for N of them; or `local` for the real one.
+    #[arg(long, short, value_name = "NAME[:N]")]
+    pub(crate) gpu: Option<GpuChoice>,
+
+    /// Give the GPU this much memory, as PyTorch would see it.
+    #[arg(long, short, value_name = "SIZE")]
+    pub(crate) memory: Option<Bytes>,
+
+    /// Stop after so many optimizer steps; 0 runs to the end [default: 3].
+    #[arg(long, short, value_name = "K")]
+    pub(crate) steps: Option<u64>,
+
+    /// What has to run: the steps alone, or also the script's evaluation and its largest batch.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) cover: Option<Cover>,
+
+    /// Give up after so long, for example `90s` or `20m`; 0 never [default: 10m, none with `--steps 0`].
+    #[arg(long, short, value_name = "TIME")]
+    pub(crate) timeout: Option<Timeout>,
+
+    /// Save the recording.
+    #[arg(long, short, value_name = "FILE.memfit", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Show what the script prints while it runs, on standard error.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub(crate) show_output: bool,
+
+    /// Keep the run's own files, and say where they are.
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+
+    /// The command that trains.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GpusArgs {
+    /// Show this one.
+    pub(crate) name: Option<String>,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// What has to run before there is an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Cover {
+    /// The steps.
+    #[default]
+    Steps,
+    /// The steps, the script's own evaluation, and its largest batch.
+    Full,
+}
+
+/// A GPU by name, and how many of them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct GpuChoice {
+    /// As it was typed.
+    pub(crate) name: String,
+    /// At least one.
+    pub(crate) count: u32,
+}
+
+/// The most GPUs that one machine may have.
+const MOST_GPUS: u32 = 16;
+
+impl FromStr for GpuChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, count) = match text.rsplit_once(':') {
+            None => (text, 1),
+            Some((name, count)) => {
+                let count = count.parse().ok().filter(|count| (1..=MOST_GPUS).contains(count));
+                let problem =
+                    || format!("how many GPUs must be a number from 1 to {MOST_GPUS}, as in `{name}:2`");
+                (name, count.ok_or_else(problem)?)
+            }
+        };
+        if name.trim().is_empty() {
+            return Err("a GPU needs a name; `memfit gpus` lists them".to_owned());
+        }
+        Ok(Self { name: name.to_owned(), count })
+    }
+}
+
+impl TryFrom<String> for GpuChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+/// How long to wait: a number of seconds, or with one of the units `s`, `m`, `h`; 0 means for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "TimeoutText")]
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TimeoutText {
+    Seconds(u64),
+    Text(String),
+}
+
+impl TryFrom<TimeoutText> for Timeout {
+    type Error = String;
+
+    fn try_from(text: TimeoutText) -> Result<Self, Self::Error> {
+        match text {
+            TimeoutText::Seconds(seconds) => seconds.to_string().parse(),
+            TimeoutText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let (number, unit) = match text.char_indices().last() {
+            Some((at, 's')) => (&text[..at], 1.0),
+            Some((at, 'm')) => (&text[..at], 60.0),
+            Some((at, 'h')) => (&text[..at], 3600.0),
+            _ => (text, 1.0),
+        };
+        let seconds = number
+            .trim()
+            .parse::<f64>()
+            .ok()
+            .and_then(|number| Duration::try_from_secs_f64(number * unit).ok())
+            .ok_or_else(|| format!("`{text}` is not a time such as `90s`, `20m` or `1h`"))?;
+        Ok(Self((!seconds.is_zero()).then_some(seconds)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_gpu_is_a_name_and_a_number() {
+        let parse = |text: &str| text.parse::<GpuChoice>();
+        assert_eq!(parse("t4"), Ok(GpuChoice { name: "t4".into(), count: 1 }));
+        assert_eq!(parse("RTX 4090:2"), Ok(GpuChoice { name: "RTX 4090".into(), count: 2 }));
+        for wrong in ["", ":2", "t4:", "t4:0", "t4:17", "t4:-1", "t4:x"] {
+            assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_time_has_units() {
+        let parse = |text: &str| text.parse::<Timeout>().map(|timeout| timeout.0);
+        assert_eq!(parse("90"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(parse("90s"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(parse("1.5m"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(parse("2h"), Ok(Some(Duration::from_secs(7200))));
+        assert_eq!(parse("0"), Ok(None));
+        for wrong in ["", "s", "-1s", "10 days", "nan", "inf", "1e400"] {
+            assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_options() {
+        let args = Args::try_parse_from([
+            "memfit", "run", "--gpu", "t4", "--", "python", "train.py", "--gpu", "0", "--steps", "7",
+        ])
+        .unwrap();
+        let Verb::Run(run) = args.verb else { panic!("not a run") };
+        assert_eq!(run.command, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
+        assert_eq!(run.steps, None);
+    }
+}

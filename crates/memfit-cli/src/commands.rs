@@ -1,0 +1,48 @@
+//! The verbs, one file each: from what was typed to an answer.
+
+mod completions;
+mod doctor;
+mod gpus;
+mod run;
+
+use std::path::Path;
+
+use memfit_devices::Catalogue;
+use serde::Serialize;
+
+pub(crate) use completions::completions;
+pub(crate) use doctor::doctor;
+pub(crate) use gpus::gpus;
+pub(crate) use run::run;
+
+use crate::CliError;
+use crate::args::{Format, OutputArgs};
+use crate::printer::{Printer, to_json};
+use crate::settings::Settings;
+
+/// The catalogue, with the user's own cards where there are any.
+fn catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
+    let file = named.or(settings.catalogue.as_deref());
+    Ok(match file {
+        Some(file) => Catalogue::with_user_file(file)?,
+        None => Catalogue::builtin()?,
+    })
+}
+
+/// Gives the answer in the form that was asked for.
+fn answer(
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+    out: &OutputArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    if let Some(file) = &out.json {
+        std::fs::write(file, to_json(value)?).map_err(CliError::io("write", file))?;
+    }
+    match out.format.or(settings.format).unwrap_or_default() {
+        Format::Text => printer.answer(&text()),
+        Format::Json => printer.json(value)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! `memfit completions SHELL`.
+
+use clap::CommandFactory as _;
+
+use crate::args::{Args, CompletionsArgs};
+use crate::{CliError, Exit, Printer};
+
+/// Prints a completion script.
+pub(crate) fn completions(args: &CompletionsArgs, printer: &Printer) -> Result<Exit, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "memfit", &mut script);
+    printer.answer(&String::from_utf8_lossy(&script));
+    Ok(Exit::Good)
+}

@@ -1,0 +1,104 @@
+//! `memfit doctor`: what is installed, and what would and would not work here.
+
+use std::path::Path;
+
+use memfit_report::text;
+use memfit_report::wire::{Check, DoctorReport, Health};
+
+use super::{answer, catalogue};
+use crate::args::DoctorArgs;
+use crate::libraries::Library;
+use crate::run::{environment, preflight};
+use crate::settings::Settings;
+use crate::{CliError, Exit, Hint as _, Home, Printer};
+
+/// Looks around.
+pub(crate) fn doctor(
+    args: &DoctorArgs,
+    settings: &Settings,
+    home: &Home,
+    printer: &Printer,
+) -> Result<Exit, CliError> {
+    let mut checks = vec![good("memfit", crate::VERSION.to_owned()), system()];
+    checks.extend(Library::ALL.map(|library| match library.find(home) {
+        Ok(path) => good(library.soname(), path.display().to_string()),
+        Err(error) => broken(library.soname(), &error),
+    }));
+    checks.push(match catalogue(None, settings) {
+        Ok(catalogue) => good("catalogue", format!("{} GPUs", catalogue.devices().len())),
+        Err(error) => broken("catalogue", &error),
+    });
+    checks.extend(python(home));
+    checks.push(real_gpu());
+    checks.push(temporary_files());
+    let report = DoctorReport::new(checks);
+    let canvas = printer.canvas();
+    answer(&report, || text::doctor(&report, canvas), &args.out, settings, printer)?;
+    Ok(if report.ready { Exit::Good } else { Exit::NoAnswer })
+}
+
+fn good(name: &str, found: String) -> Check {
+    Check { name: name.to_owned(), health: Health::Good, found, hint: None }
+}
+
+fn broken(name: &str, error: &CliError) -> Check {
+    let hints = error.hints();
+    Check {
+        name: name.to_owned(),
+        health: Health::Broken,
+        found: error.to_string(),
+        hint: (!hints.is_empty()).then(|| hints.join("\n")),
+    }
+}
+
+fn system() -> Check {
+    match preflight::system() {
+        Ok(system) => good("system", system),
+        Err(error) => broken("system", &error),
+    }
+}
+
+/// The interpreter that `python` would mean, and its torch.
+fn python(home: &Home) -> Vec<Check> {
+    let command = match environment::resolve(&["python".into()], home) {
+        Ok(command) => command,
+        Err(error) => return vec![broken("python", &error)],
+    };
+    let interpreter = match preflight::interpreter(&command.program) {
+        Ok(interpreter) => interpreter,
+        Err(error) => return vec![broken("python", &error)],
+    };
+    let found = format!("{} at {}", interpreter.version, interpreter.executable.display());
+    let torch = match preflight::torch(&interpreter) {
+        Ok(torch) => good("torch", format!("{} for CUDA {}", torch.version, torch.cuda)),
+        Err(error) => broken("torch", &error),
+    };
+    vec![good("python", found), torch]
+}
+
+fn real_gpu() -> Check {
+    let name = "real GPU".to_owned();
+    if preflight::has_local_gpu() {
+        Check {
+            name,
+            health: Health::Good,
+            found: "a driver is here: `--gpu local` works".to_owned(),
+            hint: None,
+        }
+    } else {
+        let found = "none, and none is needed; `--gpu local` does not work".to_owned();
+        Check { name, health: Health::Absent, found, hint: None }
+    }
+}
+
+fn temporary_files() -> Check {
+    let folder = std::env::temp_dir();
+    match probe_folder(&folder) {
+        Ok(()) => good("temporary files", folder.display().to_string()),
+        Err(error) => broken("temporary files", &error),
+    }
+}
+
+fn probe_folder(folder: &Path) -> Result<(), CliError> {
+    tempfile::tempdir_in(folder).map(drop).map_err(CliError::io("write to", folder))
+}

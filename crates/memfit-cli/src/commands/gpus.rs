@@ -1,0 +1,23 @@
+//! `memfit gpus [NAME]`.
+
+use memfit_report::text;
+use memfit_report::wire::{GpuList, GpuReport};
+
+use super::{answer, catalogue};
+use crate::args::GpusArgs;
+use crate::settings::Settings;
+use crate::{CliError, Exit, Printer};
+
+/// Lists the cards, or shows one.
+pub(crate) fn gpus(args: &GpusArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
+    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let canvas = printer.canvas();
+    if let Some(name) = &args.name {
+        let report = GpuReport::new(catalogue.find(name)?);
+        answer(&report, || text::gpu(report.gpu, canvas), &args.out, settings, printer)?;
+    } else {
+        let list = GpuList::new(catalogue.devices());
+        answer(&list, || text::gpus(&list.gpus, canvas), &args.out, settings, printer)?;
+    }
+    Ok(Exit::Good)
+}

@@ -1,0 +1,83 @@
+//! `memfit run`.
+
+use memfit_report::text;
+use memfit_report::wire::{CardKind, DeviceInfo, RunReport, Verdict};
+
+use super::{answer, catalogue};
+use crate::args::{Format, OutputArgs, RunArgs};
+use crate::run::{self, Outcome, Request};
+use crate::settings::Settings;
+use crate::{CliError, Exit, Home, Printer};
+
+/// Lines of what a failed script printed that are shown.
+const LAST_LINES: usize = 30;
+
+/// Runs a command on a card, and says whether it fits.
+pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
+    let out = args.out.clone();
+    let command: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut device = DeviceInfo {
+        name: args.gpu.as_ref().map(|gpu| gpu.name.clone()).unwrap_or_default(),
+        capacity: 0,
+        count: args.gpu.as_ref().map_or(1, |gpu| gpu.count),
+        kind: CardKind::Virtual,
+    };
+    let outcome = request(args, settings).and_then(|request| {
+        device = request.card.info();
+        let outcome = run::perform(&request, home, printer)?;
+        show_failure(&request, &outcome, printer);
+        Ok(run::report(&request, &outcome))
+    });
+    let told = match outcome {
+        Ok(report) => tell(&report, &out, settings, printer).map(|()| run::exit(report.verdict)),
+        Err(error) => {
+            let failure = run::failure(&error, device, command);
+            tell_failure(&failure, &out, settings, printer).map(|()| printer.error(&error))
+        }
+    };
+    told.unwrap_or_else(|error| printer.error(&error))
+}
+
+fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
+    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    Request::new(args, settings, &catalogue)
+}
+
+fn tell(
+    report: &RunReport,
+    out: &OutputArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let canvas = printer.canvas();
+    answer(report, || text::run(report, canvas), out, settings, printer)
+}
+
+/// For people an error is enough; programs get a document in any case.
+fn tell_failure(
+    report: &RunReport,
+    out: &OutputArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let text = out.format.or(settings.format).unwrap_or_default() == Format::Text;
+    if text && out.json.is_none() {
+        return Ok(());
+    }
+    answer(report, String::new, out, settings, printer)
+}
+
+/// Shows what a script said last, if it failed by itself.
+fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
+    let facts = &outcome.facts;
+    let failed = run::report(request, outcome).verdict == Verdict::Error;
+    if !failed || request.show_output || facts.last_output.trim().is_empty() {
+        return;
+    }
+    let lines: Vec<&str> = facts.last_output.trim_end().lines().collect();
+    let shown = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    printer.remark("the script's last words:");
+    for line in shown {
+        printer.remark(&format!("  {line}"));
+    }
+}

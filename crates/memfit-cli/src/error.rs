@@ -1,0 +1,205 @@
+//! What can go wrong before there is an answer, and what the user can do about it.
+
+use std::path::PathBuf;
+
+use memfit_devices::CatalogueError;
+use memfit_link::LinkError;
+
+/// Advice that goes with an error.
+pub trait Hint {
+    /// What the user can do, one sentence each.
+    fn hints(&self) -> Vec<String>;
+}
+
+/// Why the command could not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// No GPU was named.
+    #[error("no GPU was named")]
+    NoGpu,
+    /// The catalogue has no such card, or is broken.
+    #[error(transparent)]
+    Catalogue(#[from] CatalogueError),
+    /// A real GPU cannot be given another amount of memory.
+    #[error("`--memory` is for virtual GPUs; a real one has what it has")]
+    MemoryOfLocal,
+    /// No real GPU is here.
+    #[error("there is no NVIDIA GPU with a working driver here")]
+    NoLocalGpu,
+    /// Settings that cannot be understood.
+    #[error("the settings in `{}` cannot be understood", file.display())]
+    Settings {
+        /// The file.
+        file: PathBuf,
+        /// Why, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// A setting that does not exist.
+    #[error("`{}` sets `{key}` in [tool.memfit], which is not a setting", file.display())]
+    UnknownSetting {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// The key that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// A program that is not there.
+    #[error("the command `{name}` was not found")]
+    CommandNotFound {
+        /// As it was typed.
+        name: String,
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// A script that is not there.
+    #[error("there is no script `{}`", path.display())]
+    ScriptNotFound {
+        /// As it was typed.
+        path: PathBuf,
+    },
+    /// The operating system or processor is not one that CUDA builds of PyTorch exist for.
+    #[error("`memfit run` works on Linux on x86-64, and this is {system}")]
+    UnsupportedSystem {
+        /// What it is.
+        system: String,
+    },
+    /// The interpreter did not even say its version.
+    #[error("`{}` does not work as a Python interpreter", python.display())]
+    BrokenPython {
+        /// The interpreter.
+        python: PathBuf,
+        /// What it said.
+        said: String,
+    },
+    /// The interpreter has no torch.
+    #[error("PyTorch is not installed for `{}`", python.display())]
+    NoTorch {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// The interpreter has a torch that was built without CUDA.
+    #[error("`{}` has PyTorch {version}, which was built without CUDA", python.display())]
+    CpuOnlyTorch {
+        /// The interpreter.
+        python: PathBuf,
+        /// `torch.__version__`.
+        version: String,
+    },
+    /// A device library is missing.
+    #[error("memfit's library `{name}` was not found")]
+    LibraryNotFound {
+        /// Its name.
+        name: &'static str,
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// A file or a folder could not be used.
+    #[error("cannot {what} `{}`", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The command could not be started.
+    #[error("cannot start `{}`", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The run directory could not be used.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// An answer could not be written as JSON.
+    #[error("the answer cannot be written as JSON")]
+    Json(#[source] serde_json::Error),
+}
+
+impl CliError {
+    /// Makes an error of what the operating system said about a file; for `map_err`.
+    pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+
+    /// A stable name for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NoGpu => "no-gpu-named",
+            Self::Catalogue(CatalogueError::UnknownDevice { .. }) => "unknown-gpu",
+            Self::Catalogue(_) => "catalogue",
+            Self::MemoryOfLocal => "usage",
+            Self::NoLocalGpu => "no-local-gpu",
+            Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
+            Self::CommandNotFound { .. } => "command-not-found",
+            Self::ScriptNotFound { .. } => "script-not-found",
+            Self::UnsupportedSystem { .. } => "unsupported-system",
+            Self::BrokenPython { .. } => "broken-python",
+            Self::NoTorch { .. } => "no-torch",
+            Self::CpuOnlyTorch { .. } => "cpu-only-torch",
+            Self::LibraryNotFound { .. } => "library-not-found",
+            Self::Io { .. } | Self::Link(_) | Self::Json(_) => "io",
+            Self::Start { .. } => "start",
+        }
+    }
+}
+
+impl Hint for CliError {
+    fn hints(&self) -> Vec<String> {
+        let paths = |paths: &[PathBuf]| {
+            let quoted: Vec<_> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+            quoted.join(", ")
+        };
+        match self {
+            Self::NoGpu => vec![
+                "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
+                "or set `gpu = \"rtx-4090\"` under [tool.memfit] in pyproject.toml".to_owned(),
+            ],
+            Self::Catalogue(error) => vec![error.hint()],
+            Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
+            Self::NoLocalGpu => {
+                vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
+            }
+            Self::Settings { .. } => vec!["`--isolated` ignores the settings".to_owned()],
+            Self::UnknownSetting { suggestion: Some(key), .. } => vec![format!("did you mean `{key}`?")],
+            Self::UnknownSetting { suggestion: None, .. } => {
+                vec![format!("the settings are {}", crate::settings::KEYS.join(", "))]
+            }
+            Self::CommandNotFound { looked, .. } => vec![format!("looked in {}", paths(looked))],
+            Self::ScriptNotFound { .. } => {
+                vec!["paths are taken from the current directory, as the interpreter would".to_owned()]
+            }
+            Self::UnsupportedSystem { .. } => {
+                vec!["on macOS and Windows it runs in a container; the Containerfile makes one".to_owned()]
+            }
+            Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
+            Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],
+            Self::NoTorch { python } => vec![
+                format!("install it: `{} -m pip install torch`", python.display()),
+                "or activate the environment that has it; `memfit doctor` shows what is found".to_owned(),
+            ],
+            Self::CpuOnlyTorch { python, version } => {
+                let plain = version.split('+').next().unwrap_or(version);
+                vec![
+                    format!(
+                        "install the CUDA build, which needs no GPU: `{} -m pip install --force-reinstall torch=={plain}` on Linux, from the default index",
+                        python.display()
+                    ),
+                    "a version that ends in `+cpu` came from PyTorch's CPU index; the CUDA ones end in `+cu...`"
+                        .to_owned(),
+                ]
+            }
+            Self::LibraryNotFound { looked, .. } => vec![
+                format!("looked in {}", paths(looked)),
+                "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
+            ],
+            Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
+        }
+    }
+}

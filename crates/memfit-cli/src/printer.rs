@@ -1,0 +1,252 @@
+//! The one place that owns all output.
+//!
+//! The answer goes to standard output, everything else to standard error. Commands never print; they hand text with
+//! styles to a [`Printer`], which knows whether anyone can see colours and progress. A reader that goes away early
+//! (`memfit gpus | head -1`) is no error.
+
+use std::error::Error;
+use std::io::{self, IsTerminal as _, Write as _};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+use memfit_report::text::{Canvas, paint};
+use serde::Serialize;
+
+use crate::{CliError, Exit, Hint as _};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On terminals, unless `NO_COLOR` is set; anywhere if `FORCE_COLOR` is.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Colour {
+    fn choice(self, stream: &dyn AsStream) -> ColorChoice {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+        match self {
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+            Self::Auto if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => {
+                ColorChoice::Never
+            }
+            Self::Auto if set("FORCE_COLOR") || set("CLICOLOR_FORCE") => ColorChoice::Always,
+            Self::Auto if stream.terminal() && !dumb_terminal() => ColorChoice::Always,
+            Self::Auto => ColorChoice::Never,
+        }
+    }
+}
+
+trait AsStream {
+    fn terminal(&self) -> bool;
+}
+
+impl AsStream for io::Stdout {
+    fn terminal(&self) -> bool {
+        self.is_terminal()
+    }
+}
+
+impl AsStream for io::Stderr {
+    fn terminal(&self) -> bool {
+        self.is_terminal()
+    }
+}
+
+fn dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
+}
+
+/// All output goes through here.
+#[derive(Clone, Copy, Debug)]
+pub struct Printer {
+    colour: Colour,
+    quiet: bool,
+}
+
+impl Printer {
+    /// A printer with the user's wishes.
+    pub fn new(colour: Colour, quiet: bool) -> Self {
+        Self { colour, quiet }
+    }
+
+    /// What texts are laid out for.
+    pub fn canvas(&self) -> Canvas {
+        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        Canvas { width: columns.or_else(terminal).unwrap_or(80), unicode: unicode() }
+    }
+
+    /// The answer, for people.
+    pub fn answer(&self, text: &str) {
+        let stream = io::stdout();
+        let mut out = AutoStream::new(stream.lock(), self.colour.choice(&stream));
+        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// The answer, for programs.
+    pub fn json(&self, value: &impl Serialize) -> Result<(), CliError> {
+        let text = to_json(value)?;
+        let mut out = io::stdout().lock();
+        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        Ok(())
+    }
+
+    /// Something worth knowing beside the answer.
+    pub fn remark(&self, text: &str) {
+        if !self.quiet {
+            self.stderr(&format!("{text}\n"));
+        }
+    }
+
+    /// Something that may surprise.
+    pub fn warning(&self, text: &str) {
+        self.stderr(&format!("{} {text}\n", paint(WARNING, "warning:")));
+    }
+
+    /// What somebody else printed, as it is.
+    pub fn pass_on(&self, bytes: &[u8]) {
+        let mut err = io::stderr().lock();
+        let _gone = err.write_all(bytes).and_then(|()| err.flush());
+    }
+
+    /// An error with its causes and what to do about it.
+    pub fn error(&self, error: &CliError) -> Exit {
+        let mut text = format!("{} {error}\n", paint(ERROR, "error:"));
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            for (index, line) in error.to_string().trim_end().lines().enumerate() {
+                text.push_str(if index == 0 { "  because: " } else { "           " });
+                text.push_str(line);
+                text.push('\n');
+            }
+            cause = error.source();
+        }
+        for hint in error.hints() {
+            text.push_str(&format!("{} {hint}\n", paint(HINT, "hint:")));
+        }
+        self.stderr(&text);
+        Exit::NoAnswer
+    }
+
+    /// What clap has to say: help and versions are answers, the rest are mistakes.
+    pub fn usage(&self, error: &clap::Error) -> Exit {
+        let text = error.render().ansi().to_string();
+        if error.use_stderr() {
+            self.stderr(&text);
+            Exit::NoAnswer
+        } else {
+            self.answer(&text);
+            Exit::Good
+        }
+    }
+
+    /// Where progress may be shown: a terminal, and nobody asked for silence.
+    pub fn progress(&self) -> Progress {
+        let shown = !self.quiet && io::stderr().is_terminal() && !dumb_terminal();
+        Progress { shown, colour: self.colour, drawn: false, frame: 0 }
+    }
+
+    fn stderr(&self, text: &str) {
+        let stream = io::stderr();
+        let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
+        let _gone = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    }
+}
+
+/// JSON as all documents have it: indented, with a line's end at the end.
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CliError> {
+    let mut text = serde_json::to_string_pretty(value).map_err(CliError::Json)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Whether the locale can show more than ASCII. No locale at all is what containers have, and they can.
+fn unicode() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    locale.is_none_or(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
+/// One line on standard error that is redrawn in place.
+#[derive(Debug)]
+pub struct Progress {
+    shown: bool,
+    colour: Colour,
+    drawn: bool,
+    frame: usize,
+}
+
+impl Progress {
+    /// Whether anyone sees it.
+    pub fn is_shown(&self) -> bool {
+        self.shown
+    }
+
+    /// Draws the line anew.
+    pub fn draw(&mut self, text: &str) {
+        if !self.shown {
+            return;
+        }
+        const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
+        let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
+        self.frame += 1;
+        let stream = io::stderr();
+        let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
+        // The terminal's own codes for "start of line" and "erase to its end" are not styles: they pass only with colour,
+        // so they are written around the stream that strips.
+        let line = format!("{} {text}", paint(HINT, mark));
+        let _gone = err
+            .as_inner()
+            .lock_and_clear()
+            .and_then(|()| err.write_all(line.as_bytes()))
+            .and_then(|()| err.flush());
+        self.drawn = true;
+    }
+
+    /// Takes the line away.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            let _gone = io::stderr().lock_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Clears the terminal's current line.
+trait ClearLine {
+    fn lock_and_clear(&self) -> io::Result<()>;
+}
+
+impl ClearLine for io::Stderr {
+    fn lock_and_clear(&self) -> io::Result<()> {
+        let mut err = self.lock();
+        err.write_all(b"\r\x1b[K")?;
+        err.flush()
+    }
+}
+
+impl ClearLine for io::StderrLock<'_> {
+    fn lock_and_clear(&self) -> io::Result<()> {
+        io::stderr().lock_and_clear()
+    }
+}

@@ -1,0 +1,88 @@
+//! One run: from a command and a card to the facts about how it went, and from those to a report.
+//!
+//! [`request`] is what was asked, [`environment`] and [`preflight`] find out whether it can be started, [`stage`] sets
+//! up the run directory, [`process`] starts and ends processes, [`watch`] follows them, [`facts`] is what came of it,
+//! [`verdict`] judges it, [`report`] puts it into the wire type.
+
+pub(crate) mod environment;
+mod facts;
+mod host;
+mod inbox;
+mod keeper;
+pub(crate) mod preflight;
+mod process;
+mod progress;
+mod report;
+mod request;
+mod script;
+mod stage;
+mod tree;
+mod verdict;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use memfit_link::ValuePolicy;
+
+pub(crate) use facts::Facts;
+pub(crate) use report::{exit, failure, report};
+pub(crate) use request::{Card, Request};
+
+use self::environment::Command;
+use self::preflight::Torch;
+use self::stage::Stage;
+use crate::{CliError, Home, Printer};
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The facts.
+    pub(crate) facts: Facts,
+    /// Whether it ran out of memory even with zero for each size that is read back; nothing where that was not asked.
+    pub(crate) also_without_sizes: Option<bool>,
+    /// The recording that was saved.
+    pub(crate) recording: Option<PathBuf>,
+}
+
+/// Runs what was asked for.
+pub(crate) fn perform(request: &Request, home: &Home, printer: &Printer) -> Result<Outcome, CliError> {
+    preflight::system()?;
+    if request.card.is_local() && !preflight::has_local_gpu() {
+        return Err(CliError::NoLocalGpu);
+    }
+    let command = environment::resolve(&request.command, home)?;
+    let torch = match &command.python {
+        Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
+        None => None,
+    };
+    let once = |values| once(request, &command, torch.as_ref(), values, home, printer);
+    let facts = once(ValuePolicy::UpperBound)?;
+    // Sizes at their upper bound may be to blame. If it fails with zeros as well, they are not.
+    let doubtful = facts.oom.is_some() && verdict::has_size_read_back(&facts) && !request.card.is_local();
+    let also_without_sizes = if doubtful {
+        printer.remark("out of memory with sizes at their upper bound: once more with zeros");
+        Some(once(ValuePolicy::Zero)?.oom.is_some())
+    } else {
+        None
+    };
+    Ok(Outcome { facts, also_without_sizes, recording: None })
+}
+
+fn once(
+    request: &Request,
+    command: &Command,
+    torch: Option<&Torch>,
+    values: ValuePolicy,
+    home: &Home,
+    printer: &Printer,
+) -> Result<Facts, CliError> {
+    let stage = Stage::set_up(request, torch, values, home)?;
+    let started = Instant::now();
+    let watched = watch::run(request, command, &stage, printer)?;
+    let facts = facts::gather(command, torch, &stage, watched, started.elapsed());
+    if request.keep {
+        printer.remark(&format!("the run's files are in `{}`", stage.keep().display()));
+    }
+    Ok(facts)
+}

@@ -1,0 +1,293 @@
+//! What came of a run: everything that the verdict and the report are made of.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use memfit_link::Setup;
+use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
+use memfit_link::message::{DeviceStats, Done, Oom};
+use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
+
+use super::environment::Command;
+use super::host::HostPeaks;
+use super::inbox::{Inbox, Speaker};
+use super::preflight::Torch;
+use super::stage::Stage;
+use super::watch::{Ended, Watched};
+
+/// How much of the end of what a script printed is kept.
+const TAIL: u64 = 64 << 10;
+
+/// Everything that is known of a run that is over.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// How it ended.
+    pub(crate) ended: Ended,
+    /// What was asked of the processes.
+    pub(crate) setup: Setup,
+    /// The command as it was started.
+    pub(crate) command: Vec<String>,
+    /// Its ranks, in order.
+    pub(crate) ranks: Vec<RankFacts>,
+    /// The index in `ranks` of the one with the highest device peak.
+    pub(crate) fullest: usize,
+    /// What was counted by name, of each kind.
+    pub(crate) tally: Tally,
+    /// Remarks of the processes.
+    pub(crate) notes: Vec<String>,
+    /// The first out-of-memory error.
+    pub(crate) oom: Option<OomFacts>,
+    /// An exception that nothing caught and that is no out-of-memory error.
+    pub(crate) exception: Option<Exception>,
+    /// `torch.__version__`.
+    pub(crate) torch: Option<String>,
+    /// What it had on the host.
+    pub(crate) host: HostPeaks,
+    /// The most page-locked memory.
+    pub(crate) pinned: u64,
+    /// From the start of the command to the end of its processes.
+    pub(crate) wall: Duration,
+    /// The end of what the script wrote to its standard error, or to its standard output where that is empty.
+    pub(crate) last_output: String,
+}
+
+/// What the device counted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Calls that are not modelled.
+    pub(crate) unmodelled: Vec<CallCount>,
+    /// Values that were answered by policy.
+    pub(crate) values: Vec<CallCount>,
+    /// Remarks.
+    pub(crate) notes: Vec<String>,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RankFacts {
+    /// Which one.
+    pub(crate) rank: u32,
+    /// The card that it used most.
+    pub(crate) card: u32,
+    /// Its peaks.
+    pub(crate) peak: Peak,
+    /// What lay outside the allocator on that card at its peak.
+    pub(crate) outside: OutsideView,
+    /// Completed steps.
+    pub(crate) steps: u64,
+    /// Its last word.
+    pub(crate) done: Option<Done>,
+    /// What filled the card.
+    pub(crate) at_peak: Option<AtPeak>,
+}
+
+/// An out-of-memory error.
+#[derive(Clone, Debug)]
+pub(crate) struct OomFacts {
+    /// Where it struck.
+    pub(crate) oom: Oom,
+    /// Its text.
+    pub(crate) text: Option<String>,
+    /// Whether it ended the process.
+    pub(crate) uncaught: bool,
+    /// Steps that were completed after the last one.
+    pub(crate) steps_after: u64,
+}
+
+impl Facts {
+    /// The rank with the highest device peak.
+    pub(crate) fn fullest(&self) -> Option<&RankFacts> {
+        self.ranks.get(self.fullest)
+    }
+
+    /// Whether anything was ever allocated on a card.
+    pub(crate) fn used_gpu(&self) -> bool {
+        self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
+    }
+
+    /// The fewest steps that any rank completed.
+    pub(crate) fn steps(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.steps).min().unwrap_or(0)
+    }
+}
+
+/// Puts together what was seen.
+pub(super) fn gather(
+    command: &Command,
+    torch: Option<&Torch>,
+    stage: &Stage,
+    watched: Watched,
+    wall: Duration,
+) -> Facts {
+    let Watched { ended, inbox, ledger, host } = watched;
+    let ledger = ledger.unwrap_or_default();
+    let setup = stage.setup().clone();
+    let ranks: Vec<RankFacts> = inbox
+        .ranks()
+        .into_iter()
+        .enumerate()
+        .map(|(index, (pid, speaker))| rank(index as u32, pid, speaker, &ledger))
+        .collect();
+    let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
+    Facts {
+        ended,
+        command: command.words(),
+        fullest,
+        tally: tally(&ledger),
+        notes: notes(&inbox),
+        oom: oom(&inbox),
+        exception: exception(&inbox),
+        torch: inbox
+            .processes
+            .values()
+            .find_map(|speaker| speaker.torch.clone())
+            .or_else(|| torch.map(|torch| torch.version.clone())),
+        host,
+        pinned: ledger.processes.iter().map(|process| process.peak_pinned).sum(),
+        wall,
+        last_output: last_output(stage),
+        ranks,
+        setup,
+    }
+}
+
+fn rank(index: u32, pid: u32, speaker: &Speaker, ledger: &LedgerView) -> RankFacts {
+    let stats = speaker.done.as_ref().and_then(|done| {
+        done.devices.iter().max_by_key(|(_, stats)| stats.peak_reserved).map(|(card, stats)| (*card, *stats))
+    });
+    let process = ledger.processes.iter().find(|process| process.pid == pid);
+    let (card, peak, outside) = match process.and_then(fullest_share) {
+        Some((card, share)) => {
+            let stats = stats.map_or_else(
+                // Without last words, what the card lent is known, and what the allocator did with it from step to step.
+                || DeviceStats {
+                    peak_allocated: speaker.peak_allocated,
+                    peak_reserved: share.peak,
+                    ..DeviceStats::default()
+                },
+                |(_, stats)| stats,
+            );
+            let peak = Peak {
+                allocated: stats.peak_allocated,
+                reserved: stats.peak_reserved,
+                device: share.peak_device,
+                device_upper: share.peak_device_upper,
+            };
+            (card, peak, share.outside)
+        }
+        None => {
+            let (card, stats) = stats.unwrap_or_default();
+            let peak = Peak {
+                allocated: stats.peak_allocated.max(speaker.peak_allocated),
+                reserved: stats.peak_reserved,
+                device: stats.peak_reserved,
+                device_upper: stats.peak_reserved,
+            };
+            (card, peak, OutsideView::default())
+        }
+    };
+    let (peak, outside) = match ledger.cards.get(card as usize) {
+        // The card sees all of its processes, and the verdict is about what the card sees.
+        Some(card) => {
+            let device = peak.device.max(card.peak_device);
+            let device_upper = peak.device_upper.max(card.peak_device_upper);
+            (Peak { device, device_upper, ..peak }, card.outside_at_peak)
+        }
+        None => (peak, outside),
+    };
+    RankFacts {
+        rank: speaker.rank.unwrap_or(index),
+        card,
+        peak,
+        outside,
+        steps: speaker.all_steps(),
+        done: speaker.done.clone(),
+        at_peak: None,
+    }
+}
+
+fn fullest_share(process: &ProcessView) -> Option<(u32, memfit_link::ledger::ShareView)> {
+    (0_u32..)
+        .zip(&process.shares)
+        .filter(|(_, share)| share.was_used())
+        .max_by_key(|(_, share)| share.peak_device_upper)
+        .map(|(card, share)| (card, *share))
+}
+
+fn tally(ledger: &LedgerView) -> Tally {
+    let mut tally = Tally::default();
+    for entry in &ledger.tally {
+        let counted = || CallCount { call: entry.name.clone(), count: entry.count };
+        match entry.kind {
+            TallyKind::Unmodelled => tally.unmodelled.push(counted()),
+            TallyKind::ValuePolicy => tally.values.push(counted()),
+            TallyKind::Note => tally.notes.push(entry.name.clone()),
+        }
+    }
+    tally
+}
+
+fn notes(inbox: &Inbox) -> Vec<String> {
+    let mut notes = Vec::new();
+    for note in inbox.processes.values().flat_map(|speaker| &speaker.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    if inbox.garbled > 0 {
+        notes.push(format!("{} messages of the script's processes could not be understood", inbox.garbled));
+    }
+    notes
+}
+
+fn oom(inbox: &Inbox) -> Option<OomFacts> {
+    let speaker =
+        inbox.processes.values().find(|speaker| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
+    // An error whose place was not seen, because it struck before the probe could attach to the allocator.
+    let unseen = || Oom {
+        requested: 0,
+        device: 0,
+        step: speaker.steps + 1,
+        phase: "other".to_owned(),
+        module: None,
+        stack: Vec::new(),
+    };
+    let uncaught = speaker.exception.as_ref().is_some_and(|(_, oom)| *oom);
+    // An error that ended the script is the one to tell; of those that it caught, the first.
+    let which = if uncaught { speaker.ooms.last() } else { speaker.ooms.first() };
+    let text = if uncaught { speaker.oom_texts.last() } else { speaker.oom_texts.first() };
+    let last = speaker.ooms.last().map_or(speaker.steps, |(_, steps)| *steps);
+    Some(OomFacts {
+        oom: which.map_or_else(unseen, |(oom, _)| oom.clone()),
+        text: text.cloned(),
+        uncaught,
+        steps_after: speaker.all_steps().saturating_sub(last),
+    })
+}
+
+fn exception(inbox: &Inbox) -> Option<Exception> {
+    inbox
+        .processes
+        .values()
+        .filter_map(|speaker| speaker.exception.as_ref())
+        .find_map(|(exception, oom)| (!oom).then(|| exception.clone()))
+}
+
+fn last_output(stage: &Stage) -> String {
+    let stderr = tail(&stage.run_dir().stderr());
+    if stderr.trim().is_empty() { tail(&stage.run_dir().stdout()) } else { stderr }
+}
+
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,164 @@
+//! Puts the facts and the verdict into the report's wire type.
+
+use memfit_levers::Phase;
+use memfit_report::wire::{
+    CardKind, Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, Problem, Rank, RunReport, Script,
+    Time, Verdict, schema,
+};
+
+use super::facts::Facts;
+use super::process::signal_name;
+use super::verdict::{Evidence, judge};
+use super::watch::Ended;
+use super::{Card, Outcome, Request};
+use crate::{CliError, Exit, Hint as _};
+
+/// The report of a run.
+pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
+    let facts = &outcome.facts;
+    let device = request.card.info();
+    let evidence = Evidence::of(facts, device.capacity, outcome.also_without_sizes);
+    let (verdict, problem) = judge(&evidence);
+    let fullest = facts.fullest();
+    let peak = fullest.map(|rank| rank.peak).unwrap_or_default();
+    RunReport {
+        schema: schema::RUN.to_owned(),
+        verdict,
+        headroom: device.capacity as i64 - peak.device_upper as i64,
+        peak,
+        steps: facts.steps(),
+        coverage: coverage(facts),
+        at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
+        outside: fullest.map(|rank| outside(facts, rank.outside, &rank.peak)).unwrap_or_default(),
+        host: Host {
+            rss: facts.host.resident,
+            pinned: facts.pinned,
+            shared_memory: facts.host.shared_memory,
+        },
+        oom: facts.oom.as_ref().map(|oom| Oom {
+            caught: !oom.uncaught,
+            requested: oom.oom.requested,
+            step: oom.oom.step,
+            phase: phase(&oom.oom.phase),
+            module: oom.oom.module.clone(),
+            stack: oom.oom.stack.clone(),
+            message: oom.text.clone(),
+        }),
+        ranks: facts
+            .ranks
+            .iter()
+            .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
+            .collect(),
+        time: Time { wall_s: round(facts.wall.as_secs_f64()), step_ms_estimate: None },
+        fidelity: fidelity(&request.card, facts),
+        torch: facts.torch.clone(),
+        recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
+        script: script(facts),
+        problem,
+        device,
+    }
+}
+
+/// The report of a run that could not even begin.
+pub(crate) fn failure(error: &CliError, device: DeviceInfo, command: Vec<String>) -> RunReport {
+    let hints = error.hints();
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        message.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    RunReport {
+        schema: schema::RUN.to_owned(),
+        verdict: Verdict::Error,
+        headroom: device.capacity as i64,
+        device,
+        peak: Peak::default(),
+        steps: 0,
+        coverage: Coverage::default(),
+        at_peak: None,
+        outside: Outside::default(),
+        host: Host::default(),
+        oom: None,
+        ranks: Vec::new(),
+        time: Time::default(),
+        fidelity: Fidelity::default(),
+        torch: None,
+        recording: None,
+        script: Script { command, ..Script::default() },
+        problem: Some(Problem {
+            kind: error.kind().to_owned(),
+            message,
+            hint: (!hints.is_empty()).then(|| hints.join("; ")),
+        }),
+    }
+}
+
+/// How the command ends after this verdict.
+pub(crate) fn exit(verdict: Verdict) -> Exit {
+    match verdict {
+        Verdict::Fits => Exit::Good,
+        Verdict::Oom => Exit::BadNews,
+        Verdict::Unknown | Verdict::Error => Exit::NoAnswer,
+    }
+}
+
+fn phase(name: &str) -> Phase {
+    Phase::ALL.iter().copied().find(|phase| phase.name() == name).unwrap_or(Phase::Other)
+}
+
+fn round(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+/// What every rank covered.
+fn coverage(facts: &Facts) -> Coverage {
+    let dones: Vec<_> = facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
+    let all = |what: fn(&memfit_link::message::Done) -> bool| {
+        dones.len() == facts.ranks.len() && !dones.is_empty() && dones.iter().all(|done| what(done))
+    };
+    Coverage {
+        steps: facts.steps(),
+        evaluation: all(|done| done.evaluation),
+        largest_batch: all(|done| done.largest_batch),
+        epoch_end: all(|done| done.epoch_end),
+        growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
+    }
+}
+
+fn outside(facts: &Facts, seen: memfit_link::ledger::OutsideView, peak: &Peak) -> Outside {
+    let outside = Outside {
+        context: seen.context,
+        libraries: seen.libraries,
+        communication: seen.communication,
+        other_processes: 0,
+    };
+    // What the card held beyond this rank's own segments: other processes of the run, or memory from `cudaMalloc` itself.
+    let rest = peak.device.saturating_sub(peak.reserved + outside.total());
+    let other_processes = if facts.setup.cards.is_empty() { 0 } else { rest };
+    Outside { other_processes, ..outside }
+}
+
+fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
+    let mut notes = facts.notes.clone();
+    notes.extend(facts.tally.notes.iter().cloned());
+    if facts.ended == Ended::Stalled {
+        notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
+    }
+    if card.info().kind == CardKind::Virtual {
+        notes.push(
+            "what lies outside the allocator is modelled: the device peak is a best guess, its upper bound decides"
+                .to_owned(),
+        );
+    }
+    Fidelity { unmodelled: facts.tally.unmodelled.clone(), values: facts.tally.values.clone(), notes }
+}
+
+fn script(facts: &Facts) -> Script {
+    let (exit_status, signal) = match facts.ended {
+        Ended::Exited(code) => (Some(code), None),
+        Ended::Signalled(signal) => (None, Some(signal_name(signal))),
+        Ended::Complete | Ended::Stalled | Ended::Interrupted | Ended::TimedOut => (None, None),
+    };
+    Script { command: facts.command.clone(), exit_status, signal, exception: facts.exception.clone() }
+}

@@ -1,0 +1,111 @@
+//! What was asked: arguments and settings together, with names looked up.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memfit_devices::{Catalogue, Device};
+use memfit_report::wire::{CardKind, DeviceInfo};
+
+use crate::CliError;
+use crate::args::{Cover, GpuChoice, RunArgs};
+use crate::settings::Settings;
+
+/// How many steps run when nobody says.
+const STEPS: u64 = 3;
+/// How long a run may take when nobody says.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// The name that means the real GPU.
+const LOCAL: &str = "local";
+
+/// The card that the question is about.
+#[derive(Clone, Debug)]
+pub(crate) enum Card {
+    /// So many virtual cards of a kind.
+    Virtual(Box<Device>, u32),
+    /// The real one.
+    Local(u32),
+}
+
+impl Card {
+    /// Whether it is the real one.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Local(_))
+    }
+
+    /// What the report says of it.
+    pub(crate) fn info(&self) -> DeviceInfo {
+        match self {
+            Self::Virtual(device, count) => DeviceInfo {
+                name: device.name.clone(),
+                capacity: device.memory.get(),
+                count: *count,
+                kind: CardKind::Virtual,
+            },
+            Self::Local(count) => {
+                DeviceInfo { name: LOCAL.to_owned(), capacity: 0, count: *count, kind: CardKind::Real }
+            }
+        }
+    }
+}
+
+/// What was asked of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The card.
+    pub(crate) card: Card,
+    /// Optimizer steps; 0 means to the end.
+    pub(crate) steps: u64,
+    /// Forward passes of a script without an optimizer; 0 means to the end, unless a number of steps was asked for.
+    pub(crate) forward_steps: u64,
+    /// Whether the evaluation and the largest batch must run too.
+    pub(crate) cover_full: bool,
+    /// When to give up.
+    pub(crate) timeout: Option<Duration>,
+    /// Where the recording goes.
+    pub(crate) output: Option<PathBuf>,
+    /// Whether what the script prints is shown as it comes.
+    pub(crate) show_output: bool,
+    /// Whether the run directory stays.
+    pub(crate) keep: bool,
+    /// The command as it was typed.
+    pub(crate) command: Vec<OsString>,
+}
+
+impl Request {
+    /// What was typed, with the settings behind it.
+    pub(crate) fn new(args: RunArgs, settings: &Settings, catalogue: &Catalogue) -> Result<Self, CliError> {
+        let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
+        // A size on the command line belongs to the GPU there; one in the settings, to the settings' GPU.
+        let memory = args.memory.or(settings.memory);
+        let card = if gpu.name.eq_ignore_ascii_case(LOCAL) {
+            if args.memory.is_some() {
+                return Err(CliError::MemoryOfLocal);
+            }
+            Card::Local(gpu.count)
+        } else {
+            let GpuChoice { name, count } = &gpu;
+            let device = catalogue.find(name)?.clone();
+            let device = match memory {
+                Some(memory) => device.with_memory(memory),
+                None => device,
+            };
+            Card::Virtual(Box::new(device), *count)
+        };
+        let asked = args.steps.or(settings.steps);
+        let steps = asked.unwrap_or(STEPS);
+        let default = (steps > 0).then_some(TIMEOUT);
+        let timeout = args.timeout.or(settings.timeout).map_or(default, |timeout| timeout.0);
+        Ok(Self {
+            card,
+            steps,
+            forward_steps: asked.unwrap_or(0),
+            cover_full: args.cover.or(settings.cover).unwrap_or_default() == Cover::Full,
+            timeout,
+            output: args.output,
+            show_output: args.show_output || settings.show_output,
+            keep: args.keep,
+            command: args.command,
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! The run directory with everything in it that the processes of a run need, and the environment that leads them there.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use memfit_devices::{Device, Interval};
+use memfit_link::env::RUN_DIR;
+use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use tempfile::TempDir;
+
+use super::preflight::Torch;
+use super::{Card, Request};
+use crate::libraries::Library;
+use crate::{CliError, Home};
+
+/// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
+const UNKNOWN_CUDA: u32 = 12;
+
+/// The probe's files, by their path in its folder.
+const PROBE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/probe.rs"));
+
+/// A run directory that is ready.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    folder: Option<TempDir>,
+    run_dir: RunDir,
+    setup: Setup,
+    local: bool,
+}
+
+impl Stage {
+    /// Makes the run directory.
+    pub(crate) fn set_up(
+        request: &Request,
+        torch: Option<&Torch>,
+        values: ValuePolicy,
+        home: &Home,
+    ) -> Result<Self, CliError> {
+        let folder = folder()?;
+        let run_dir = RunDir::new(folder.path());
+        let setup = setup(request, torch, values)?;
+        setup.write(&run_dir)?;
+        write_probe(&run_dir.probe())?;
+        link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
+        Ok(Self { folder: Some(folder), run_dir, setup, local: request.card.is_local() })
+    }
+
+    /// Where everything is.
+    pub(crate) fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+
+    /// What the processes were told.
+    pub(crate) fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Leaves the run directory where it is.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        match self.folder.take() {
+            Some(folder) => folder.keep(),
+            None => self.run_dir.path().to_owned(),
+        }
+    }
+
+    /// Changes to the environment, in order: a value to set, or nothing where the variable must go.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let libraries = self.run_dir.libraries();
+        let preloaded: Vec<PathBuf> =
+            preloads(self.local).iter().map(|library| libraries.join(library.soname())).collect();
+        let preload = preloaded.iter().map(|path| path.as_os_str());
+        let mut environment = vec![
+            (RUN_DIR, Some(self.run_dir.path().as_os_str().to_owned())),
+            ("LD_PRELOAD", Some(in_front("LD_PRELOAD", preload))),
+            ("PYTHONPATH", Some(in_front("PYTHONPATH", [self.run_dir.probe().as_os_str()]))),
+        ];
+        if !self.local {
+            let path = [libraries.as_os_str()];
+            environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
+            environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
+            // Which real GPUs a shell may use says nothing about virtual ones.
+            environment.push(("CUDA_VISIBLE_DEVICES", None));
+        }
+        environment
+    }
+}
+
+/// An empty folder whose path can stand in `LD_PRELOAD`, which is split at spaces and colons and knows no quotes.
+fn folder() -> Result<TempDir, CliError> {
+    let plain = |path: &Path| {
+        !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'$'))
+    };
+    let wanted = std::env::temp_dir();
+    let parent =
+        wanted.canonicalize().ok().filter(|path| plain(path)).unwrap_or_else(|| PathBuf::from("/tmp"));
+    tempfile::Builder::new()
+        .prefix("memfit-")
+        .tempdir_in(&parent)
+        .map_err(CliError::io("make a folder in", parent))
+}
+
+fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Result<Setup, CliError> {
+    let cuda_major = torch.and_then(Torch::cuda_major).unwrap_or(UNKNOWN_CUDA);
+    let cards = match &request.card {
+        Card::Local(_) => Vec::new(),
+        Card::Virtual(device, count) => vec![card(device, cuda_major)?; *count as usize],
+    };
+    Ok(Setup {
+        protocol: PROTOCOL,
+        cards,
+        steps: request.steps,
+        forward_steps: request.forward_steps,
+        cover_full: request.cover_full,
+        stacks: request.output.is_some(),
+        values,
+    })
+}
+
+fn card(device: &Device, cuda_major: u32) -> Result<CardSetup, CliError> {
+    let overhead = device.overhead(cuda_major);
+    Ok(CardSetup {
+        device: serde_json::to_value(device).map_err(CliError::Json)?,
+        capacity: device.memory.get(),
+        context: interval(overhead.context),
+        libraries: interval(overhead.libraries),
+        communicator: interval(overhead.per_communicator),
+    })
+}
+
+fn interval(interval: Interval) -> SizedInterval {
+    SizedInterval { low: interval.low.get(), typical: interval.typical.get(), high: interval.high.get() }
+}
+
+/// Names in front of what the user already has in a variable that holds a list.
+fn in_front<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+    let mut words: Vec<OsString> = paths.into_iter().map(OsStr::to_owned).collect();
+    words.extend(std::env::var_os(name).filter(|value| !value.is_empty()));
+    words.join(OsStr::new(":"))
+}
+
+fn preloads(local: bool) -> &'static [Library] {
+    if local { &[Library::Watch] } else { &[Library::Device, Library::Watch] }
+}
+
+fn write_probe(folder: &Path) -> Result<(), CliError> {
+    for (name, text) in PROBE {
+        let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(CliError::io("make the folder", parent))?;
+        }
+        std::fs::write(&path, text).map_err(CliError::io("write", path))?;
+    }
+    Ok(())
+}
+
+/// The libraries under the names that loaders look for.
+fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), CliError> {
+    std::fs::create_dir(folder).map_err(CliError::io("make the folder", folder))?;
+    let link = |library: Library, name: &str| {
+        let path = folder.join(name);
+        std::os::unix::fs::symlink(library.find(home)?, &path).map_err(CliError::io("make the link", path))
+    };
+    link(Library::Watch, Library::Watch.soname())?;
+    if !local {
+        link(Library::Device, Library::Device.soname())?;
+        // What a linker looks for: Triton builds an extension against it.
+        link(Library::Device, "libcuda.so")?;
+        link(Library::Nvml, Library::Nvml.soname())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! `[tool.memfit]` in pyproject.toml: defaults for what is typed. What is typed wins.
+
+use std::path::{Path, PathBuf};
+
+use memfit_devices::Bytes;
+use serde::Deserialize;
+
+use crate::CliError;
+use crate::args::{Cover, Format, GpuChoice, Timeout};
+
+/// The settings of a project.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct Settings {
+    /// `--gpu`
+    pub(crate) gpu: Option<GpuChoice>,
+    /// `--memory`
+    pub(crate) memory: Option<Bytes>,
+    /// `--steps`
+    pub(crate) steps: Option<u64>,
+    /// `--cover`
+    pub(crate) cover: Option<Cover>,
+    /// `--timeout`
+    pub(crate) timeout: Option<Timeout>,
+    /// `--format`
+    pub(crate) format: Option<Format>,
+    /// `--catalogue`, relative to the file that says so.
+    pub(crate) catalogue: Option<PathBuf>,
+    /// `--show-output`
+    pub(crate) show_output: bool,
+}
+
+/// The names of all settings.
+pub(crate) const KEYS: &[&str] =
+    &["gpu", "memory", "steps", "cover", "timeout", "format", "catalogue", "show-output"];
+
+impl Settings {
+    /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory upwards.
+    pub(crate) fn load(isolated: bool) -> Result<Self, CliError> {
+        let Some(start) = std::env::current_dir().ok().filter(|_| !isolated) else {
+            return Ok(Self::default());
+        };
+        for folder in start.ancestors() {
+            let file = folder.join("pyproject.toml");
+            match std::fs::read_to_string(&file) {
+                Ok(text) => {
+                    if let Some(settings) = Self::parse(&file, &text)? {
+                        return Ok(settings);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(CliError::io("read", file)(error)),
+            }
+        }
+        Ok(Self::default())
+    }
+
+    /// The settings in a pyproject.toml, if it has any.
+    fn parse(file: &Path, text: &str) -> Result<Option<Self>, CliError> {
+        // Most projects say nothing about memfit, and their files may be large.
+        if !text.contains("memfit") {
+            return Ok(None);
+        }
+        let broken = |source| CliError::Settings { file: file.to_owned(), source: Box::new(source) };
+        #[derive(Deserialize)]
+        struct Project {
+            tool: Option<Tool>,
+        }
+        #[derive(Deserialize)]
+        struct Tool {
+            memfit: Option<toml::Table>,
+        }
+        let project: Project = toml::from_str(text).map_err(broken)?;
+        let Some(table) = project.tool.and_then(|tool| tool.memfit) else { return Ok(None) };
+        if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            let near = |known: &&&str| strsim::damerau_levenshtein(key, known);
+            let suggestion = KEYS.iter().min_by_key(near).filter(|known| near(known) <= 2);
+            return Err(CliError::UnknownSetting {
+                file: file.to_owned(),
+                key: key.clone(),
+                suggestion: suggestion.map(|known| (*known).to_owned()),
+            });
+        }
+        let mut settings: Self = table.try_into().map_err(broken)?;
+        if let (Some(catalogue), Some(folder)) = (&mut settings.catalogue, file.parent()) {
+            *catalogue = folder.join(&catalogue);
+        }
+        Ok(Some(settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<Settings>, CliError> {
+        Settings::parse(Path::new("/project/pyproject.toml"), text)
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let settings = parse(
+            r#"
+            [tool.memfit]
+            gpu = "a100-80gb:2"
+            memory = "12 GiB"
+            steps = 5
+            cover = "full"
+            timeout = "2m"
+            format = "json"
+            catalogue = "cards.toml"
+            show-output = true
+            "#,
+        )
+        .unwrap()
+        .unwrap();
+        assert_eq!(settings.gpu, Some(GpuChoice { name: "a100-80gb".into(), count: 2 }));
+        assert_eq!(settings.memory, Some(Bytes::from_gib(12)));
+        assert_eq!(settings.steps, Some(5));
+        assert_eq!(settings.cover, Some(Cover::Full));
+        assert_eq!(settings.timeout, Some(Timeout(Some(Duration::from_secs(120)))));
+        assert_eq!(settings.format, Some(Format::Json));
+        assert_eq!(settings.catalogue, Some(PathBuf::from("/project/cards.toml")));
+        assert!(settings.show_output);
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_about_memfit_is_passed_over() {
+        assert!(parse("[tool.ruff]\nline-length = 100").unwrap().is_none());
+        assert!(parse("[project]\ndependencies = ['memfit']").unwrap().is_none());
+    }
+
+    #[test]
+    fn unknown_settings_are_errors_with_the_one_that_was_meant() {
+        let Err(CliError::UnknownSetting { key, suggestion, .. }) = parse("[tool.memfit]\ngpus = 't4'")
+        else {
+            panic!("accepted")
+        };
+        assert_eq!((key.as_str(), suggestion.as_deref()), ("gpus", Some("gpu")));
+        let Err(CliError::UnknownSetting { suggestion: None, .. }) = parse("[tool.memfit]\nunrelated = 1")
+        else {
+            panic!("accepted")
+        };
+    }
+
+    #[test]
+    fn values_are_checked() {
+        for wrong in ["gpu = 't4:0'", "memory = '24'", "steps = -1", "timeout = 'soon'", "format = 'xml'"] {
+            let text = format!("[tool.memfit]\n{wrong}");
+            assert!(matches!(parse(&text), Err(CliError::Settings { .. })), "{wrong} was accepted");
+        }
+    }
+}

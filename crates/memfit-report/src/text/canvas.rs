@@ -1,0 +1,140 @@
+//! What all texts share: how wide they are, their colours, bars, wrapping.
+
+use anstyle::{AnsiColor, Style};
+
+/// What a text is written on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canvas {
+    /// Columns.
+    pub width: usize,
+    /// Whether characters beyond ASCII can be shown.
+    pub unicode: bool,
+}
+
+/// Text between a style's codes.
+pub fn paint(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default().bold();
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+pub(super) const DOUBT: Style = AnsiColor::Yellow.on_default().bold();
+pub(super) const ADVICE: Style = AnsiColor::Cyan.on_default().bold();
+
+impl Canvas {
+    /// The narrowest and the widest that texts are laid out for.
+    const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
+
+    /// The columns that are used: neither so few that tables break, nor so many that the eye loses the line.
+    pub(super) fn columns(self) -> usize {
+        self.width.clamp(*Self::WIDTHS.start(), *Self::WIDTHS.end())
+    }
+
+    /// What separates parts of a line.
+    pub(super) fn dot(self) -> &'static str {
+        if self.unicode { " · " } else { ", " }
+    }
+
+    /// The piece from `start` to `end` of a bar that is `cells` wide and stands for `whole`.
+    ///
+    /// A piece that has anything in it is seen, however small.
+    pub(super) fn bar(self, start: u64, end: u64, whole: u64, cells: usize) -> String {
+        if whole == 0 || end <= start {
+            return String::new();
+        }
+        let eighths = |value: u64| {
+            let position = u128::from(value.min(whole)) * (cells as u128 * 8) / u128::from(whole);
+            usize::try_from(position).unwrap_or(cells * 8)
+        };
+        let first = (eighths(start) / 8).min(cells - 1);
+        let last = eighths(end).max(first * 8 + 1);
+        let length = last - first * 8;
+        let mut bar = " ".repeat(first);
+        if self.unicode {
+            bar.push_str(&"█".repeat(length / 8));
+            bar.extend(["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(length % 8).copied());
+        } else {
+            bar.push_str(&"#".repeat(length.div_ceil(8)));
+        }
+        bar
+    }
+
+    /// `text` in lines that begin with `first`, then with as many spaces.
+    pub(super) fn wrapped(self, first: &str, first_style: Style, text: &str) -> String {
+        let indent = first.chars().count();
+        let room = self.columns().saturating_sub(indent).max(20);
+        let mut lines: Vec<String> = Vec::new();
+        for paragraph in text.lines() {
+            let mut line = String::new();
+            for word in paragraph.split_whitespace() {
+                if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+                    lines.push(std::mem::take(&mut line));
+                }
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+            lines.push(line);
+        }
+        let mut out = paint(first_style, first);
+        out.push_str(&lines.join(&format!("\n{}", " ".repeat(indent))));
+        out.push('\n');
+        out
+    }
+
+    /// `text` cut in its middle to at most `room` characters.
+    pub(super) fn shortened(self, text: &str, room: usize) -> String {
+        let count = text.chars().count();
+        if count <= room {
+            return text.to_owned();
+        }
+        let gap = if self.unicode { "…" } else { "..." };
+        let keep = room.saturating_sub(gap.chars().count());
+        let head: String = text.chars().take(keep / 2).collect();
+        let tail: String = text.chars().skip(count - (keep - keep / 2)).collect();
+        format!("{head}{gap}{tail}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDE: Canvas = Canvas { width: 80, unicode: true };
+
+    #[test]
+    fn a_bar_never_leaves_its_cells_and_never_vanishes() {
+        for whole in [1_u64, 7, 1000, u64::MAX] {
+            for (start, end) in
+                [(0, 1), (0, whole), (whole - 1, whole), (whole / 2, whole / 2 + 1), (0, u64::MAX)]
+            {
+                let bar = WIDE.bar(start, end, whole, 10);
+                assert!(bar.chars().count() <= 10, "{bar:?} for {start}..{end} of {whole}");
+                assert!(!bar.trim().is_empty(), "nothing seen for {start}..{end} of {whole}");
+            }
+        }
+        assert_eq!(WIDE.bar(5, 5, 10, 10), "");
+        assert_eq!(WIDE.bar(0, 10, 10, 4), "████");
+        assert_eq!(WIDE.bar(5, 10, 10, 4), "  ██");
+        assert_eq!(Canvas { unicode: false, ..WIDE }.bar(0, 1, 100, 4), "#");
+    }
+
+    #[test]
+    fn wrapping_keeps_every_word_and_the_width() {
+        let text = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
+        let wrapped = Canvas { width: 60, unicode: true }.wrapped("note: ", Style::new(), text);
+        assert!(wrapped.lines().count() > 1);
+        assert!(wrapped.lines().all(|line| line.chars().count() <= 60));
+        let words: Vec<_> = wrapped.split_whitespace().skip(1).collect();
+        assert_eq!(words.join(" "), text);
+    }
+
+    #[test]
+    fn shortening_keeps_both_ends() {
+        assert_eq!(WIDE.shortened("encoder.layer.11.attention", 11), "encod…ntion");
+        assert_eq!(WIDE.shortened("short", 11), "short");
+    }
+}

@@ -1,0 +1,121 @@
+//! The catalogue, for people.
+
+use std::fmt::Write as _;
+
+use memfit_devices::{Bytes, Device, Interval};
+
+use super::canvas::{BOLD, Canvas, DIM, paint};
+
+/// All cards, one a line.
+pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
+    let wide = canvas.width >= 100;
+    let mut out = String::new();
+    let id_width = devices.iter().map(|device| device.id.len()).max().unwrap_or(4).max(4);
+    let mut header = format!(
+        "{:<id_width$}  {:>10}  {:>10}  {:>3}  {:>10}",
+        "GPU", "PyTorch", "on the box", "cc", "bandwidth"
+    );
+    if wide {
+        header.push_str("  driver's name");
+    }
+    let _ = writeln!(out, "{}", paint(BOLD, &header));
+    for device in devices {
+        let bandwidth = format!("{} GB/s", device.memory_bandwidth / 1_000_000_000);
+        let _ = write!(
+            out,
+            "{:<id_width$}  {:>10}  {:>10}  {:>3}  {bandwidth:>10}",
+            device.id,
+            device.memory.to_string(),
+            device.box_memory.to_string(),
+            device.compute_capability.to_string()
+        );
+        if wide {
+            let _ = write!(out, "  {}", paint(DIM, &device.name));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// One card, with the source of each figure.
+pub fn gpu(device: &Device, canvas: Canvas) -> String {
+    let mut out = String::new();
+    let dot = canvas.dot();
+    let _ = writeln!(out, "{}  {}", paint(BOLD, &device.name), paint(DIM, &device.id));
+    let mut field = |label: &str, text: &str, source: Option<&str>| {
+        out.push_str(&canvas.wrapped(&format!("  {label:<16}"), DIM, text));
+        if let Some(source) = source {
+            let lines = canvas.wrapped(&" ".repeat(18), DIM, source);
+            let _ = write!(out, "{}", paint(DIM, &lines));
+        }
+    };
+    field("architecture", &format!("{}{dot}{}", device.architecture, device.class), None);
+    let memory = format!("{} as PyTorch sees it, {} on the box", device.memory, device.box_memory);
+    field("memory", &memory, device.source_of("memory"));
+    let bandwidth = format!(
+        "{} GB/s over {} bits at {} MHz",
+        device.memory_bandwidth / 1_000_000_000,
+        device.memory_bus_bits,
+        device.memory_clock_khz / 1000
+    );
+    field("bandwidth", &bandwidth, device.source_of("memory_bandwidth"));
+    let processors = format!(
+        "{} multiprocessors at {} MHz, compute capability {}, {} of L2",
+        device.sm_count,
+        device.sm_clock_khz / 1000,
+        device.compute_capability,
+        device.l2_cache
+    );
+    field("processors", &processors, device.source_of("sm_count"));
+    let limits = format!(
+        "{} threads, {} registers, {} of shared memory each; {} a block on request",
+        device.sm.max_threads,
+        device.sm.registers,
+        device.sm.shared_memory,
+        device.sm.shared_memory_per_block_optin
+    );
+    field("multiprocessor", &limits, device.source_of("sm"));
+    field("rates", &rates(device, dot), device.source_of("rates"));
+    let link =
+        format!("{}, {} GB/s each way", device.host_link.kind, device.host_link.bandwidth / 1_000_000_000);
+    field("host link", &link, device.source_of("host_link"));
+    if let Some(peer) = device.peer_link {
+        let text = format!("NVLink {}, {} GB/s each way", peer.generation, peer.bandwidth / 1_000_000_000);
+        field("peers", &text, device.source_of("peer_link"));
+    }
+    for cuda in [13, 12] {
+        let outside = device.overhead(cuda);
+        let text = format!(
+            "context {}, libraries {}, {} for each NCCL communicator",
+            interval(outside.context),
+            interval(outside.libraries),
+            interval(outside.per_communicator)
+        );
+        field(&format!("outside, cu{cuda}"), &text, None);
+    }
+    out
+}
+
+fn interval(interval: Interval) -> String {
+    let whole = |bytes: Bytes| Bytes::new(bytes.get().div_ceil(1 << 20) << 20);
+    format!("{} ({} to {})", whole(interval.typical), whole(interval.low), whole(interval.high))
+}
+
+fn rates(device: &Device, dot: &str) -> String {
+    let rates = &device.rates;
+    let known = [
+        ("fp64", Some(rates.fp64)),
+        ("fp32", Some(rates.fp32)),
+        ("tf32", rates.tf32),
+        ("fp16", Some(rates.fp16)),
+        ("bf16", rates.bf16),
+        ("fp8", rates.fp8),
+        ("fp4", rates.fp4),
+        ("int8", rates.int8),
+    ];
+    let parts: Vec<_> = known
+        .into_iter()
+        .filter_map(|(name, rate)| rate.map(|rate| format!("{name} {:.1}", rate as f64 / 1e12)))
+        .collect();
+    format!("{} TFLOP/s dense", parts.join(dot))
+}

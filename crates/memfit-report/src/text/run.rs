@@ -1,0 +1,362 @@
+//! The report of a run, for people: the verdict, what filled the card, what was looked at, what to do next.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use memfit_levers::{Category, Phase};
+
+use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::{signed_size, size};
+use crate::wire::{AtPeak, CardKind, Coverage, RunReport, Verdict};
+
+/// How many modules are worth a line.
+const MODULES: usize = 6;
+/// How many of the user's frames are worth a line.
+const FRAMES: usize = 4;
+/// Width of the column of names.
+const LABEL: usize = 14;
+/// Width of the column of sizes.
+const SIZE: usize = 11;
+
+/// The report of a run.
+pub fn run(report: &RunReport, canvas: Canvas) -> String {
+    let mut out = String::new();
+    headline(&mut out, report, canvas);
+    if let Some(oom) = report.oom.as_ref() {
+        out.push('\n');
+        if let Some(message) = &oom.message {
+            out.push_str(&canvas.wrapped("  ", Style::new(), message));
+        }
+        for frame in oom.stack.iter().take(FRAMES) {
+            let _ = writeln!(out, "    {}", paint(DIM, &format!("at {frame}")));
+        }
+    }
+    if report.peak.device > 0 {
+        out.push('\n');
+        card(&mut out, report, canvas);
+        modules(&mut out, report.at_peak.as_ref(), canvas);
+        out.push('\n');
+        facts(&mut out, report, canvas);
+    }
+    let advice = advice(report);
+    if !advice.is_empty() {
+        out.push('\n');
+        for line in advice {
+            out.push_str(&canvas.wrapped("next: ", ADVICE, &line));
+        }
+    }
+    out
+}
+
+fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
+    let place = place(report);
+    let (style, badge, sentence) = match report.verdict {
+        Verdict::Fits => (GOOD, "FITS", format!("for {} on {place}.", what_ran(report))),
+        Verdict::Oom => (BAD, "OUT OF MEMORY", format!("{} on {place}.", where_it_struck(report))),
+        Verdict::Unknown => (DOUBT, "CANNOT TELL", format!("whether it fits on {place}.")),
+        Verdict::Error => (BAD, "NO ANSWER", format!("for {place}.")),
+    };
+    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
+    if let Some(problem) = &report.problem {
+        out.push('\n');
+        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
+        if let Some(hint) = &problem.hint {
+            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
+        }
+    }
+}
+
+fn place(report: &RunReport) -> String {
+    let device = &report.device;
+    let kind = match device.kind {
+        CardKind::Virtual => "virtual",
+        CardKind::Real => "real",
+    };
+    let capacity = size(device.capacity);
+    match device.count {
+        0 | 1 => format!("a {kind} {} with {capacity}", device.name),
+        count => format!("{count} {kind} {} with {capacity} each", device.name),
+    }
+}
+
+fn what_ran(report: &RunReport) -> String {
+    match report.coverage.steps {
+        0 => "what ran".to_owned(),
+        1 => "the 1 step that ran".to_owned(),
+        steps => format!("the {steps} steps that ran"),
+    }
+}
+
+fn where_it_struck(report: &RunReport) -> String {
+    let Some(oom) = &report.oom else { return "while it ran".to_owned() };
+    let phase = match oom.phase {
+        Phase::Forward => "in the forward",
+        Phase::Backward => "in the backward",
+        Phase::Optimizer => "in the optimizer",
+        Phase::Other => "outside forward, backward and optimizer",
+    };
+    let module = oom.module.as_ref().map(|module| format!(" of `{module}`")).unwrap_or_default();
+    format!("in step {}, {phase}{module}, asking for {} more,", oom.step, size(oom.requested))
+}
+
+/// Bars that together fill the card: each begins where the one above ends.
+fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
+    let capacity = report.device.capacity;
+    let cells = (canvas.columns() - 2 - LABEL - SIZE - 2 - 6).min(72);
+    let mut at = 0_u64;
+    let mut row = |label: &str, bytes: u64, style: Style| {
+        let end = at.saturating_add(bytes);
+        let bar = canvas.bar(at, end, capacity, cells);
+        let pad = " ".repeat(cells - bar.chars().count());
+        let percent = percent(bytes, capacity);
+        let _ =
+            writeln!(out, "  {label:<LABEL$}{:>SIZE$}  {}{pad}{percent:>6}", size(bytes), paint(style, &bar));
+        at = end;
+    };
+    let mut shown = 0;
+    if let Some(peak) = &report.at_peak {
+        for (category, bytes) in peak.by_category.by_size() {
+            row(category.name(), bytes, colour(category));
+        }
+        shown = peak.by_category.total();
+    }
+    // The card may have been fullest at another instant than the tensors were.
+    match report.peak.reserved.saturating_sub(shown) {
+        0 => {}
+        rest if shown == 0 => row("reserved", rest, AnsiColor::Blue.on_default()),
+        rest => row("at other times", rest, AnsiColor::BrightBlack.on_default()),
+    }
+    row("outside", report.outside.total(), AnsiColor::White.on_default());
+    let bound = report.peak.device_upper.saturating_sub(report.peak.device);
+    if bound > 0 {
+        row("its bound", bound, AnsiColor::BrightBlack.on_default());
+    }
+    let rule = if canvas.unicode { "─" } else { "-" };
+    let _ = writeln!(out, "  {}", paint(DIM, &rule.repeat(LABEL + SIZE + 2 + cells + 6)));
+    let style = match report.verdict {
+        Verdict::Fits => GOOD,
+        Verdict::Oom => BAD,
+        Verdict::Unknown | Verdict::Error => DOUBT,
+    };
+    let left = u64::try_from(report.headroom).unwrap_or(0);
+    let headroom = format!("{:<LABEL$}{:>SIZE$}", "headroom", signed_size(report.headroom));
+    let scale = format!("of {}", size(capacity));
+    let _ = writeln!(
+        out,
+        "  {}  {}{:>6}",
+        paint(style, &headroom),
+        paint(DIM, &format!("{scale:<cells$}")),
+        percent(left, capacity)
+    );
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return String::new();
+    }
+    let percent = part as f64 * 100.0 / whole as f64;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        p if p < 0.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+fn colour(category: Category) -> Style {
+    match category {
+        Category::Parameters => AnsiColor::Blue.on_default(),
+        Category::Gradients => AnsiColor::Cyan.on_default(),
+        Category::Optimizer => AnsiColor::Magenta.on_default(),
+        Category::Activations => AnsiColor::Yellow.on_default(),
+        Category::Inputs => AnsiColor::Green.on_default(),
+        Category::Buffers => AnsiColor::BrightBlue.on_default(),
+        Category::Workspace => AnsiColor::BrightMagenta.on_default(),
+        Category::Temporary => AnsiColor::BrightYellow.on_default(),
+        Category::Unknown | Category::Rounding => AnsiColor::BrightBlack.on_default(),
+        Category::Fragmentation => AnsiColor::Red.on_default(),
+    }
+}
+
+fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
+    let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "Modules that held most at the peak"));
+    let room = canvas.columns() - 2 - LABEL - SIZE;
+    for module in peak.modules.iter().take(MODULES) {
+        let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
+        let name = canvas.shortened(name, room);
+        let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
+    }
+}
+
+fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
+    let dot = canvas.dot();
+    let mut fact = |label: &str, text: &str| {
+        out.push_str(&canvas.wrapped(&format!("  {label:<LABEL$}"), DIM, text));
+    };
+    let peak = &report.peak;
+    fact(
+        "peaks",
+        &format!(
+            "allocated {}{dot}reserved {}{dot}device {}, at most {}",
+            size(peak.allocated),
+            size(peak.reserved),
+            size(peak.device),
+            size(peak.device_upper)
+        ),
+    );
+    if let Some(at) = &report.at_peak {
+        let instant = format!("step {}, {}: {} allocated", at.step, phase(at.phase), size(at.allocated));
+        fact("fullest in", &instant);
+    }
+    let outside = &report.outside;
+    let parts: Vec<_> = [
+        ("CUDA context", outside.context),
+        ("libraries", outside.libraries),
+        ("communication", outside.communication),
+        ("other processes", outside.other_processes),
+    ]
+    .into_iter()
+    .filter(|(_, bytes)| *bytes > 0)
+    .map(|(name, bytes)| format!("{name} {}", size(bytes)))
+    .collect();
+    if !parts.is_empty() {
+        fact("outside", &parts.join(dot));
+    }
+    if report.ranks.len() > 1 {
+        let fullest: Vec<_> =
+            report.ranks.iter().map(|rank| format!("{}: {}", rank.rank, size(rank.peak.device))).collect();
+        fact("ranks", &fullest.join(dot));
+    }
+    let host = &report.host;
+    let mut parts = vec![format!("{} resident", size(host.rss))];
+    if host.pinned > 0 {
+        parts.push(format!("{} pinned", size(host.pinned)));
+    }
+    if host.shared_memory > 0 {
+        parts.push(format!("{} in /dev/shm", size(host.shared_memory)));
+    }
+    fact("host", &parts.join(dot));
+    fact("covered", &covered(&report.coverage, report.steps));
+    for call in &report.fidelity.unmodelled {
+        fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
+    }
+    for value in &report.fidelity.values {
+        fact("values", &format!("{} ({})", value.call, times(value.count)));
+    }
+    for note in &report.fidelity.notes {
+        fact("note", note);
+    }
+    if let Some(path) = &report.recording {
+        fact("recording", path);
+    }
+    let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
+    fact("with", &format!("{torch}{:.1} s", report.time.wall_s));
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Other => "between the phases",
+        other => other.name(),
+    }
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+fn covered(coverage: &Coverage, steps: u64) -> String {
+    let mut text = match steps {
+        1 => "1 step".to_owned(),
+        steps => format!("{steps} steps"),
+    };
+    let parts = [
+        ("an evaluation", coverage.evaluation),
+        ("the largest batch", coverage.largest_batch),
+        ("the end of an epoch", coverage.epoch_end),
+    ];
+    let list = |wanted: bool| -> Vec<&str> {
+        parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
+    };
+    for name in list(true) {
+        let _ = write!(text, ", {name}");
+    }
+    let missing = list(false);
+    if !missing.is_empty() {
+        let _ = write!(text, "; not {}", missing.join(", not "));
+    }
+    match coverage.growth_per_step {
+        Some(0) => text.push_str("; memory was steady"),
+        Some(growth) if growth > 0 => {
+            let _ = write!(text, "; memory still grew by {} a step", size(growth.unsigned_abs()));
+        }
+        _ => {}
+    }
+    text
+}
+
+/// What to do next, the most useful first.
+fn advice(report: &RunReport) -> Vec<String> {
+    match report.verdict {
+        Verdict::Fits => advice_when_it_fits(report),
+        Verdict::Oom => advice_when_out_of_memory(report),
+        Verdict::Unknown | Verdict::Error => Vec::new(),
+    }
+}
+
+fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
+    let mut advice = Vec::new();
+    let coverage = &report.coverage;
+    if report.oom.as_ref().is_some_and(|oom| oom.caught) {
+        advice.push(
+            "the script ran out of memory and recovered by itself: what fits is what it fell back to"
+                .to_owned(),
+        );
+    }
+    if let Some(growth) = coverage.growth_per_step.filter(|growth| *growth > 0) {
+        let steps = report.headroom.max(0) / growth;
+        advice.push(format!(
+            "memory grew by {} in each step; at that rate it is full after {steps} more: look for tensors with a graph that are kept from step to step (`losses.append(loss)`)",
+            size(growth.unsigned_abs())
+        ));
+    }
+    if !coverage.evaluation || !coverage.largest_batch {
+        advice.push("`--cover full` also runs the script's evaluation and its largest batch".to_owned());
+    }
+    if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {
+        advice.push(
+            "less than 2 % of the card is left: anything else on it, a desktop for one, may take that"
+                .to_owned(),
+        );
+    }
+    advice
+}
+
+fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
+    let Some(peak) = &report.at_peak else {
+        return vec!["a smaller batch, or a larger card (`memfit gpus`)".to_owned()];
+    };
+    let total = peak.by_category.total().max(1);
+    let share = |category: Category| peak.by_category.get(category) as f64 / total as f64;
+    let state = share(Category::Parameters) + share(Category::Gradients) + share(Category::Optimizer);
+    let mut advice = Vec::new();
+    if share(Category::Activations) + share(Category::Temporary) + share(Category::Inputs) > 0.3 {
+        advice.push(
+            "activations grow with the batch: a smaller batch with gradient accumulation, autocast to bf16, or `torch.utils.checkpoint` make them smaller".to_owned(),
+        );
+    }
+    if state > 0.5 {
+        advice.push(
+            "parameters, gradients and optimizer state do not depend on the batch: an optimizer with less state, or sharding them over several GPUs (FSDP), makes them smaller".to_owned(),
+        );
+    }
+    if share(Category::Fragmentation) > 0.1 {
+        advice.push(
+            "much is reserved and not in use: try `PYTORCH_ALLOC_CONF=expandable_segments:True`".to_owned(),
+        );
+    }
+    advice.push(
+        "`--gpu` with a larger card from `memfit gpus`, or `--memory SIZE`, shows what would hold it"
+            .to_owned(),
+    );
+    advice
+}

@@ -1,0 +1,26 @@
+//! The shapes of memfit's JSON.
+//!
+//! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are integers.
+
+mod doctor;
+mod gpus;
+mod run;
+
+pub use doctor::{Check, DoctorReport, Health};
+pub use gpus::{GpuList, GpuReport};
+pub use run::{
+    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
+    Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict,
+};
+
+/// The schema versions, one for each kind of document.
+pub mod schema {
+    /// What `memfit run` says.
+    pub const RUN: &str = "memfit.run/1";
+    /// What `memfit gpus` says.
+    pub const GPUS: &str = "memfit.gpus/1";
+    /// What `memfit gpus NAME` says.
+    pub const GPU: &str = "memfit.gpu/1";
+    /// What `memfit doctor` says.
+    pub const DOCTOR: &str = "memfit.doctor/1";
+}

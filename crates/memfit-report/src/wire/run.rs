@@ -1,0 +1,314 @@
+//! `memfit.run/1`: the report of one run.
+
+use std::collections::BTreeMap;
+
+use memfit_levers::{Category, Phase};
+use serde::{Deserialize, Serialize};
+
+/// The report of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// [`schema::RUN`](super::schema::RUN).
+    pub schema: String,
+    /// The answer.
+    pub verdict: Verdict,
+    /// The card that the question was about.
+    pub device: DeviceInfo,
+    /// The peaks of the rank with the highest device peak.
+    pub peak: Peak,
+    /// Capacity less the upper bound of the device peak.
+    pub headroom: i64,
+    /// Completed optimizer steps, or forward passes of a script without an optimizer.
+    pub steps: u64,
+    /// What was among the steps that ran.
+    pub coverage: Coverage,
+    /// What filled the card when it was fullest; absent where nothing was recorded.
+    pub at_peak: Option<AtPeak>,
+    /// What lay outside PyTorch's allocator at the device peak, as a best guess.
+    pub outside: Outside,
+    /// The host's side.
+    pub host: Host,
+    /// The out-of-memory error, where there was one.
+    pub oom: Option<Oom>,
+    /// The same peaks for each rank.
+    pub ranks: Vec<Rank>,
+    /// How long things took.
+    pub time: Time,
+    /// How far the figures can be trusted.
+    pub fidelity: Fidelity,
+    /// `torch.__version__`.
+    pub torch: Option<String>,
+    /// The recording that was saved.
+    pub recording: Option<String>,
+    /// How the script itself fared.
+    pub script: Script,
+    /// Why there is no answer, where the verdict is `error` or `unknown`.
+    pub problem: Option<Problem>,
+}
+
+/// The answer of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It fits, for what ran.
+    Fits,
+    /// It runs out of memory.
+    Oom,
+    /// Something that is not modelled could turn the answer.
+    Unknown,
+    /// The question could not be answered.
+    Error,
+}
+
+/// A virtual card, or a real one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CardKind {
+    /// Simulated.
+    Virtual,
+    /// In the machine.
+    Real,
+}
+
+/// The card that the question was about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// The name that the driver reports.
+    pub name: String,
+    /// Total memory in bytes, as PyTorch sees it.
+    pub capacity: u64,
+    /// How many of them.
+    pub count: u32,
+    /// Virtual or real.
+    pub kind: CardKind,
+}
+
+/// The three peaks, in bytes, never mixed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peak {
+    /// Tensors: bytes in the allocator's blocks in use.
+    pub allocated: u64,
+    /// Segments that the allocator holds.
+    pub reserved: u64,
+    /// What the card sees: reserved, and what lies outside the allocator, as a best guess.
+    pub device: u64,
+    /// The same with everything outside the allocator at its upper bound; the verdict is about this.
+    pub device_upper: u64,
+}
+
+/// What was among the steps that ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// Completed steps.
+    pub steps: u64,
+    /// Whether an evaluation was among them.
+    pub evaluation: bool,
+    /// Whether the largest batch of the data set was among them.
+    pub largest_batch: bool,
+    /// Whether an epoch came to its end.
+    pub epoch_end: bool,
+    /// By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to tell.
+    pub growth_per_step: Option<i64>,
+}
+
+/// Bytes by category, in the order of [`Category::ALL`]. Serialises as an object with every category in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CategoryBytes(BTreeMap<Category, u64>);
+
+impl CategoryBytes {
+    /// The bytes of a category.
+    pub fn get(&self, category: Category) -> u64 {
+        self.0.get(&category).copied().unwrap_or(0)
+    }
+
+    /// All bytes together.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The categories that have any, the largest first.
+    pub fn by_size(&self) -> Vec<(Category, u64)> {
+        let mut present: Vec<_> = self
+            .0
+            .iter()
+            .map(|(category, bytes)| (*category, *bytes))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        present.sort_by_key(|(category, bytes)| (std::cmp::Reverse(*bytes), *category));
+        present
+    }
+}
+
+impl FromIterator<(Category, u64)> for CategoryBytes {
+    fn from_iter<I: IntoIterator<Item = (Category, u64)>>(entries: I) -> Self {
+        let mut bytes = BTreeMap::new();
+        for (category, count) in entries {
+            *bytes.entry(category).or_insert(0) += count;
+        }
+        Self(bytes)
+    }
+}
+
+impl Serialize for CategoryBytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Category::ALL.iter().map(|category| (category.name(), self.get(*category))))
+    }
+}
+
+impl<'de> Deserialize<'de> for CategoryBytes {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::<Category, u64>::deserialize(deserializer).map(Self)
+    }
+}
+
+/// What filled the card at the first instant when the allocated bytes were greatest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtPeak {
+    /// The step it fell in, from 1.
+    pub step: u64,
+    /// What the script was doing.
+    pub phase: Phase,
+    /// Bytes in blocks in use then.
+    pub allocated: u64,
+    /// Bytes in segments then.
+    pub reserved: u64,
+    /// What `reserved` was made of; sums to it.
+    pub by_category: CategoryBytes,
+    /// The modules for which most was allocated then.
+    pub modules: Vec<ModuleBytes>,
+}
+
+/// What one module held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleBytes {
+    /// The name in `named_modules()`.
+    pub name: String,
+    /// Bytes asked for on its behalf and alive.
+    pub bytes: u64,
+}
+
+/// What lies outside PyTorch's allocator, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outside {
+    /// CUDA contexts of this run.
+    pub context: u64,
+    /// cuBLAS, cuDNN and the like.
+    pub libraries: u64,
+    /// NCCL's buffers.
+    pub communication: u64,
+    /// Programs that have nothing to do with this run.
+    pub other_processes: u64,
+}
+
+impl Outside {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.context + self.libraries + self.communication + self.other_processes
+    }
+}
+
+/// The host's side: peaks over the run, of all its processes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Resident memory; pages that processes share are counted once.
+    pub rss: u64,
+    /// Page-locked memory.
+    pub pinned: u64,
+    /// Growth of `/dev/shm`.
+    pub shared_memory: u64,
+}
+
+/// Where an out-of-memory error struck.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oom {
+    /// Whether the script caught it.
+    pub caught: bool,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The step it struck in, from 1.
+    pub step: u64,
+    /// What the script was doing.
+    pub phase: Phase,
+    /// The innermost module.
+    pub module: Option<String>,
+    /// Python frames, the user's own first.
+    pub stack: Vec<String>,
+    /// PyTorch's message, word for word.
+    pub message: Option<String>,
+}
+
+/// One rank's peaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Which one.
+    pub rank: u32,
+    /// The card that it used most.
+    pub card: u32,
+    /// Its peaks.
+    #[serde(flatten)]
+    pub peak: Peak,
+}
+
+/// How long things took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Time {
+    /// Seconds from the start of the script to the verdict.
+    pub wall_s: f64,
+    /// Milliseconds that a step would take on the card; absent where there is no estimate.
+    pub step_ms_estimate: Option<f64>,
+}
+
+/// How far the figures can be trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fidelity {
+    /// Calls that the virtual device does not model, and refused.
+    pub unmodelled: Vec<CallCount>,
+    /// Values that a kernel would have computed and the script read back, by what was answered.
+    pub values: Vec<CallCount>,
+    /// What else there is to know.
+    pub notes: Vec<String>,
+}
+
+/// A name and how often it occurred.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallCount {
+    /// The name.
+    pub call: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// How the script itself fared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// The command as it was started.
+    pub command: Vec<String>,
+    /// Its exit status, if it came to an end by itself.
+    pub exit_status: Option<i32>,
+    /// The signal that ended it, if one did that memfit did not send.
+    pub signal: Option<String>,
+    /// The exception that nothing caught.
+    pub exception: Option<Exception>,
+}
+
+/// An exception that nothing caught.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exception {
+    /// Qualified name of the type.
+    pub r#type: String,
+    /// `str(exception)`.
+    pub message: String,
+    /// The traceback as Python prints it.
+    pub traceback: String,
+}
+
+/// Why there is no answer, and what to do then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A stable name: `exception`, `exit`, `signal`, `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`.
+    pub kind: String,
+    /// What happened.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
