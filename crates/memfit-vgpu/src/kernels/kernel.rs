@@ -115,7 +115,7 @@ impl Kernel {
 
     #[cold]
     fn check_slowly(&self, version: u32) -> Outcome {
-        if self.module.choice(version).code == Code::Missing {
+        if !self.module.runs_on(version) {
             return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE);
         }
         self.checked.store(version, Relaxed);
@@ -137,7 +137,7 @@ impl Kernel {
     /// Its attributes on a card.
     pub(crate) fn attributes(&self, card: &Card) -> Outcome<Attributes> {
         let version = card.device.compute_capability.sm_version();
-        let (ptx, binary) = match self.module.choice(version).code {
+        let (ptx, binary) = match self.module.code(version) {
             Code::Machine(target) => (target, target),
             Code::Compiled(target) => (target, version),
             Code::Missing => return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE),

@@ -28,6 +28,13 @@ pub(crate) struct Wrapper {
     _name_or_linked: u64,
 }
 
+impl Wrapper {
+    /// Where the container is.
+    pub(super) fn container(self) -> u64 {
+        self.container
+    }
+}
+
 /// The bytes of a fat binary inside a loaded library; none if this is none.
 fn container(wrapper: In<Wrapper>) -> &'static [u8] {
     let Some(wrapper) = wrapper.get().filter(|wrapper| wrapper.magic == WRAPPER_MAGIC) else { return &[] };
@@ -35,7 +42,7 @@ fn container(wrapper: In<Wrapper>) -> &'static [u8] {
 }
 
 /// The bytes of the container that starts at an address; none if none does.
-pub(super) fn container_at(address: u64) -> &'static [u8] {
+fn container_at(address: u64) -> &'static [u8] {
     let header: Vec<u8> = In::<u8>::from_address(address).list(fatbin::HEADER);
     let Some(size) = fatbin::container_size(&header) else { return &[] };
     // SAFETY: the compiler laid the container out in the library's read-only data, with its size in the header. It is
@@ -47,14 +54,14 @@ pub(super) fn container_at(address: u64) -> &'static [u8] {
 fn module(handle: Ptr) -> &'static Module {
     // A program that makes up handles would crash with CUDA's runtime as well; here it gets a module without code.
     static NONE: OnceLock<Module> = OnceLock::new();
-    registry::module(handle as usize).unwrap_or_else(|| NONE.get_or_init(|| Module::new(&[])))
+    registry::module(handle as usize).unwrap_or_else(|| NONE.get_or_init(|| Module::in_library(&[])))
 }
 
 /// A fat binary is there; gives the handle by which its kernels are then registered.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterFatBinary(wrapper: In<Wrapper>) -> Ptr {
-    let module: &'static Module = Box::leak(Box::new(Module::new(container(wrapper))));
+    let module: &'static Module = Box::leak(Box::new(Module::in_library(container(wrapper))));
     registry::add_module(module) as Ptr
 }
 

@@ -78,9 +78,8 @@ pub(crate) fn variable(address: usize) -> Option<&'static Variable> {
 
 /// Registers a module; gives its handle.
 pub(crate) fn add_module(module: &'static Module) -> usize {
-    let handle = std::ptr::from_ref(module) as usize;
-    write(|registry| registry.modules.insert(handle, module));
-    handle
+    write(|registry| registry.modules.insert(module.handle(), module));
+    module.handle()
 }
 
 /// The module that a handle stands for.
