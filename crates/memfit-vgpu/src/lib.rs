@@ -6,6 +6,29 @@
 //!
 //! It must not know Recordings or Python.
 
+mod abi;
+mod attributes;
+mod clock;
+mod context;
+mod copies;
+mod driver;
+mod entry_points;
+mod errors;
+mod graphs;
+mod guard;
+mod handles;
+mod kernels;
 mod libraries;
+mod limits;
+mod machine;
+mod memory;
+mod properties;
+mod runtime;
+mod status;
+mod streams;
 mod stubs;
 mod tally;
+mod thread;
+mod values;
+mod versions;
+mod watch;

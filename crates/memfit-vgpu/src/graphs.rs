@@ -1,0 +1,295 @@
+//! Stream capture and graphs.
+//!
+//! Kernels do nothing, so a graph needs to know no more of its work than how many nodes it has; what matters is that the calls
+//! around it behave: which are allowed while a stream is being captured, what a capture's status is, and that whatever a
+//! graph keeps alive lives as long as the graph.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crate::{
+    abi::Ptr,
+    status::{Outcome, Status},
+    streams::{self, Event, StreamRef},
+};
+
+/// A capture that is under way.
+#[derive(Debug)]
+struct Capture {
+    /// The stream it began on, where it has to end.
+    origin: u64,
+    graph: u64,
+    /// `cudaStreamCaptureModeGlobal`, `ThreadLocal`, `Relaxed`.
+    mode: i32,
+    /// Something happened that a capture cannot bear.
+    invalid: bool,
+    /// The call that began it named the graph, which stays its caller's.
+    into_existing: bool,
+}
+
+/// A graph.
+#[derive(Debug, Default)]
+struct Graph {
+    nodes: Vec<u64>,
+    objects: BTreeMap<u64, u32>,
+}
+
+/// Something that graphs keep alive.
+#[derive(Debug)]
+struct UserObject {
+    address: usize,
+    destroy: extern "C" fn(Ptr),
+    references: u32,
+}
+
+#[derive(Debug, Default)]
+struct Graphs {
+    captures: BTreeMap<u64, Capture>,
+    graphs: BTreeMap<u64, Graph>,
+    /// Executable graphs, with the objects of the graph they were made from.
+    executables: BTreeMap<u64, BTreeMap<u64, u32>>,
+    objects: BTreeMap<u64, UserObject>,
+}
+
+static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
+    captures: BTreeMap::new(),
+    graphs: BTreeMap::new(),
+    executables: BTreeMap::new(),
+    objects: BTreeMap::new(),
+});
+/// Captures under way, so that the rest of the device need not look when there is none.
+static ACTIVE: AtomicU64 = AtomicU64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// `cudaStreamCaptureStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CaptureStatus {
+    None = 0,
+    Active = 1,
+    Invalidated = 2,
+}
+
+fn lock() -> MutexGuard<'static, Graphs> {
+    GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn handle() -> u64 {
+    0x7e04_0000_0000_0000 | NEXT.fetch_add(1, Relaxed) << 4
+}
+
+/// Whether any stream is being captured in a mode that forbids waiting for the card.
+pub(crate) fn any_capture() -> bool {
+    ACTIVE.load(Relaxed) != 0 && lock().captures.values().any(|capture| capture.mode == 0)
+}
+
+/// `cudaStreamBeginCapture`, into a new graph or a given one.
+pub(crate) fn begin(stream: u64, mode: i32, into: Option<u64>) -> Outcome {
+    let StreamRef::Made(made) = streams::resolve(stream)? else {
+        return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+    };
+    if !(0..=2).contains(&mode) {
+        return Err(Status::INVALID_VALUE);
+    }
+    if made.capture.load(Relaxed) != 0 {
+        return Err(Status::ILLEGAL_STATE);
+    }
+    let mut all = lock();
+    let graph = into.unwrap_or_else(handle);
+    if into.is_none() {
+        all.graphs.insert(graph, Graph::default());
+    } else if !all.graphs.contains_key(&graph) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let id = NEXT.fetch_add(1, Relaxed);
+    let capture = Capture { origin: stream, graph, mode, invalid: false, into_existing: into.is_some() };
+    all.captures.insert(id, capture);
+    made.capture.store(id, Relaxed);
+    ACTIVE.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// `cudaStreamEndCapture`: the graph; none if the capture became invalid.
+pub(crate) fn end(stream: u64) -> Outcome<u64> {
+    let id = streams::resolve(stream)?.capture();
+    let mut all = lock();
+    let Some(capture) = all.captures.get(&id) else { return Err(Status::ILLEGAL_STATE) };
+    if capture.origin != stream {
+        return Err(Status::STREAM_CAPTURE_UNMATCHED);
+    }
+    let capture = all.captures.remove(&id).ok_or(Status::ILLEGAL_STATE)?;
+    ACTIVE.fetch_sub(1, Relaxed);
+    streams::end_capture(id);
+    if capture.invalid {
+        if !capture.into_existing {
+            all.graphs.remove(&capture.graph);
+        }
+        return Err(Status::STREAM_CAPTURE_INVALIDATED);
+    }
+    Ok(capture.graph)
+}
+
+/// A stream waits for an event: if the event was recorded in a capture, the stream takes part in it.
+pub(crate) fn join(stream: &StreamRef<'_>, event: &Event) -> Outcome {
+    let (of_event, of_stream) = (event.capture.load(Relaxed), stream.capture());
+    if of_event == 0 && of_stream == 0 {
+        return Ok(());
+    }
+    if of_event == of_stream {
+        return Ok(());
+    }
+    if of_event == 0 {
+        // What was recorded outside cannot be waited for inside, unless it is over, as all work is here.
+        return Ok(());
+    }
+    match stream {
+        StreamRef::Made(made) if of_stream == 0 => {
+            if lock().captures.contains_key(&of_event) {
+                made.capture.store(of_event, Relaxed);
+            }
+            Ok(())
+        }
+        StreamRef::Made(_) => Err(Status(902)), // cudaErrorStreamCaptureMerge
+        StreamRef::Default(_) => Err(Status(906)), // cudaErrorStreamCaptureImplicit
+    }
+}
+
+/// A call was made on a capturing stream that a capture cannot bear.
+pub(crate) fn violate(capture: u64) -> Status {
+    if let Some(capture) = lock().captures.get_mut(&capture) {
+        capture.invalid = true;
+    }
+    Status::STREAM_CAPTURE_UNSUPPORTED
+}
+
+/// Work was queued on a capturing stream.
+pub(crate) fn add_node(capture: u64) {
+    if capture != 0 {
+        let mut all = lock();
+        if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
+            && let Some(graph) = all.graphs.get_mut(&graph)
+        {
+            graph.nodes.push(handle());
+        }
+    }
+}
+
+/// A stream's capture: its status, its number and its graph.
+pub(crate) fn capture_of(stream: &StreamRef<'_>) -> (CaptureStatus, u64, u64) {
+    let id = stream.capture();
+    if id == 0 {
+        return (CaptureStatus::None, 0, 0);
+    }
+    match lock().captures.get(&id) {
+        Some(capture) if capture.invalid => (CaptureStatus::Invalidated, id, 0),
+        Some(capture) => (CaptureStatus::Active, id, capture.graph),
+        None => (CaptureStatus::None, 0, 0),
+    }
+}
+
+/// `cudaGraphCreate`.
+pub(crate) fn create() -> u64 {
+    let graph = handle();
+    lock().graphs.insert(graph, Graph::default());
+    graph
+}
+
+/// A node without a meaning, in a graph.
+pub(crate) fn add_empty_node(graph: u64) -> Outcome<u64> {
+    let node = handle();
+    lock().graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.nodes.push(node);
+    Ok(node)
+}
+
+/// A graph's nodes.
+pub(crate) fn nodes(graph: u64) -> Outcome<Vec<u64>> {
+    lock().graphs.get(&graph).map(|graph| graph.nodes.clone()).ok_or(Status::INVALID_VALUE)
+}
+
+/// Whether a graph is alive.
+pub(crate) fn exists(graph: u64) -> Outcome {
+    if lock().graphs.contains_key(&graph) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// `cudaGraphDestroy`.
+pub(crate) fn destroy(graph: u64) -> Outcome {
+    let removed = lock().graphs.remove(&graph).ok_or(Status::INVALID_VALUE)?;
+    removed.objects.into_iter().try_for_each(|(object, count)| release(object, count))
+}
+
+/// `cudaGraphInstantiate`.
+pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
+    let mut all = lock();
+    let objects = all.graphs.get(&graph).ok_or(Status::INVALID_VALUE)?.objects.clone();
+    for (object, count) in &objects {
+        if let Some(object) = all.objects.get_mut(object) {
+            object.references += count;
+        }
+    }
+    let executable = handle();
+    all.executables.insert(executable, objects);
+    Ok(executable)
+}
+
+/// Whether an executable graph is alive.
+pub(crate) fn executable(executable: u64) -> Outcome {
+    if lock().executables.contains_key(&executable) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// `cudaGraphExecDestroy`.
+pub(crate) fn destroy_executable(executable: u64) -> Outcome {
+    let objects = lock().executables.remove(&executable).ok_or(Status::INVALID_VALUE)?;
+    objects.into_iter().try_for_each(|(object, count)| release(object, count))
+}
+
+/// `cudaUserObjectCreate`.
+pub(crate) fn create_object(address: Ptr, destroy: extern "C" fn(Ptr), references: u32) -> u64 {
+    let object = handle();
+    lock().objects.insert(object, UserObject { address: address as usize, destroy, references });
+    object
+}
+
+/// `cudaUserObjectRetain`.
+pub(crate) fn retain(object: u64, count: u32) -> Outcome {
+    lock().objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?.references += count;
+    Ok(())
+}
+
+/// `cudaUserObjectRelease`: the last reference takes the object with it.
+pub(crate) fn release(object: u64, count: u32) -> Outcome {
+    let mut all = lock();
+    let found = all.objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?;
+    found.references = found.references.checked_sub(count).ok_or(Status::INVALID_VALUE)?;
+    if found.references == 0 {
+        let last = all.objects.remove(&object).ok_or(Status::INVALID_VALUE)?;
+        // The destructor is the program's own, and may call back.
+        drop(all);
+        (last.destroy)(last.address as Ptr);
+    }
+    Ok(())
+}
+
+/// `cudaGraphRetainUserObject`; `moved` takes over references that the caller had.
+pub(crate) fn graph_retain(graph: u64, object: u64, count: u32, moved: bool) -> Outcome {
+    if !moved {
+        retain(object, count)?;
+    }
+    let mut all = lock();
+    *all.graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.objects.entry(object).or_default() += count;
+    Ok(())
+}
+
+/// `cudaGraphReleaseUserObject`.
+pub(crate) fn graph_release(graph: u64, object: u64, count: u32) -> Outcome {
+    {
+        let mut all = lock();
+        let held = all.graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?;
+        let references = held.objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?;
+        *references = references.checked_sub(count).ok_or(Status::INVALID_VALUE)?;
+    }
+    release(object, count)
+}

@@ -1,0 +1,52 @@
+//! The boundary: every modelled call of the runtime and of the driver enters and leaves through here.
+//!
+//! No panic crosses it, and the runtime's calls leave their error behind for `cudaGetLastError`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{
+    status::{Outcome, Status},
+    tally, thread,
+};
+
+/// Runs a call of the driver.
+#[inline]
+pub(crate) fn driver(name: &str, body: impl FnOnce() -> Outcome) -> i32 {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(status)) => status.0,
+        Err(_) => panicked(name).0,
+    }
+}
+
+/// Runs a call of the runtime.
+#[inline]
+pub(crate) fn runtime(name: &str, body: impl FnOnce() -> Outcome) -> i32 {
+    let status = driver(name, body);
+    if status != 0 {
+        thread::set_last_error(status);
+    }
+    status
+}
+
+#[cold]
+fn panicked(name: &str) -> Status {
+    tally::refused(&format!("{name} (internal error)"));
+    Status::UNKNOWN
+}
+
+/// Declares exported calls of one API: `calls! { runtime; fn cudaX(...) { ... Ok(()) } }`.
+macro_rules! calls {
+    ($api:ident; $(
+        $(#[$meta:meta])*
+        fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block
+    )*) => { $(
+        $(#[$meta])*
+        #[allow(non_snake_case, reason = "exported names are CUDA's")]
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $name($($argument: $kind),*) -> i32 {
+            $crate::guard::$api(stringify!($name), move || -> $crate::status::Outcome { $body })
+        }
+    )* };
+}
+pub(crate) use calls;

@@ -1,0 +1,94 @@
+//! Which addresses are handed out: first fit in a range, with neighbours joined when they are given back.
+
+use std::collections::BTreeMap;
+
+/// Addresses of one or more ranges.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    /// Start to length; no two touch.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Arena {
+    /// No addresses at all.
+    pub(crate) const EMPTY: Self = Self { free: BTreeMap::new() };
+
+    /// Adds a range that may be handed out.
+    pub(crate) fn add(&mut self, start: u64, length: u64) {
+        self.give_back(start, length);
+    }
+
+    /// Takes `length` addresses that start at a multiple of `alignment`, the lowest that fit.
+    pub(crate) fn take(&mut self, length: u64, alignment: u64) -> Option<u64> {
+        let (start, size, at) = self.free.iter().find_map(|(&start, &size)| {
+            let at = start.checked_next_multiple_of(alignment)?;
+            (at.checked_add(length)? <= start + size).then_some((start, size, at))
+        })?;
+        self.split(start, size, at, length);
+        Some(at)
+    }
+
+    /// Takes exactly these addresses, if they are free.
+    pub(crate) fn take_at(&mut self, at: u64, length: u64) -> bool {
+        let Some((&start, &size)) = self.free.range(..=at).next_back() else { return false };
+        if at.checked_add(length).is_none_or(|end| end > start + size) {
+            return false;
+        }
+        self.split(start, size, at, length);
+        true
+    }
+
+    fn split(&mut self, start: u64, size: u64, at: u64, length: u64) {
+        self.free.remove(&start);
+        if at > start {
+            self.free.insert(start, at - start);
+        }
+        let end = at + length;
+        if end < start + size {
+            self.free.insert(end, start + size - end);
+        }
+    }
+
+    /// Gives addresses back.
+    pub(crate) fn give_back(&mut self, mut start: u64, mut length: u64) {
+        if let Some((&before, &size)) = self.free.range(..start).next_back()
+            && before + size == start
+        {
+            self.free.remove(&before);
+            start = before;
+            length += size;
+        }
+        if let Some(size) = self.free.remove(&(start + length)) {
+            length += size;
+        }
+        self.free.insert(start, length);
+    }
+
+    /// Whether all that was added is free again, in one piece for each range.
+    #[cfg(test)]
+    pub(crate) fn free_ranges(&self) -> Vec<(u64, u64)> {
+        self.free.iter().map(|(&start, &length)| (start, length)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_lowest_aligned_fit_and_joins_what_comes_back() {
+        let mut arena = Arena::default();
+        arena.add(0x1000, 0x9000);
+        let first = arena.take(0x800, 0x200).unwrap();
+        let second = arena.take(0x1000, 0x2000).unwrap();
+        let third = arena.take(0x800, 0x200).unwrap();
+        assert_eq!((first, second, third), (0x1000, 0x2000, 0x1800));
+        assert!(arena.take(0x9000, 1).is_none());
+        assert!(!arena.take_at(0x2800, 0x10), "taken");
+        assert!(arena.take_at(0x5000, 0x100));
+        for (start, length) in [(second, 0x1000), (first, 0x800), (0x5000, 0x100), (third, 0x800)] {
+            arena.give_back(start, length);
+        }
+        assert_eq!(arena.free_ranges(), [(0x1000, 0x9000)]);
+    }
+}

@@ -1,0 +1,18 @@
+//! Memory as the device knows it: which addresses are whose.
+//!
+//! Device memory is address space without pages behind it: nothing on the host may follow a device pointer, as on a real
+//! machine. What it costs is booked in the run's ledger, in the driver's granularity. Page-locked and managed memory can be
+//! used on the host, so they have pages.
+
+pub(crate) mod arena;
+pub(crate) mod device;
+pub(crate) mod host;
+pub(crate) mod pages;
+pub(crate) mod pool;
+pub(crate) mod small;
+pub(crate) mod space;
+
+pub(crate) use space::{Block, Kind, find};
+
+/// The driver maps device memory in pieces of this size.
+pub(crate) const GRANULARITY: u64 = 2 << 20;

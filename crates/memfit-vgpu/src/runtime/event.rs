@@ -1,0 +1,71 @@
+//! Events.
+
+use crate::{
+    abi::Out,
+    guard::calls,
+    status::{Outcome, Status},
+    streams,
+};
+
+fn record(event: u64, stream: u64) -> Outcome {
+    let stream = streams::resolve(stream)?;
+    streams::event(event)?.record(&stream)
+}
+
+calls! { runtime;
+    fn cudaEventCreate(event: Out<u64>) {
+        if event.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        event.put(streams::create_event(0)?);
+        Ok(())
+    }
+
+    fn cudaEventCreateWithFlags(event: Out<u64>, flags: u32) {
+        if event.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        event.put(streams::create_event(flags)?);
+        Ok(())
+    }
+
+    fn cudaEventDestroy(event: u64) {
+        streams::event(event)?;
+        streams::destroy_event(event)
+    }
+
+    fn cudaEventRecord(event: u64, stream: u64) {
+        record(event, stream)
+    }
+
+    fn cudaEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
+        if flags > 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        record(event, stream)
+    }
+
+    fn cudaEventQuery(event: u64) {
+        if streams::event(event)?.is_done() { Ok(()) } else { Err(Status::NOT_READY) }
+    }
+
+    fn cudaEventSynchronize(event: u64) {
+        streams::event(event).map(drop)
+    }
+
+    fn cudaEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
+        if milliseconds.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        milliseconds.put(streams::event(start)?.elapsed(streams::event(end)?)?);
+        Ok(())
+    }
+
+    fn cudaEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) {
+        if milliseconds.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        milliseconds.put(streams::event(start)?.elapsed(streams::event(end)?)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Memory pools and stream-ordered allocation.
+
+use crate::{
+    abi::{In, Out},
+    guard::calls,
+    machine,
+    memory::{self, Kind, device, host, pool},
+    status::{Outcome, Status},
+    streams,
+};
+
+/// `cudaMemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Location {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
+}
+
+/// `cudaMemLocationTypeDevice`.
+pub(crate) const ON_DEVICE: i32 = 1;
+
+/// `cudaMemAccessDesc`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    pub(crate) flags: i32,
+}
+
+/// The part of `cudaMemPoolProps` that is looked at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    allocation: i32,
+    handles: i32,
+    location: Location,
+    security: u64,
+    max_size: u64,
+}
+
+pub(crate) fn allocate(address: Out<u64>, size: u64, pool: Option<u64>, stream: u64) -> Outcome {
+    if address.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let stream = streams::resolve(stream)?;
+    let pool = match pool {
+        Some(pool) => pool,
+        None => pool::current_of(machine::card(stream.card() as i32)?),
+    };
+    address.put(if size == 0 { 0 } else { pool::allocate(pool, size)? });
+    Ok(())
+}
+
+pub(crate) fn free(address: u64, stream: u64) -> Outcome {
+    streams::resolve(stream)?;
+    match memory::find(address).map(|block| block.kind) {
+        _ if address == 0 => Err(Status::INVALID_VALUE),
+        Some(Kind::Pooled(_)) => pool::free(address),
+        Some(Kind::Managed) => host::free_managed(address),
+        _ => device::free(address, |kind| kind == Kind::Device),
+    }
+}
+
+pub(crate) fn create(handle: Out<u64>, properties: In<PoolProperties>) -> Outcome {
+    let properties = properties.get().ok_or(Status::INVALID_VALUE)?;
+    if handle.is_null() || properties.allocation != 1 || properties.location.kind != ON_DEVICE {
+        return Err(Status::INVALID_VALUE);
+    }
+    handle.put(pool::create(machine::card(properties.location.id)?, properties.max_size));
+    Ok(())
+}
+
+pub(crate) fn get_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outcome {
+    if value.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let answer = pool::get(pool, attribute)?;
+    if attribute <= pool::attribute::LAST_REUSE { value.cast::<i32>().put(answer as i32) } else { value.put(answer) }
+    Ok(())
+}
+
+pub(crate) fn set_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outcome {
+    let wanted = if attribute <= pool::attribute::LAST_REUSE {
+        value.cast::<i32>().get().map(|value| value as u64)
+    } else {
+        value.get()
+    };
+    pool::set(pool, attribute, wanted.ok_or(Status::INVALID_VALUE)?)
+}
+
+pub(crate) fn set_access(pool: u64, list: In<Access>, count: u64) -> Outcome {
+    pool::card_of(pool)?;
+    for access in list.list(count as usize) {
+        machine::card(access.location.id)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn get_access(flags: Out<i32>, pool: u64, location: In<Location>) -> Outcome {
+    let location = location.get().ok_or(Status::INVALID_VALUE)?;
+    pool::card_of(pool)?;
+    machine::card(location.id)?;
+    flags.put(3); // read and write
+    Ok(())
+}
+
+fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
+    if target.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    target.put(find()?);
+    Ok(())
+}
+
+calls! { runtime;
+    fn cudaMallocAsync(address: Out<u64>, size: u64, stream: u64) {
+        allocate(address, size, None, stream)
+    }
+
+    fn cudaMallocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64) {
+        allocate(address, size, Some(pool), stream)
+    }
+
+    fn cudaFreeAsync(address: u64, stream: u64) {
+        free(address, stream)
+    }
+
+    fn cudaDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
+        put_pool(pool, || Ok(pool::default_of(machine::card(device)?)))
+    }
+
+    fn cudaDeviceGetMemPool(pool: Out<u64>, device: i32) {
+        put_pool(pool, || Ok(pool::current_of(machine::card(device)?)))
+    }
+
+    fn cudaDeviceSetMemPool(device: i32, pool: u64) {
+        pool::set_current(machine::card(device)?, pool)
+    }
+
+    fn cudaMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
+        create(pool, properties)
+    }
+
+    fn cudaMemPoolDestroy(pool: u64) {
+        pool::destroy(pool)
+    }
+
+    fn cudaMemPoolTrimTo(pool: u64, keep: u64) {
+        pool::trim(pool, keep)
+    }
+
+    fn cudaMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+        get_attribute(pool, attribute, value)
+    }
+
+    fn cudaMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+        set_attribute(pool, attribute, value)
+    }
+
+    fn cudaMemPoolSetAccess(pool: u64, list: In<Access>, count: u64) {
+        set_access(pool, list, count)
+    }
+
+    fn cudaMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
+        get_access(flags, pool, location)
+    }
+
+    fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+        machine::card(device)?;
+        if value.is_null() || !(0..=3).contains(&attribute) {
+            return Err(Status::INVALID_VALUE);
+        }
+        // Graphs have no memory of their own here: allocation nodes are refused.
+        value.put(0);
+        Ok(())
+    }
+
+    fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+        machine::card(device)?;
+        match (value.get(), attribute) {
+            (Some(0), 1 | 3) => Ok(()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cudaDeviceGraphMemTrim(device: i32) {
+        machine::card(device).map(drop)
+    }
+}

@@ -1,0 +1,133 @@
+//! Streams.
+
+use std::ffi::c_void;
+
+use crate::{
+    abi::{Out, Ptr},
+    graphs,
+    guard::calls,
+    machine,
+    status::{Outcome, Status},
+    streams, thread,
+};
+
+type HostFunction = extern "C" fn(Ptr);
+type StreamCallback = extern "C" fn(u64, i32, Ptr);
+
+fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
+    if stream.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    stream.put(streams::create(machine::current()?, flags, priority)?);
+    Ok(())
+}
+
+/// What is queued may not be waited for while it is being captured.
+fn wait_for(stream: u64) -> Outcome {
+    match streams::resolve(stream)?.capture() {
+        0 => Ok(()),
+        capture => Err(graphs::violate(capture)),
+    }
+}
+
+calls! { runtime;
+    fn cudaStreamCreate(stream: Out<u64>) {
+        create(stream, 0, 0)
+    }
+
+    fn cudaStreamCreateWithFlags(stream: Out<u64>, flags: u32) {
+        create(stream, flags, 0)
+    }
+
+    fn cudaStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
+        create(stream, flags, priority)
+    }
+
+    fn cudaStreamDestroy(stream: u64) {
+        machine::get()?;
+        streams::destroy(stream)
+    }
+
+    fn cudaStreamQuery(stream: u64) {
+        wait_for(stream)
+    }
+
+    fn cudaStreamSynchronize(stream: u64) {
+        wait_for(stream)
+    }
+
+    fn cudaStreamWaitEvent(stream: u64, event: u64, flags: u32) {
+        if flags > 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let stream = streams::resolve(stream)?;
+        let event = streams::event(event)?;
+        graphs::join(&stream, event)
+    }
+
+    fn cudaStreamGetPriority(stream: u64, priority: Out<i32>) {
+        priority.put(streams::resolve(stream)?.priority());
+        Ok(())
+    }
+
+    fn cudaStreamGetFlags(stream: u64, flags: Out<u32>) {
+        flags.put(streams::resolve(stream)?.flags());
+        Ok(())
+    }
+
+    fn cudaStreamGetId(stream: u64, id: Out<u64>) {
+        id.put(streams::resolve(stream)?.id());
+        Ok(())
+    }
+
+    fn cudaStreamGetDevice(stream: u64, device: Out<i32>) {
+        device.put(streams::resolve(stream)?.card() as i32);
+        Ok(())
+    }
+
+    fn cudaStreamCopyAttributes(target: u64, source: u64) {
+        streams::resolve(target)?;
+        streams::resolve(source).map(drop)
+    }
+
+    fn cudaStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32) {
+        let callback = callback.ok_or(Status::INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        streams::resolve(stream)?;
+        callback(stream, 0, data);
+        Ok(())
+    }
+
+    fn cudaLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr) {
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        // What is captured runs with the graph, and not now.
+        if streams::resolve(stream)?.capture() == 0 {
+            function(data);
+        }
+        Ok(())
+    }
+
+    fn cudaLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32) {
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        if streams::resolve(stream)?.capture() == 0 {
+            function(data);
+        }
+        Ok(())
+    }
+
+    fn cudaThreadExchangeStreamCaptureMode(mode: Out<i32>) {
+        match mode.get() {
+            Some(wanted @ 0..=2) => {
+                mode.put(thread::exchange_capture_mode(wanted));
+                Ok(())
+            }
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cudaStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+}

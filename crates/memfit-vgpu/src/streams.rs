@@ -1,0 +1,212 @@
+//! Streams and events.
+//!
+//! Work is done the moment it is queued (see [`crate::clock`]), so a stream keeps no queue: it has a card, flags and a priority, and may be
+//! capturing.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::{
+    clock,
+    handles::Table,
+    machine::{self, Card},
+    status::{Outcome, Status},
+    thread,
+};
+
+/// The stream that synchronises with all others of the old kind; also 0.
+pub(crate) const LEGACY: u64 = 1;
+/// Each thread's own default stream.
+pub(crate) const PER_THREAD: u64 = 2;
+/// `cudaStreamNonBlocking`.
+pub(crate) const NON_BLOCKING: u32 = 1;
+/// Least and greatest priority of a stream: lower numbers go first.
+pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
+
+/// A stream that a program made.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) card: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    pub(crate) priority: AtomicI32,
+    pub(crate) id: AtomicU64,
+    /// The capture it takes part in; 0 if in none.
+    pub(crate) capture: AtomicU64,
+}
+
+/// `cudaEventDisableTiming`.
+pub(crate) const DISABLE_TIMING: u32 = 2;
+/// `cudaEventInterprocess`.
+pub(crate) const INTERPROCESS: u32 = 4;
+
+/// An event.
+#[derive(Default)]
+pub(crate) struct Event {
+    pub(crate) card: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    /// The clock when it was last recorded; 0 if it never was.
+    recorded: AtomicU64,
+    /// The capture it was last recorded in; 0 if in none.
+    pub(crate) capture: AtomicU64,
+}
+
+static STREAMS: Table<Stream> = Table::new(1);
+static EVENTS: Table<Event> = Table::new(2);
+/// Ids 1 and 2 are the default streams'.
+static NEXT_ID: AtomicU64 = AtomicU64::new(3);
+
+/// What a stream handle stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum StreamRef<'a> {
+    /// A default stream of the current card.
+    Default(u64),
+    /// A stream that a program made.
+    Made(&'a Stream),
+}
+
+/// Makes a stream on a card.
+pub(crate) fn create(card: &Card, flags: u32, priority: i32) -> Outcome<u64> {
+    if flags & !NON_BLOCKING != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    card.need_context()?;
+    STREAMS
+        .insert(|stream| {
+            stream.card.store(card.ordinal, Relaxed);
+            stream.flags.store(flags, Relaxed);
+            stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Relaxed);
+            stream.id.store(NEXT_ID.fetch_add(1, Relaxed), Relaxed);
+            stream.capture.store(0, Relaxed);
+        })
+        .ok_or(Status::OUT_OF_MEMORY)
+}
+
+/// Destroys a stream. Its work is done, so nothing is waited for.
+pub(crate) fn destroy(stream: u64) -> Outcome {
+    if STREAMS.remove(stream) { Ok(()) } else { Err(Status::INVALID_HANDLE) }
+}
+
+/// What a handle stands for; a default stream also needs a context on the current card.
+#[inline]
+pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
+    if stream <= PER_THREAD {
+        machine::current_context()?;
+        return Ok(StreamRef::Default(stream.max(LEGACY)));
+    }
+    machine::get()?;
+    STREAMS.get(stream).map(StreamRef::Made).ok_or(Status::INVALID_HANDLE)
+}
+
+impl StreamRef<'_> {
+    /// The ordinal of its card.
+    pub(crate) fn card(&self) -> u32 {
+        match self {
+            Self::Default(_) => thread::device(),
+            Self::Made(stream) => stream.card.load(Relaxed),
+        }
+    }
+
+    /// A number that no other stream of the process has.
+    pub(crate) fn id(&self) -> u64 {
+        match self {
+            Self::Default(stream) => *stream,
+            Self::Made(stream) => stream.id.load(Relaxed),
+        }
+    }
+
+    /// Its flags.
+    pub(crate) fn flags(&self) -> u32 {
+        match self {
+            Self::Default(_) => 0,
+            Self::Made(stream) => stream.flags.load(Relaxed),
+        }
+    }
+
+    /// Its priority.
+    pub(crate) fn priority(&self) -> i32 {
+        match self {
+            Self::Default(_) => 0,
+            Self::Made(stream) => stream.priority.load(Relaxed),
+        }
+    }
+
+    /// The capture it takes part in; 0 if in none. The default streams cannot be captured.
+    pub(crate) fn capture(&self) -> u64 {
+        match self {
+            Self::Default(_) => 0,
+            Self::Made(stream) => stream.capture.load(Relaxed),
+        }
+    }
+}
+
+/// Every stream that is part of a capture leaves it.
+pub(crate) fn end_capture(capture: u64) {
+    for handle in STREAMS.alive() {
+        if let Some(stream) = STREAMS.get(handle) {
+            let _ = stream.capture.compare_exchange(capture, 0, Relaxed, Relaxed);
+        }
+    }
+}
+
+/// Makes an event on the current card.
+pub(crate) fn create_event(flags: u32) -> Outcome<u64> {
+    const KNOWN: u32 = 1 | DISABLE_TIMING | INTERPROCESS;
+    if flags & !KNOWN != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let card = machine::current_context()?;
+    EVENTS
+        .insert(|event| {
+            event.card.store(card.ordinal, Relaxed);
+            event.flags.store(flags, Relaxed);
+            event.recorded.store(0, Relaxed);
+            event.capture.store(0, Relaxed);
+        })
+        .ok_or(Status::OUT_OF_MEMORY)
+}
+
+/// Destroys an event.
+pub(crate) fn destroy_event(event: u64) -> Outcome {
+    if EVENTS.remove(event) { Ok(()) } else { Err(Status::INVALID_HANDLE) }
+}
+
+/// The event of a handle.
+#[inline]
+pub(crate) fn event(event: u64) -> Outcome<&'static Event> {
+    machine::get()?;
+    EVENTS.get(event).ok_or(Status::INVALID_HANDLE)
+}
+
+impl Event {
+    /// Records the work that its stream has now.
+    #[inline]
+    pub(crate) fn record(&self, stream: &StreamRef<'_>) -> Outcome {
+        if self.card.load(Relaxed) != stream.card() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        let capture = stream.capture();
+        self.capture.store(capture, Relaxed);
+        if capture == 0 {
+            clock::work(1);
+            self.recorded.store(clock::now(), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the recorded work is done. One that was never recorded is.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.recorded.load(Relaxed) <= clock::now()
+    }
+
+    /// Milliseconds from one event to another.
+    pub(crate) fn elapsed(&self, end: &Self) -> Outcome<f32> {
+        if (self.flags.load(Relaxed) | end.flags.load(Relaxed)) & DISABLE_TIMING != 0 {
+            return Err(Status::INVALID_HANDLE);
+        }
+        let (start, end) = (self.recorded.load(Relaxed), end.recorded.load(Relaxed));
+        if start == 0 || end == 0 {
+            return Err(Status::INVALID_HANDLE);
+        }
+        Ok((end as f64 - start as f64) as f32 / 1e6)
+    }
+}

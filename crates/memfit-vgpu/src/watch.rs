@@ -1,0 +1,20 @@
+//! What the device tells the watcher library in the same process, where there is one.
+
+use std::sync::OnceLock;
+
+use memfit_levers::Category;
+
+use crate::versions::find_symbol;
+
+/// Says what the block at a device address is for.
+pub(crate) fn note(address: u64, category: Category) {
+    static NOTE: OnceLock<Option<extern "C" fn(u64, u8)>> = OnceLock::new();
+    let note = NOTE.get_or_init(|| {
+        let symbol = find_symbol(c"memfit_watch_note")?;
+        // SAFETY: the watcher library exports a function of this type under this name.
+        Some(unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(u64, u8)>(symbol) })
+    });
+    if let Some(note) = note {
+        note(address, category.code());
+    }
+}
