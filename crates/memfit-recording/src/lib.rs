@@ -1,1 +1,22 @@
-//! The Recording: what an allocator did and for whom, and its file format.
+//! The Recording: what PyTorch's allocator did in the processes of a run, and for whom.
+//!
+//! A [`Recording`] has an [`Origin`] and one [`Track`] for each process. A track is a sequence of [`Moment`]s (blocks handed out and taken
+//! back, phases, steps, failures), with a table of [`Block`]s and their lives, and a table of module [`Call`]s. Texts are interned. It is
+//! made from a process's event log ([`Track::from_log`]), and kept in a file of its own format ([`Recording::write`],
+//! [`Recording::read`]).
+//!
+//! This crate knows what happened. It does not judge it: not what filled the memory, and not what would have saved it.
+
+mod columns;
+mod error;
+mod file;
+mod from_log;
+mod origin;
+mod texts;
+mod track;
+
+pub use error::RecordingError;
+pub use file::{Limits, MAGIC, VERSION};
+pub use origin::{Origin, OriginKind, Recording};
+pub use texts::{TextId, Texts};
+pub use track::{Block, Call, Moment, MomentKind, NEVER, Track};

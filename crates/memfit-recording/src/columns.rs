@@ -1,0 +1,177 @@
+//! Columns of numbers in a file: a count, then the numbers in seven-bit groups. Numbers that grow are kept as differences.
+
+use std::io::{self, Read, Write};
+
+use crate::RecordingError;
+
+/// Most rows that a table may have.
+const MAX_ROWS: u64 = 1 << 30;
+
+/// Writes columns.
+pub(crate) struct ColumnWriter<W>(pub(crate) W);
+
+impl<W: Write> ColumnWriter<W> {
+    /// One number.
+    pub(crate) fn number(&mut self, mut value: u64) -> io::Result<()> {
+        let mut bytes = [0; 10];
+        let mut length = 0;
+        loop {
+            let group = (value & 0x7f) as u8;
+            value >>= 7;
+            bytes[length] = if value == 0 { group } else { group | 0x80 };
+            length += 1;
+            if value == 0 {
+                return self.0.write_all(&bytes[..length]);
+            }
+        }
+    }
+
+    /// Bytes with their count.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.number(bytes.len() as u64)?;
+        self.0.write_all(bytes)
+    }
+
+    /// A column, without its count: all columns of a table have the same.
+    pub(crate) fn column(&mut self, values: impl Iterator<Item = u64>) -> io::Result<()> {
+        values.into_iter().try_for_each(|value| self.number(value))
+    }
+
+    /// A column of numbers that lie near each other, as differences.
+    pub(crate) fn near(&mut self, values: impl Iterator<Item = u64>) -> io::Result<()> {
+        let mut before = 0_u64;
+        values.into_iter().try_for_each(|value| {
+            let difference = value.wrapping_sub(before).cast_signed();
+            before = value;
+            // The sign goes into the lowest bit, so that small differences of either sign stay short.
+            self.number(((difference << 1) ^ (difference >> 63)).cast_unsigned())
+        })
+    }
+}
+
+/// Reads columns, within a limit.
+pub(crate) struct ColumnReader<R> {
+    inner: R,
+    left: u64,
+    limit: u64,
+}
+
+impl<R: Read> ColumnReader<R> {
+    pub(crate) fn new(inner: R, limit: u64) -> Self {
+        Self { inner, left: limit, limit }
+    }
+
+    fn exact(&mut self, buffer: &mut [u8]) -> Result<(), RecordingError> {
+        let length = buffer.len() as u64;
+        self.left = self.left.checked_sub(length).ok_or(RecordingError::TooLarge { limit: self.limit })?;
+        self.inner.read_exact(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => RecordingError::Damaged { why: "it ends too early" },
+            _ => RecordingError::Io(error),
+        })
+    }
+
+    /// One number.
+    pub(crate) fn number(&mut self) -> Result<u64, RecordingError> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let mut byte = [0];
+            self.exact(&mut byte)?;
+            let group = u64::from(byte[0] & 0x7f);
+            if shift == 63 && group > 1 {
+                break;
+            }
+            value |= group << shift;
+            if byte[0] & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(RecordingError::Damaged { why: "a number is too large" })
+    }
+
+    /// A number that fits into 32 bits.
+    pub(crate) fn small(&mut self) -> Result<u32, RecordingError> {
+        u32::try_from(self.number()?).map_err(|_| RecordingError::Damaged { why: "a number is too large" })
+    }
+
+    /// A count of rows, of which each takes at least one byte of what is left.
+    pub(crate) fn count(&mut self) -> Result<usize, RecordingError> {
+        let count = self.number()?;
+        if count > MAX_ROWS || count > self.left {
+            return Err(RecordingError::Damaged { why: "a table has too many rows" });
+        }
+        Ok(count as usize)
+    }
+
+    /// Bytes with their count.
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, RecordingError> {
+        let count = self.count()?;
+        let mut bytes = Vec::new();
+        // In parts, so that a count that lies does not take memory that the file cannot fill.
+        let mut part = [0; 4096];
+        while bytes.len() < count {
+            let wanted = (count - bytes.len()).min(part.len());
+            self.exact(&mut part[..wanted])?;
+            bytes.extend_from_slice(&part[..wanted]);
+        }
+        Ok(bytes)
+    }
+
+    /// A column of `count` numbers.
+    pub(crate) fn column(&mut self, count: usize) -> Result<Vec<u64>, RecordingError> {
+        (0..count).map(|_| self.number()).collect()
+    }
+
+    /// A column that was written as differences.
+    pub(crate) fn near(&mut self, count: usize) -> Result<Vec<u64>, RecordingError> {
+        let mut before = 0_u64;
+        (0..count)
+            .map(|_| {
+                let zigzag = self.number()?;
+                let difference = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
+                before = before.wrapping_add(difference);
+                Ok(before)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn columns_go_both_ways(values: Vec<u64>, text: Vec<u8>) {
+            let mut writer = ColumnWriter(Vec::new());
+            writer.column(values.iter().copied()).unwrap();
+            writer.near(values.iter().copied()).unwrap();
+            writer.bytes(&text).unwrap();
+            let mut reader = ColumnReader::new(&writer.0[..], u64::MAX);
+            prop_assert_eq!(reader.column(values.len()).unwrap(), values.clone());
+            prop_assert_eq!(reader.near(values.len()).unwrap(), values);
+            prop_assert_eq!(reader.bytes().unwrap(), text);
+        }
+
+        #[test]
+        fn any_bytes_can_be_read(bytes: Vec<u8>) {
+            let mut reader = ColumnReader::new(&bytes[..], 1 << 20);
+            while reader.number().is_ok() {}
+            let _ = ColumnReader::new(&bytes[..], 1 << 20).bytes();
+        }
+    }
+
+    #[test]
+    fn a_number_of_more_than_64_bits_is_damage() {
+        let bytes = [0xff; 10];
+        let error = ColumnReader::new(&bytes[..], 100).number().unwrap_err();
+        assert!(matches!(error, RecordingError::Damaged { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_limit_holds() {
+        let error = ColumnReader::new(&[0; 100][..], 10).column(100).unwrap_err();
+        assert!(matches!(error, RecordingError::TooLarge { limit: 10 }), "{error}");
+    }
+}
