@@ -1,0 +1,54 @@
+//! What a block was for.
+
+use memfit_levers::{Category, Phase};
+use memfit_recording::{Block, NEVER, Track};
+
+/// When each phase of a track ended: what the lives of blocks are judged by.
+#[derive(Clone, Debug)]
+pub struct Lives {
+    /// The moments when phases began, ascending.
+    phases: Vec<u32>,
+}
+
+impl Lives {
+    /// The phases of a track.
+    pub fn of(track: &Track) -> Self {
+        Self { phases: track.phases().map(|(moment, _)| moment).collect() }
+    }
+
+    /// The moment when the phase ended that ran at `moment`, or [`NEVER`].
+    fn phase_end(&self, moment: u32) -> u32 {
+        let next = self.phases.partition_point(|&began| began <= moment);
+        self.phases.get(next).copied().unwrap_or(NEVER)
+    }
+}
+
+/// What a block was for. For many blocks of one track, use [`category_with`].
+pub fn category(track: &Track, block: &Block) -> Category {
+    category_with(track, &Lives::of(track), block)
+}
+
+/// What a block was for, with the track's phases at hand.
+pub fn category_with(track: &Track, lives: &Lives, block: &Block) -> Category {
+    let call = track.calls.get(block.call as usize);
+    match block.noted {
+        // What a module makes from host memory during its call (a mask, a constant) is not the script's batch.
+        Some(Category::Inputs) if call.is_some() => {}
+        Some(noted) => return noted,
+        None => {}
+    }
+    let by_life = |end: u32| if outlives(block, end) { Category::Activations } else { Category::Temporary };
+    match (call, block.phase) {
+        // In a call: of the forward, or of its recomputation within the backward.
+        (Some(call), _) => by_life(call.ended),
+        // Between calls: the loss, and what is made from outputs.
+        (None, Phase::Forward) => by_life(lives.phase_end(block.born)),
+        (None, Phase::Backward | Phase::Optimizer) => Category::Temporary,
+        (None, Phase::Other) => Category::Unknown,
+    }
+}
+
+/// Whether a block was still there after the moment `end`, or at least when the recording ended before it.
+fn outlives(block: &Block, end: u32) -> bool {
+    block.freed == NEVER || block.freed > end
+}
