@@ -166,7 +166,10 @@ fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), CliErro
         link(Library::Device, Library::Device.soname())?;
         // What a linker looks for: Triton builds an extension against it.
         link(Library::Device, "libcuda.so")?;
-        link(Library::Nvml, Library::Nvml.soname())?;
+        // Few programs ask NVML anything: a run without it is better than none.
+        if Library::Nvml.find(home).is_ok() {
+            link(Library::Nvml, Library::Nvml.soname())?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,70 @@
+# Everything that is done with this project, from a bare clone. Needed: cargo, Python 3.10 or later, a C compiler.
+#
+#   make demo     install into .venv, and dry-run the example on two virtual GPUs
+#   make test     install into .venv, and run all tests
+#   make check    formatting, lints, types
+#   make bench    how fast it is, beside what PyTorch has for the purpose
+#   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
+
+VENV         := .venv
+PYTHON       ?= python3
+FUZZ_SECONDS ?= 20
+PYTEST_ARGS  ?= -n 2 --dist loadfile
+BIN          := $(VENV)/bin
+# Stamps say what was installed, so that a second run installs nothing.
+STAMPS       := $(VENV)/stamps
+SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
+                Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
+
+.PHONY: help demo test test-rust test-python check bench fuzz matrix clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
+demo: $(STAMPS)/demo $(STAMPS)/memfit
+	@sh scripts/demo.sh $(BIN)
+
+test: test-rust test-python
+
+# The tests of the export surface look at the libraries that the installed torch brings.
+test-rust: $(STAMPS)/test
+	MEMFIT_TEST_SITE_PACKAGES="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	    sh scripts/cargo-test.sh
+
+test-python: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMPS)/check $(STAMPS)/memfit
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest memfit._core --concise
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
+	    else echo "cargo-deny is not installed: licences and sources were not checked"; fi
+
+bench: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/python benches/report.py
+
+fuzz:
+	sh scripts/fuzz.sh $(FUZZ_SECONDS)
+
+clean:
+	rm -rf target $(VENV) python/memfit/_device
+
+$(STAMPS)/venv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+# uv installs the same files as pip in a tenth of the time; where it cannot reach what pip can, pip does it.
+$(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $< || $(BIN)/python -m pip install --quiet -r $<
+	@touch $@
+
+$(STAMPS)/memfit: $(SOURCES) $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --no-deps .
+	@touch $@

@@ -1,0 +1,11 @@
+import os
+from collections.abc import Sequence
+
+__version__: str
+
+def main(
+    arguments: Sequence[str | os.PathLike[str]],
+    *,
+    python: str | os.PathLike[str] | None = None,
+    libraries: str | os.PathLike[str] | None = None,
+) -> int: ...

@@ -1,0 +1,10 @@
+#!/bin/sh
+# All Rust tests: with nextest where it is installed, which is faster; and the examples in the documentation.
+set -eu
+cd "$(dirname "$0")/.."
+if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --workspace --locked --no-fail-fast
+else
+    cargo test --workspace --locked --lib --bins --tests --no-fail-fast
+fi
+exec cargo test --workspace --locked --doc
