@@ -115,13 +115,8 @@ impl Ledger {
         if setup.cards.len() > MAX_CARDS {
             return Err(invalid(&format!("{} cards, at most {MAX_CARDS} are supported", setup.cards.len())));
         }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(io)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         let me = ProcessId::current().map_err(io)?;
         let lock = LedgerLock::new(file);
         let map = {
@@ -236,7 +231,9 @@ impl Ledger {
         let capacity = raw.capacity.load(Relaxed);
         let mut before = self.load(card).device_upper();
         // Whether the others still live is asked only where the answer matters.
-        if before.saturating_add(bytes) > raw.peak_device_upper.load(Relaxed).min(capacity) && self.reap(Some(card)) {
+        if before.saturating_add(bytes) > raw.peak_device_upper.load(Relaxed).min(capacity)
+            && self.reap(Some(card))
+        {
             before = self.load(card).device_upper();
         }
         let free = capacity.saturating_sub(before);
@@ -281,7 +278,8 @@ impl Ledger {
         let ledger = self.map.get();
         let mut any = false;
         for (slot, process) in ledger.processes.iter().enumerate() {
-            if process.state() != SlotState::Live || card.is_some_and(|card| process.shares[card].is_empty()) {
+            if process.state() != SlotState::Live || card.is_some_and(|card| process.shares[card].is_empty())
+            {
                 continue;
             }
             let id = process.id();

@@ -12,6 +12,7 @@
 
 pub mod env;
 pub mod events;
+pub mod identity;
 pub mod ledger;
 pub mod message;
 mod run_dir;

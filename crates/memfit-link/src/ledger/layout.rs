@@ -1,7 +1,7 @@
 //! The bytes of the ledger: fixed, and nothing but atomics, so that any process may read them at any time.
 
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicU8,
+    AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 

@@ -37,7 +37,8 @@ impl<T> Mapping<T> {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let address = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        let address =
+            NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok(Self { address, value: PhantomData })
     }
 

@@ -22,7 +22,9 @@ impl ProcessId {
         match stat(self.pid) {
             Ok((start, state)) => start == self.start && !matches!(state, b'Z' | b'X' | b'x'),
             // Where it cannot be told, nothing is taken away from anyone.
-            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound) && error.raw_os_error() != Some(libc::ESRCH),
+            Err(error) => {
+                !matches!(error.kind(), io::ErrorKind::NotFound) && error.raw_os_error() != Some(libc::ESRCH)
+            }
         }
     }
 }
@@ -30,7 +32,8 @@ impl ProcessId {
 /// A process's start time and state.
 fn stat(pid: u32) -> io::Result<(u64, u8)> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;
-    parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as expected"))
+    parse(&text)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as expected"))
 }
 
 /// The name, which may hold anything, stands in parentheses; after it come the state (field 3) and the start time (22).
@@ -61,7 +64,10 @@ mod tests {
     fn this_process_lives_and_another_start_time_does_not() {
         let me = ProcessId::current().unwrap();
         assert!(me.is_alive());
-        assert!(!ProcessId { start: me.start + 1, ..me }.is_alive(), "a reused process id is another process");
+        assert!(
+            !ProcessId { start: me.start + 1, ..me }.is_alive(),
+            "a reused process id is another process"
+        );
     }
 
     #[test]

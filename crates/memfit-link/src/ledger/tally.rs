@@ -75,5 +75,7 @@ pub(super) fn name(entry: &RawTally) -> String {
 
 /// FNV-1a.
 fn hash(kind: TallyKind, name: &[u8]) -> u32 {
-    name.iter().chain(&[kind as u8]).fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    name.iter()
+        .chain(&[kind as u8])
+        .fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -184,6 +184,7 @@ fn share(raw: &RawShare) -> ShareView {
 }
 
 fn outside(bytes: &[AtomicU64; 3]) -> OutsideView {
-    let [context, libraries, communication] = [&bytes[0], &bytes[1], &bytes[2]].map(|bytes| bytes.load(Relaxed));
+    let [context, libraries, communication] =
+        [&bytes[0], &bytes[1], &bytes[2]].map(|bytes| bytes.load(Relaxed));
     OutsideView { context, libraries, communication }
 }

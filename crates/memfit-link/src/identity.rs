@@ -1,0 +1,31 @@
+//! How a virtual card is told from another: the same in CUDA and in NVML, in every process and in every run.
+
+/// The unique id of a card, by its place in the run's set-up.
+pub fn uuid(index: usize) -> [u8; 16] {
+    let mut bytes = *b"memfit-virtual\0\0";
+    bytes[14..].copy_from_slice(&(index as u16).to_be_bytes());
+    bytes
+}
+
+/// The same as `nvidia-smi -L` writes it.
+pub fn uuid_text(index: usize) -> String {
+    let hex: String = uuid(index).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The PCI bus on which a card stands, alone: domain 0, device 0.
+pub fn pci_bus(index: usize) -> u32 {
+    index as u32 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_differ() {
+        assert_eq!(uuid_text(0).len(), "GPU-".len() + 36);
+        assert_ne!(uuid_text(0), uuid_text(1));
+        assert_ne!(pci_bus(0), pci_bus(1));
+    }
+}
