@@ -50,6 +50,11 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
+    /// Nowhere: what is put there is dropped.
+    pub(crate) fn nowhere() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
     /// The place that a caller's untyped pointer names.
     pub(crate) fn at(place: Ptr) -> Self {
         Self(place.cast())
@@ -61,11 +66,6 @@ impl<T> Out<T> {
     /// An out-parameter that writes into `target`.
     pub(crate) fn to(target: &mut T) -> Self {
         Self(target)
-    }
-
-    /// An out-parameter that the caller left out.
-    pub(crate) fn null() -> Self {
-        Self(std::ptr::null_mut())
     }
 }
 
