@@ -114,10 +114,9 @@ entry_points! {
         if handle.is_null() {
             return status::INVALID_VALUE;
         }
-        if card::device().is_none() {
+        if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        card::use_libraries();
         handle.put(Handle::new(Context::default()));
         status::SUCCESS
     }
@@ -179,13 +178,13 @@ fn version_number() -> i32 {
 
 /// The CUDA runtime that the real library was built with.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasGetCudartVersion() -> usize {
+extern "C" fn cublasGetCudartVersion() -> usize {
     guarded("cublasGetCudartVersion", 0, || real!(CUBLAS, cublasGetCudartVersion() -> usize).unwrap_or(0))
 }
 
 /// The name of a status.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasGetStatusName(code: i32) -> *const c_char {
+extern "C" fn cublasGetStatusName(code: i32) -> *const c_char {
     guarded("cublasGetStatusName", UNKNOWN.as_ptr(), || {
         real!(CUBLAS, cublasGetStatusName(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })
@@ -193,7 +192,7 @@ pub(crate) extern "C" fn cublasGetStatusName(code: i32) -> *const c_char {
 
 /// What a status means.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasGetStatusString(code: i32) -> *const c_char {
+extern "C" fn cublasGetStatusString(code: i32) -> *const c_char {
     guarded("cublasGetStatusString", UNKNOWN.as_ptr(), || {
         real!(CUBLAS, cublasGetStatusString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })

@@ -74,10 +74,9 @@ entry_points! {
         if handle.is_null() {
             return status::INVALID_VALUE;
         }
-        if card::device().is_none() {
+        if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        card::use_libraries();
         handle.put(Handle::new(Context));
         status::SUCCESS
     }
@@ -221,13 +220,13 @@ forward! {
 
 /// The real library's version.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasLtGetVersion() -> usize {
+extern "C" fn cublasLtGetVersion() -> usize {
     guarded("cublasLtGetVersion", 0, || real!(CUBLASLT, cublasLtGetVersion() -> usize).unwrap_or(0))
 }
 
 /// The CUDA runtime that the real library was built with.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasLtGetCudartVersion() -> usize {
+extern "C" fn cublasLtGetCudartVersion() -> usize {
     guarded("cublasLtGetCudartVersion", 0, || real!(CUBLASLT, cublasLtGetCudartVersion() -> usize).unwrap_or(0))
 }
 
@@ -236,7 +235,7 @@ const UNKNOWN: &CStr = c"unknown cuBLASLt status";
 
 /// The name of a status.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasLtGetStatusName(code: i32) -> *const c_char {
+extern "C" fn cublasLtGetStatusName(code: i32) -> *const c_char {
     guarded("cublasLtGetStatusName", UNKNOWN.as_ptr(), || {
         real!(CUBLASLT, cublasLtGetStatusName(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })
@@ -244,7 +243,7 @@ pub(crate) extern "C" fn cublasLtGetStatusName(code: i32) -> *const c_char {
 
 /// What a status means.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cublasLtGetStatusString(code: i32) -> *const c_char {
+extern "C" fn cublasLtGetStatusString(code: i32) -> *const c_char {
     guarded("cublasLtGetStatusString", UNKNOWN.as_ptr(), || {
         real!(CUBLASLT, cublasLtGetStatusString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })

@@ -65,10 +65,9 @@ fn create(plan: Out<i32>) -> i32 {
     if plan.is_null() {
         return status::INVALID_VALUE;
     }
-    if card::device().is_none() {
+    if !card::use_libraries() {
         return status::SETUP_FAILED;
     }
-    card::use_libraries();
     plans(|plans| {
         plan.put(plans.next);
         plans.alive.insert(plans.next, Plan { allocates: true, ..Plan::default() });

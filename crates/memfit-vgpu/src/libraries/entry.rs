@@ -197,7 +197,7 @@ macro_rules! entry_points {
     )*) => { $(
         $(#[$meta])*
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name($($argument: $kind),*) -> i32 {
+        extern "C" fn $name($($argument: $kind),*) -> i32 {
             $crate::libraries::entry::guarded(stringify!($name), $failure, move || -> i32 { $body })
         }
     )* };

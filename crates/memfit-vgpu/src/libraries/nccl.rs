@@ -64,7 +64,7 @@ fn make(target: Out<Handle<Communicator>>, size: i32, rank: i32, card: usize) ->
     if target.is_null() || size < 1 || !(0..size).contains(&rank) {
         return status::INVALID_ARGUMENT;
     }
-    if card::device().is_none() || !card::use_communicator(card) {
+    if !card::use_communicator(card) {
         return status::UNHANDLED_CUDA_ERROR;
     }
     let (operations, registrations) = (AtomicI32::new(FIRST_MADE_OPERATION), AtomicUsize::new(1));
@@ -182,7 +182,7 @@ entry_points! {
             if color == NO_COLOR {
                 return answer(made, Handle::null());
             }
-            card::note("ncclCommSplit: the part is taken to be as large as the whole");
+            card::note("ncclCommSplit: size taken from the whole");
             let rank = if (0..known.size).contains(&key) { key } else { known.rank };
             make(made, known.size, rank, known.card)
         })
@@ -447,7 +447,7 @@ fn check(known: &Communicator, count: usize, kind: i32, peer: i32) -> i32 {
 
 /// What a result means, in the real library's words.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
+extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"unknown NCCL result";
     guarded("ncclGetErrorString", UNKNOWN.as_ptr(), || {
         real!(NCCL, ncclGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
@@ -456,6 +456,6 @@ pub(crate) extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
 
 /// The last error: there is none.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn ncclGetLastError(_communicator: Ptr) -> *const c_char {
+extern "C" fn ncclGetLastError(_communicator: Ptr) -> *const c_char {
     c"".as_ptr()
 }

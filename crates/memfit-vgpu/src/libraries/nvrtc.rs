@@ -42,7 +42,7 @@ forward! {
 
 /// The name of a result.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvrtcGetErrorString(code: i32) -> *const c_char {
+extern "C" fn nvrtcGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"NVRTC_ERROR unknown";
     guarded("nvrtcGetErrorString", UNKNOWN.as_ptr(), || {
         real!(NVRTC, nvrtcGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())

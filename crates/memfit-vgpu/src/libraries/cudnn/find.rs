@@ -41,7 +41,7 @@ fn answer(
     if result != status::SUCCESS {
         return result;
     }
-    card::note("cudnnFindConvolution: ranked by heuristics, not by time");
+    card::note("cudnnFindConvolution: ranked by heuristics");
     let found = found.iter().take(usize::try_from(count).unwrap_or(0));
     let working: Vec<Performance> = found
         .filter(|each| each.status == status::SUCCESS && each.memory <= limit)

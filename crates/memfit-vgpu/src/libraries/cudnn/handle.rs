@@ -38,8 +38,9 @@ entry_points! {
         if handle.is_null() {
             return status::BAD_PARAM;
         }
-        let Some(device) = card::device() else { return status::NOT_INITIALIZED };
-        card::use_libraries();
+        let Some(device) = card::device().filter(|_| card::use_libraries()) else {
+            return status::NOT_INITIALIZED;
+        };
         let image = Image::of(device);
         let address = image.address();
         with_handles(|handles| handles.insert(address, Context { _image: image, stream: 0 }));
@@ -83,25 +84,25 @@ entry_points! {
 
 /// The real library's version.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudnnGetVersion() -> usize {
+extern "C" fn cudnnGetVersion() -> usize {
     guarded("cudnnGetVersion", 0, || real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0))
 }
 
 /// The CUDA runtime that the real library was built with.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudnnGetCudartVersion() -> usize {
+extern "C" fn cudnnGetCudartVersion() -> usize {
     guarded("cudnnGetCudartVersion", 0, || real!(CUDNN, cudnnGetCudartVersion() -> usize).unwrap_or(0))
 }
 
 /// The newest architecture that the real library knows.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudnnGetMaxDeviceVersion() -> usize {
+extern "C" fn cudnnGetMaxDeviceVersion() -> usize {
     guarded("cudnnGetMaxDeviceVersion", 0, || real!(CUDNN, cudnnGetMaxDeviceVersion() -> usize).unwrap_or(0))
 }
 
 /// The name of a status.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
+extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"CUDNN_STATUS_UNKNOWN";
     guarded("cudnnGetErrorString", UNKNOWN.as_ptr(), || {
         real!(CUDNN, cudnnGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
@@ -110,7 +111,7 @@ pub(crate) extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
 
 /// The real library's message about this thread's last failure.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
+extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
     guarded("cudnnGetLastErrorString", (), || {
         if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none() && size > 0 {
             message.put(0);

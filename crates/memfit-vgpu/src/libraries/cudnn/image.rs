@@ -119,7 +119,7 @@ fn layout() -> &'static Layout {
             let places = told.iter().filter_map(|(name, value)| place(name, value)).collect();
             return Layout { places, told: Some(told) };
         }
-        card::note("cuDNN before 9.8: workspaces asked with a handle of the layout of 9.10");
+        card::note("cuDNN before 9.8: sizes by an assumed layout");
         let places = LAYOUT_OF_9_10.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
         Layout { places: places.collect(), told: None }
     })
@@ -202,7 +202,7 @@ pub(super) fn descriptor() -> Option<Ptr> {
         if [created, set, finalized] == [status::SUCCESS; 3] {
             return Some(descriptor);
         }
-        card::note("cuDNN does not know this card: heuristics without a device are not available");
+        card::note("cuDNN: no heuristics for this card");
         None
     });
     made.map(|address| address as Ptr)

@@ -69,10 +69,9 @@ entry_points! {
         if handle.is_null() {
             return status::INVALID_VALUE;
         }
-        if card::device().is_none() {
+        if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        card::use_libraries();
         handle.put(Handle::new(Context::default()));
         status::SUCCESS
     }

@@ -43,10 +43,9 @@ entry_points! {
         if handle.is_null() {
             return status::INVALID_VALUE;
         }
-        if card::device().is_none() {
+        if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        card::use_libraries();
         handle.put(Handle::new(Context::default()));
         status::SUCCESS
     }
@@ -134,7 +133,7 @@ const UNKNOWN: &CStr = c"unknown cuSPARSE status";
 
 /// The name of a status.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cusparseGetErrorName(code: i32) -> *const c_char {
+extern "C" fn cusparseGetErrorName(code: i32) -> *const c_char {
     guarded("cusparseGetErrorName", UNKNOWN.as_ptr(), || {
         real!(CUSPARSE, cusparseGetErrorName(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })
@@ -142,7 +141,7 @@ pub(crate) extern "C" fn cusparseGetErrorName(code: i32) -> *const c_char {
 
 /// What a status means.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cusparseGetErrorString(code: i32) -> *const c_char {
+extern "C" fn cusparseGetErrorString(code: i32) -> *const c_char {
     guarded("cusparseGetErrorString", UNKNOWN.as_ptr(), || {
         real!(CUSPARSE, cusparseGetErrorString(code => i32) -> *const c_char).unwrap_or(UNKNOWN.as_ptr())
     })

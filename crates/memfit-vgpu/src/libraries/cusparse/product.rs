@@ -95,7 +95,7 @@ entry_points! {
     ) {
         let bytes = |first: Shape, second| first.meetings(second).saturating_mul(BYTES_OF_MEETING).saturating_add(256);
         step(handle, a, b, size, buffer, bytes, |first, second| {
-            card::note("cuSPARSE: a sparse product's entries are estimated");
+            card::note("cuSPARSE: a product's entries are estimated");
             products(|products| products.insert(c as usize, first.product_entries(second)));
         })
     }
@@ -135,7 +135,7 @@ entry_points! {
         }
         if context.scalars_on_host() {
             let both = i64::from(a_entries) + i64::from(b_entries);
-            card::note("cuSPARSE: a sparse sum's entries are both matrices' together");
+            card::note("cuSPARSE: a sum's entries at their upper bound");
             total.put(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
         }
         status::SUCCESS
