@@ -2,6 +2,7 @@
 """Brings the prototype lists of the virtual device up to date with installed NVIDIA wheels.
 
     python extract.py SITE_PACKAGES [SITE_PACKAGES ...]
+    python extract.py --library nvml SITE_PACKAGES [SITE_PACKAGES ...]   # NVML's header has wheels of its own
 
 Every SITE_PACKAGES is a folder that holds `nvidia/` wheels (one CUDA release each; give all that are supported). Names
 come from the libraries' dynamic symbols and from the headers, parameters from the headers. A line that is already in a
@@ -23,14 +24,13 @@ from headers import Prototype, Reader
 
 HERE = Path(__file__).resolve().parent
 VERSIONED = r"_\d+_\d+$"
-LISTS = HERE.parent.parent / "crates" / "memfit-vgpu" / "api"
+CRATES = HERE.parent.parent / "crates"
 
 
 def main() -> int:
     """Runs the extraction; 1 if something needs a person's eye."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("site_packages", nargs="+", type=Path)
-    options.add_argument("--lists", type=Path, default=LISTS)
     options.add_argument("--library", action="append", help="only these libraries")
     options.add_argument("--refresh-refused", action="store_true", help="take parameters of refused calls from the headers again")
     arguments = options.parse_args()
@@ -44,13 +44,13 @@ def main() -> int:
     for name, library in libraries.items():
         if not arguments.library or name in arguments.library:
             attention += update(name, library, environments, arguments, compiler_include, taken)
-        taken |= set(apifile.read(arguments.lists / f"{name}.api"))
+        taken |= set(apifile.read(_list(name, library)))
     return 1 if attention else 0
 
 
 def update(name: str, library: dict, environments, arguments, compiler_include: str, taken: set[str]) -> int:
     """Updates one library's list; a name that an earlier library has (`taken`) stays there."""
-    path = arguments.lists / f"{name}.api"
+    path = _list(name, library)
     prototypes: dict[str, dict[str, Prototype]] = {}
     seen: dict[str, set[str]] = {}
     sonames = set(library.get("soname", []))
@@ -104,6 +104,10 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
     apifile.write(path, apifile.preamble(path) or _head(name, library, sonames), entries)
     print(f"{path.name}: {len(entries)} names, {fresh} new")
     return attention
+
+
+def _list(name: str, library: dict) -> Path:
+    return CRATES / library.get("crate", "memfit-vgpu") / "api" / f"{name}.api"
 
 
 def _releases(environments, names: set[str]) -> dict[str, int]:
@@ -180,9 +184,12 @@ def _soname(shared: Path) -> str:
 
 def _major(site: Path) -> str:
     runtime = _libraries(site, ["libcudart.so.*"])
-    if not runtime:
-        sys.exit(f"{site} holds no CUDA runtime")
-    return runtime[0].name.split(".so.")[1].split(".")[0]
+    if runtime:
+        return runtime[0].name.split(".so.")[1].split(".")[0]
+    for header in (site / "nvidia").glob("*/include/nvml.h"):
+        if match := re.search(r"#define NVML_API_VERSION\s+(\d+)", header.read_text()):
+            return match[1]
+    sys.exit(f"{site} holds neither a CUDA runtime nor NVML's header")
 
 
 if __name__ == "__main__":

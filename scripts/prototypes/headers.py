@@ -38,7 +38,7 @@ NAMED = {
 COMPLEX = {"float": "cf32", "double": "cf64"}
 
 # The passes give the plain, the historical and the per-thread-default-stream names of the same headers.
-PASSES = ([], ["-D__CUDA_API_VERSION_INTERNAL"], ["-D__CUDA_API_PER_THREAD_DEFAULT_STREAM", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"])
+PASSES = ([], ["-D__CUDA_API_VERSION_INTERNAL", "-DNVML_NO_UNVERSIONED_FUNC_DEFS"], ["-D__CUDA_API_PER_THREAD_DEFAULT_STREAM", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"])
 
 
 # The wheels leave out the `crt` headers of the compiler; of those only these macros are needed here.

@@ -9,7 +9,7 @@ pub fn uuid(index: usize) -> [u8; 16] {
 
 /// The same as `nvidia-smi -L` writes it.
 pub fn uuid_text(index: usize) -> String {
-    let hex: String = uuid(index).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid(index)));
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 

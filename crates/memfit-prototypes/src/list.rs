@@ -213,10 +213,9 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
 }
 
 fn entry(class: Class, text: &str) -> Result<Entry, String> {
-    let mut words = text.rsplit(' ');
     let mut since = None;
     let mut kept = text;
-    while let Some(word) = words.next() {
+    for word in text.rsplit(' ') {
         if let Some(release) = word.strip_prefix(">=") {
             since = Some(release.parse().map_err(|_| format!("`{word}` is no release"))?);
         } else if !word.starts_with('@') {

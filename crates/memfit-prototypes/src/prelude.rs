@@ -1,3 +1,4 @@
+#[allow(unused_imports)]
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::list::{Entry, Flow, Kind, Library, Parameter};
 use crate::emit::abi_type;
+use crate::list::{Entry, Flow, Kind, Library, Parameter};
 
 /// A function for each distinct shape, and the table of which call has which.
 pub(crate) fn shapes(libraries: &[Library]) -> String {

@@ -10,7 +10,8 @@ use memfit_prototypes::{Library, read_folder};
 const OWN_PREFIX: &str = "memfit_";
 
 fn lists() -> Vec<Library> {
-    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api")).unwrap_or_else(|problem| panic!("{problem}"))
+    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api"))
+        .unwrap_or_else(|problem| panic!("{problem}"))
 }
 
 fn library_path() -> PathBuf {

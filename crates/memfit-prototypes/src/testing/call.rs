@@ -6,13 +6,13 @@ use std::ffi::{c_char, c_void};
 /// The bytes of one argument, as wide as the widest structure that is passed by value.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
-pub struct Argument([u8; 256]);
+pub struct Argument([u8; 512]);
 
 impl Argument {
     /// An argument with these bits.
     pub fn new<T: Copy>(value: T) -> Self {
-        assert!(size_of::<T>() <= 256);
-        let mut bytes = [0; 256];
+        assert!(size_of::<T>() <= 512);
+        let mut bytes = [0; 512];
         // SAFETY: the value fits, and is copied by its bytes.
         unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(value) };
         Self(bytes)
@@ -20,7 +20,7 @@ impl Argument {
 
     /// The value, read as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain structures.
     pub fn value<T>(&self) -> T {
-        assert!(size_of::<T>() <= 256);
+        assert!(size_of::<T>() <= 512);
         // SAFETY: the bytes are there, and any of them are a valid `T`.
         unsafe { self.0.as_ptr().cast::<T>().read_unaligned() }
     }
@@ -39,16 +39,22 @@ pub enum Answer {
     Structure,
 }
 
+/// Numbers that an `i64` holds, and those whose bits it holds.
 macro_rules! answers {
-    ($($from:ty),*) => {$(
-        impl From<$from> for Answer {
-            fn from(value: $from) -> Self {
+    ($($exact:ty),*; $($bits:ty),*) => {
+        $(impl From<$exact> for Answer {
+            fn from(value: $exact) -> Self {
+                Self::Number(value.into())
+            }
+        })*
+        $(impl From<$bits> for Answer {
+            fn from(value: $bits) -> Self {
                 Self::Number(value as i64)
             }
-        }
-    )*};
+        })*
+    };
 }
-answers!(u8, u16, u32, i32, u64, i64, usize, *mut c_void, *const c_char);
+answers!(u8, u16, u32, i32, i64; u64, usize, *mut c_void, *const c_char);
 
 impl From<()> for Answer {
     fn from((): ()) -> Self {
@@ -95,10 +101,16 @@ pub type Caller = unsafe fn(*const c_void, &[Argument]) -> Answer;
 #[macro_export]
 macro_rules! callers {
     () => {{
-        #[allow(unused_variables, clippy::all, clippy::pedantic, improper_ctypes_definitions, reason = "generated")]
+        #[allow(
+            unused_variables,
+            clippy::all,
+            clippy::pedantic,
+            improper_ctypes_definitions,
+            reason = "generated"
+        )]
         mod generated {
             use std::collections::BTreeMap;
-use std::ffi::{c_char, c_void};
+            use std::ffi::{c_char, c_void};
             use $crate::testing::call::{Answer, Argument, Caller, Complex, Structure};
             include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
             pub(super) fn shapes() -> &'static [(&'static str, Caller)] {

@@ -37,7 +37,8 @@ impl Canary {
 
     /// What is wrong after both calls.
     pub fn judge(&self) -> Result<(), String> {
-        let unwritten = |index: usize| FILLS.iter().zip(&self.fills).all(|(fill, bytes)| bytes[index] == *fill);
+        let unwritten =
+            |index: usize| FILLS.iter().zip(&self.fills).all(|(fill, bytes)| bytes[index] == *fill);
         if let Some(index) = (0..self.required).find(|&index| unwritten(index)) {
             return Err(format!("byte {index} of {} was not written", self.size));
         }

@@ -1,5 +1,6 @@
 //! Running a test in a child process, so that a crash or a hang is a failure with a name.
 
+use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
@@ -22,7 +23,7 @@ pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String>
             libc::alarm(PATIENCE);
             File::from_raw_fd(ends[1])
         };
-        let outcome = catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|_| Err("panicked".to_owned()));
+        let outcome = catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|payload| Err(said(&*payload)));
         if let Err(what) = outcome {
             let _ = report.write_all(what.as_bytes());
         }
@@ -46,4 +47,11 @@ pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String>
         });
     }
     if text.is_empty() { Ok(()) } else { Err(text) }
+}
+
+/// What a panic said.
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text =
+        payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("panicked").to_owned()
 }

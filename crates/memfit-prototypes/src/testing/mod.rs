@@ -3,6 +3,7 @@
 pub mod call;
 pub mod canary;
 pub mod fork;
+pub mod promises;
 pub mod recipe;
 
 use std::collections::BTreeSet;

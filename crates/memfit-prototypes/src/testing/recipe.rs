@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 use super::Loaded;
-use crate::{Class, Entry, Flow, Kind, Library};
 use super::call::{Answer, Argument, Callers};
 use super::canary::{Canary, size_of_kind};
+use crate::{Class, Entry, Flow, Kind, Library};
 
 /// The file of recipes, read.
 pub struct Recipes {
@@ -90,7 +90,8 @@ impl Recipes {
         if let Some(recipe) = self.recipes.get(&entry.name) {
             return Ok(recipe.clone());
         }
-        let parameters = entry.parameters.as_ref().ok_or("its parameters are unknown: it needs a prototype")?;
+        let parameters =
+            entry.parameters.as_ref().ok_or("its parameters are unknown: it needs a prototype")?;
         let mut arguments = Vec::new();
         for parameter in parameters {
             arguments.push(match (parameter.flow, &parameter.kind) {
@@ -124,8 +125,21 @@ pub struct Kitchen<'a> {
 
 impl<'a> Kitchen<'a> {
     /// Ready to cook.
-    pub fn new(library: &'a Loaded, callers: &'a Callers, lists: &'a [Library], recipes: &'a Recipes) -> Self {
-        Self { library, callers, lists, recipes, names: BTreeMap::new(), larder: Vec::new(), texts: Vec::new() }
+    pub fn new(
+        library: &'a Loaded,
+        callers: &'a Callers,
+        lists: &'a [Library],
+        recipes: &'a Recipes,
+    ) -> Self {
+        Self {
+            library,
+            callers,
+            lists,
+            recipes,
+            names: BTreeMap::new(),
+            larder: Vec::new(),
+            texts: Vec::new(),
+        }
     }
 
     /// Carries out a recipe and judges its last call.
@@ -140,7 +154,7 @@ impl<'a> Kitchen<'a> {
                 self.carry_out(call, None)?;
             }
             let answer = self.carry_out(last, Some((round, &mut canaries)))?;
-            self.judge_answer(entry, answer, recipe.expected)?;
+            Self::judge_answer(entry, answer, recipe.expected)?;
         }
         for (index, canary) in canaries {
             canary.judge().map_err(|what| format!("parameter {index}: {what}"))?;
@@ -148,7 +162,7 @@ impl<'a> Kitchen<'a> {
         Ok(())
     }
 
-    fn judge_answer(&self, entry: &Entry, answer: Answer, expected: Option<i64>) -> Result<(), String> {
+    fn judge_answer(entry: &Entry, answer: Answer, expected: Option<i64>) -> Result<(), String> {
         match (&entry.result, answer, expected) {
             (Kind::Status, Answer::Number(code), _) => {
                 let (code, expected) = (i64::from(code as i32), expected.unwrap_or(0));
@@ -168,12 +182,21 @@ impl<'a> Kitchen<'a> {
     }
 
     /// Makes one call; `Some` for the call under test, whose out-parameters are canaries.
-    fn carry_out(&mut self, call: &Call, tested: Option<(usize, &mut Vec<(usize, Canary)>)>) -> Result<Answer, String> {
+    fn carry_out(
+        &mut self,
+        call: &Call,
+        tested: Option<(usize, &mut Vec<(usize, Canary)>)>,
+    ) -> Result<Answer, String> {
         let entry = self.entry(&call.name)?;
-        let parameters = entry.parameters.as_ref().ok_or(format!("the parameters of {} are unknown", call.name))?;
+        let parameters =
+            entry.parameters.as_ref().ok_or(format!("the parameters of {} are unknown", call.name))?;
         let wanted = parameters.iter().filter(|parameter| parameter.kind != Kind::Variadic).count();
         if call.arguments.len() != wanted {
-            return Err(format!("{} takes {wanted} arguments, the recipe has {}", call.name, call.arguments.len()));
+            return Err(format!(
+                "{} takes {wanted} arguments, the recipe has {}",
+                call.name,
+                call.arguments.len()
+            ));
         }
         let mut own = Vec::new();
         let is_tested = tested.is_some();
@@ -195,10 +218,10 @@ impl<'a> Kitchen<'a> {
         // SAFETY: the function has the prototype that its caller was made from, and the recipe gives arguments of it.
         let answer = unsafe { caller(self.library.symbol(&call.name), &arguments) };
         for (index, word) in call.arguments.iter().enumerate() {
-            if let Word::Out(Some(name)) = word {
-                if let Some((_, canary)) = canaries.iter().find(|(each, _)| *each == index) {
-                    self.names.insert(name.clone(), canary.bytes(round).to_vec());
-                }
+            if let Word::Out(Some(name)) = word
+                && let Some((_, canary)) = canaries.iter().find(|(each, _)| *each == index)
+            {
+                self.names.insert(name.clone(), canary.bytes(round).to_vec());
             }
         }
         if !is_tested && entry.result == Kind::Status && answer != Answer::Number(0) {
@@ -212,8 +235,10 @@ impl<'a> Kitchen<'a> {
             Word::Null => Argument::new(0_u64),
             Word::Number(number) => number_argument(*number, kind),
             Word::Text(text) => {
-                self.texts.push(CString::new(text.as_str()).map_err(|_| "a text with NUL")?);
-                Argument::new(self.texts.last().map(|text| text.as_ptr()))
+                let text = CString::new(text.as_str()).map_err(|_| "a text with NUL")?;
+                let argument = Argument::new(text.as_ptr());
+                self.texts.push(text);
+                argument
             }
             Word::List(words, width) => {
                 let mut bytes = Vec::new();
@@ -225,8 +250,8 @@ impl<'a> Kitchen<'a> {
             }
             Word::Named(_) => {
                 let value = self.value(word)?;
-                let mut bytes = [0_u8; 256];
-                let length = value.len().min(256);
+                let mut bytes = [0_u8; 512];
+                let length = value.len().min(512);
                 bytes[..length].copy_from_slice(&value[..length]);
                 if matches!(kind, Kind::Ptr | Kind::CStr) && length > 8 {
                     Argument::new(self.store(&value)) // A structure is handed over by its address.
@@ -285,7 +310,9 @@ impl<'a> Kitchen<'a> {
         self.lists
             .iter()
             .flat_map(|library| &library.entries)
-            .filter(|entry| matches!(entry.class, Class::Modelled | Class::Harmless) && entry.name.contains("reate"))
+            .filter(|entry| {
+                matches!(entry.class, Class::Modelled | Class::Harmless) && entry.name.contains("reate")
+            })
             .find(|entry| {
                 let parameters = entry.parameters.as_deref().unwrap_or_default();
                 parameters.len() == 1 && parameters[0].flow == Flow::Out && parameters[0].kind == wanted

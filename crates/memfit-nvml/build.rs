@@ -1,0 +1,9 @@
+//! Generates the entry points that the prototype list (`api/nvml.api`) calls harmless or refused.
+
+fn main() {
+    println!("cargo:rerun-if-changed=api");
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    memfit_prototypes::generate();
+}

@@ -1,0 +1,191 @@
+//! What is used on a card, and by whom: the ledger's figures in NVML's structures.
+
+use memfit_link::ledger::{ProcessView, ShareView};
+
+use crate::boundary::{Out, calls};
+use crate::cards::{self, Card, Handle};
+use crate::status::{Outcome, Status};
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryV2 {
+    version: u32,
+    /// Written, so that nothing of this process's memory gets out by it.
+    padding: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ProcessV1 {
+    pid: u32,
+    padding: u32,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`, which is also version 3.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ProcessV2 {
+    pid: u32,
+    padding: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Utilization {
+    gpu: u32,
+    memory: u32,
+}
+
+/// The instance ids of a card that is not divided.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// What a structure's `version` field holds: its size and its number.
+const fn structure_version<T>(number: u32) -> u32 {
+    size_of::<T>() as u32 | number << 24
+}
+
+/// Used is what `cudaMemGetInfo` calls used: with all that lies outside the allocator at its upper bound.
+fn memory(card: Card) -> Outcome<Memory> {
+    let (view, _) = cards::usage(card)?;
+    let used = (view.used + view.outside_high).min(card.capacity);
+    Ok(Memory { total: card.capacity, free: card.capacity - used, used })
+}
+
+/// The live processes that have something on the card, and how much.
+fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
+    let held = |share: &ShareView| {
+        share.used + share.outside.context + share.outside.libraries + share.outside.communication
+    };
+    let (_, processes) = cards::usage(card)?;
+    let on_card = |process: &ProcessView| process.shares.get(card.index).map(held).filter(|bytes| *bytes > 0);
+    let live = processes.iter().filter(|process| process.alive);
+    Ok(live.filter_map(|process| Some((process.pid, on_card(process)?))).collect())
+}
+
+/// Writes a list by NVML's rule: `count` says how much room there is, and is told how much is needed.
+fn list<T: Copy>(count: Out<u32>, room: Out<T>, items: &[T]) -> Outcome {
+    let space = count.get()? as usize;
+    count.put(items.len() as u32)?;
+    if space < items.len() {
+        return Err(Status::INSUFFICIENT_SIZE);
+    }
+    for (index, item) in items.iter().enumerate() {
+        room.put_at(index, *item)?;
+    }
+    Ok(())
+}
+
+fn compute_v1(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) -> Outcome {
+    let items: Vec<_> =
+        processes(handle.card()?)?.iter().map(|&(pid, used)| ProcessV1 { pid, padding: 0, used }).collect();
+    list(count, infos, &items)
+}
+
+fn compute_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) -> Outcome {
+    let whole = |&(pid, used): &(u32, u64)| ProcessV2 {
+        pid,
+        padding: 0,
+        used,
+        gpu_instance: NO_INSTANCE,
+        compute_instance: NO_INSTANCE,
+    };
+    let items: Vec<_> = processes(handle.card()?)?.iter().map(whole).collect();
+    list(count, infos, &items)
+}
+
+fn none<T: Copy>(handle: Handle, count: Out<u32>, infos: Out<T>) -> Outcome {
+    handle.card()?;
+    list(count, infos, &[])
+}
+
+calls! {
+    fn nvmlDeviceGetMemoryInfo(handle: Handle, info: Out<Memory>) {
+        info.put(memory(handle.card()?)?)
+    }
+
+    fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, info: Out<MemoryV2>) {
+        let card = handle.card()?;
+        let version = info.get()?.version;
+        if version != structure_version::<MemoryV2>(2) {
+            return Err(Status::VERSION_MISMATCH);
+        }
+        let Memory { total, free, used } = memory(card)?;
+        info.put(MemoryV2 { version, padding: 0, total, reserved: 0, free, used })
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
+        compute_v1(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        compute_v2(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        compute_v2(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
+        none(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        none(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        none(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
+        none(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        none(handle, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
+        none(handle, count, infos)
+    }
+
+    /// Kernels take no time here, so the card is never busy.
+    fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: Out<Utilization>) {
+        handle.card()?;
+        rates.put(Utilization { gpu: 0, memory: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_large_as_in_the_header() {
+        assert_eq!(size_of::<Memory>(), 24);
+        assert_eq!(size_of::<MemoryV2>(), 40);
+        assert_eq!(size_of::<ProcessV1>(), 16);
+        assert_eq!(size_of::<ProcessV2>(), 24);
+        assert_eq!(structure_version::<MemoryV2>(2), 0x0200_0028);
+    }
+}

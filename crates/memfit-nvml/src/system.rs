@@ -1,0 +1,64 @@
+//! Starting, stopping, and what is true of the machine rather than of a card.
+
+use std::ffi::c_char;
+use std::fs;
+
+use crate::boundary::{Out, calls};
+use crate::cards;
+use crate::status::{self, Status};
+
+/// The newest CUDA release whose lists this build has: the driver is as new.
+const CUDA_VERSION: i32 = 13_020;
+
+/// The branch of the driver that came with that release; no driver of this number was ever published.
+const DRIVER_VERSION: &str = "595.00";
+
+/// `nvmlErrorString`: never null.
+#[allow(non_snake_case, reason = "exported names are NVML's")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
+    status::text(code).as_ptr()
+}
+
+calls! {
+    fn nvmlInit() {
+        cards::initialize()
+    }
+
+    fn nvmlInit_v2() {
+        cards::initialize()
+    }
+
+    fn nvmlInitWithFlags(_flags: u32) {
+        cards::initialize()
+    }
+
+    fn nvmlShutdown() {
+        cards::shut_down()
+    }
+
+    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+        version.put(CUDA_VERSION)
+    }
+
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        version.put(CUDA_VERSION)
+    }
+
+    fn nvmlSystemGetDriverVersion(text: Out<u8>, length: u32) {
+        cards::check()?;
+        text.put_text(DRIVER_VERSION, length)
+    }
+
+    fn nvmlSystemGetNVMLVersion(text: Out<u8>, length: u32) {
+        cards::check()?;
+        text.put_text(&format!("{}.{DRIVER_VERSION}", CUDA_VERSION / 1000), length)
+    }
+
+    fn nvmlSystemGetProcessName(pid: u32, text: Out<u8>, length: u32) {
+        cards::check()?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NOT_FOUND)?;
+        let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        text.put_text(&String::from_utf8_lossy(name), length)
+    }
+}

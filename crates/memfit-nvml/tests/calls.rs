@@ -1,0 +1,102 @@
+//! Every listed call does what its class says, and the exports are the list.
+//!
+//! The calls are one test, since it forks: a second test's thread would be in the children's way.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memfit_devices::Catalogue;
+use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use memfit_prototypes::testing::fork::in_child;
+use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
+use memfit_prototypes::testing::{Loaded, dynamic_symbols, library_path, promises, soname};
+use memfit_prototypes::{Class, Library, read_folder};
+
+fn lists() -> Vec<Library> {
+    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api"))
+        .unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+fn library() -> PathBuf {
+    library_path("libmemfit_nvml.so")
+}
+
+#[test]
+fn exports_are_the_list() {
+    let mut exported = dynamic_symbols(&library(), true);
+    exported.retain(|name| !name.starts_with("memfit_"));
+    let listed: BTreeSet<String> =
+        lists().iter().flat_map(|list| &list.entries).map(|entry| entry.name.clone()).collect();
+    assert_eq!(exported, listed);
+    assert!(listed.len() > 400, "only {} names", listed.len());
+}
+
+#[test]
+fn the_loader_finds_it_as_nvml() {
+    assert_eq!(soname(&library()).as_deref(), Some("libnvidia-ml.so.1"));
+}
+
+#[test]
+fn every_call_keeps_its_promise() {
+    let lists = lists();
+    let loaded = Loaded::new(&library());
+    let callers = memfit_prototypes::callers!();
+    let recipes = Recipes::read(include_str!("recipes.txt"));
+    let folder = run_directory();
+    // SAFETY: the other tests of this file read no environment.
+    unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &folder) };
+    let mut failures = Vec::new();
+    let mut check = |name: &str, outcome: Result<(), String>| {
+        if let Err(what) = outcome {
+            failures.push(format!("{name}: {what}"));
+        }
+    };
+    for list in &lists {
+        check(&list.name, in_child(|| promises::refused(&loaded, &callers, list, "memfit_nvml_refused")));
+        for entry in &list.entries {
+            match entry.class {
+                Class::Modelled => check(
+                    &entry.name,
+                    in_child(|| Kitchen::new(&loaded, &callers, &lists, &recipes).cook(entry)),
+                ),
+                Class::Harmless => {
+                    check(&entry.name, in_child(|| promises::harmless(&loaded, &callers, entry)))
+                }
+                Class::Refused | Class::Alias => {}
+            }
+        }
+    }
+    let _ = fs::remove_dir_all(&folder);
+    assert!(
+        failures.is_empty(),
+        "{} calls do not keep their promise:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+/// A run with two cards.
+fn run_directory() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("memfit-nvml-calls-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let catalogue = Catalogue::builtin().unwrap();
+    let device = serde_json::to_value(catalogue.find("rtx-4090").unwrap()).unwrap();
+    let small = SizedInterval { low: 1 << 20, typical: 2 << 20, high: 3 << 20 };
+    let card = CardSetup { device, capacity: 8 << 30, context: small, libraries: small, communicator: small };
+    let setup = Setup {
+        protocol: PROTOCOL,
+        cards: vec![card; 2],
+        steps: 0,
+        forward_steps: 0,
+        cover_full: false,
+        stacks: false,
+        values: ValuePolicy::UpperBound,
+    };
+    let run_dir = RunDir::new(&folder);
+    setup.write(&run_dir).unwrap();
+    Ledger::create(&run_dir, &setup).unwrap();
+    folder
+}

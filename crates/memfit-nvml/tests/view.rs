@@ -1,0 +1,258 @@
+//! What NVML shows is what the ledger says. One test for each state of a process, each in a child: the library reads its run once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memfit_devices::Catalogue;
+use memfit_link::{
+    CardSetup, Ledger, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind, ValuePolicy,
+};
+use memfit_prototypes::testing::fork::in_child;
+use memfit_prototypes::testing::{Loaded, library_path};
+
+const CAPACITY: u64 = 8 << 30;
+const CONTEXT: SizedInterval = SizedInterval { low: 100 << 20, typical: 200 << 20, high: 300 << 20 };
+
+/// The library's functions, by the types that its callers give them.
+struct Nvml(Loaded);
+
+impl Nvml {
+    fn load() -> Self {
+        Self(Loaded::new(&library_path("libmemfit_nvml.so")))
+    }
+
+    fn none(&self, name: &str) -> i32 {
+        // SAFETY: the functions called by this have no parameters.
+        unsafe { std::mem::transmute::<*const c_void, extern "C" fn() -> i32>(self.0.symbol(name))() }
+    }
+
+    fn one<A>(&self, name: &str, a: A) -> i32 {
+        // SAFETY: the functions called by this have one parameter, of the type that the test gives.
+        unsafe { std::mem::transmute::<*const c_void, extern "C" fn(A) -> i32>(self.0.symbol(name))(a) }
+    }
+
+    fn two<A, B>(&self, name: &str, a: A, b: B) -> i32 {
+        // SAFETY: as above, with two.
+        unsafe { std::mem::transmute::<*const c_void, extern "C" fn(A, B) -> i32>(self.0.symbol(name))(a, b) }
+    }
+
+    fn three<A, B, C>(&self, name: &str, a: A, b: B, c: C) -> i32 {
+        // SAFETY: as above, with three.
+        unsafe {
+            std::mem::transmute::<*const c_void, extern "C" fn(A, B, C) -> i32>(self.0.symbol(name))(a, b, c)
+        }
+    }
+
+    fn device(&self, index: u32) -> *mut c_void {
+        let mut device = std::ptr::null_mut();
+        assert_eq!(self.two("nvmlDeviceGetHandleByIndex_v2", index, &raw mut device), 0);
+        device
+    }
+
+    fn memory(&self, device: *mut c_void) -> [u64; 3] {
+        let mut memory = [0_u64; 3];
+        assert_eq!(self.two("nvmlDeviceGetMemoryInfo", device, memory.as_mut_ptr()), 0);
+        memory
+    }
+}
+
+struct Run {
+    folder: PathBuf,
+    setup: Setup,
+}
+
+impl Run {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("memfit-nvml-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let catalogue = Catalogue::builtin().unwrap();
+        let card = |id: &str| CardSetup {
+            device: serde_json::to_value(catalogue.find(id).unwrap()).unwrap(),
+            capacity: CAPACITY,
+            context: CONTEXT,
+            libraries: CONTEXT,
+            communicator: CONTEXT,
+        };
+        let setup = Setup {
+            protocol: PROTOCOL,
+            cards: vec![card("rtx-4090"), card("t4")],
+            steps: 0,
+            forward_steps: 0,
+            cover_full: false,
+            stacks: false,
+            values: ValuePolicy::UpperBound,
+        };
+        setup.write(&RunDir::new(&folder)).unwrap();
+        Ledger::create(&RunDir::new(&folder), &setup).unwrap();
+        Self { folder, setup }
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::open(&RunDir::new(&self.folder), &self.setup, None).unwrap()
+    }
+
+    /// Runs a test in a child process that is part of the run.
+    fn enter(&self, test: impl FnOnce(&Nvml)) {
+        let outcome = in_child(|| {
+            // SAFETY: the child has one thread.
+            unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &self.folder) };
+            test(&Nvml::load());
+            Ok(())
+        });
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.folder));
+    }
+}
+
+#[test]
+fn outside_a_run_there_is_no_driver() {
+    let outcome = in_child(|| {
+        // SAFETY: the child has one thread.
+        unsafe { std::env::remove_var(memfit_link::env::RUN_DIR) };
+        let nvml = Nvml::load();
+        assert_eq!(nvml.none("nvmlInit_v2"), 9, "driver not loaded");
+        let mut count = 7_u32;
+        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 1, "uninitialized");
+        assert_eq!(count, 7, "nothing is written on failure");
+        Ok(())
+    });
+    assert_eq!(outcome, Ok(()));
+}
+
+#[test]
+fn users_are_counted() {
+    Run::new("users").enter(|nvml| {
+        assert_eq!(nvml.none("nvmlShutdown"), 1);
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.none("nvmlShutdown"), 0);
+        let mut count = 0_u32;
+        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 0);
+        assert_eq!(count, 2);
+        assert_eq!(nvml.none("nvmlShutdown"), 0);
+        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 1);
+    });
+}
+
+#[test]
+fn memory_is_the_ledgers() {
+    let run = Run::new("memory");
+    run.enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.memory(nvml.device(0)), [CAPACITY, CAPACITY, 0], "nothing is used yet");
+        let ledger = run.ledger();
+        ledger.book(0, Outside::Context, CONTEXT).unwrap();
+        ledger.allocate(0, 1 << 30).unwrap();
+        // Used is judged with what lies outside the allocator at its upper bound, as an allocation is.
+        let used = (1 << 30) + CONTEXT.high;
+        assert_eq!(nvml.memory(nvml.device(0)), [CAPACITY, CAPACITY - used, used]);
+        assert_eq!(nvml.memory(nvml.device(1)), [CAPACITY, CAPACITY, 0], "the other card");
+        let mut v2 = [0_u64; 5];
+        v2[0] = 0x0200_0028;
+        assert_eq!(nvml.two("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 0);
+        assert_eq!(v2, [0x0200_0028, CAPACITY, 0, CAPACITY - used, used]);
+        v2[0] = 1;
+        assert_eq!(nvml.two("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 25, "version");
+    });
+}
+
+#[test]
+fn processes_are_the_ledgers() {
+    let run = Run::new("processes");
+    run.enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        let name = "nvmlDeviceGetComputeRunningProcesses_v3";
+        let mut count = 0_u32;
+        assert_eq!(nvml.three(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()), 0);
+        assert_eq!(count, 0);
+        let ledger = run.ledger();
+        ledger.book(0, Outside::Context, CONTEXT).unwrap();
+        ledger.allocate(0, 64 << 20).unwrap();
+        assert_eq!(
+            nvml.three(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()),
+            7,
+            "no room"
+        );
+        assert_eq!(count, 1, "says how much is needed");
+        let mut infos = [0_u64; 3];
+        assert_eq!(nvml.three(name, nvml.device(0), &raw mut count, infos.as_mut_ptr()), 0);
+        assert_eq!(infos, [u64::from(std::process::id()), CONTEXT.typical + (64 << 20), u64::MAX]);
+        assert_eq!(nvml.three(name, nvml.device(1), &raw mut count, infos.as_mut_ptr()), 0);
+        assert_eq!(count, 0, "the other card");
+    });
+}
+
+#[test]
+fn cards_are_found_by_every_name() {
+    Run::new("names").enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        let device = nvml.device(1);
+        let mut text = [0_u8; 96];
+        let read = |text: &[u8]| CStr::from_bytes_until_nul(text).unwrap().to_str().unwrap().to_owned();
+        assert_eq!(nvml.three("nvmlDeviceGetName", device, text.as_mut_ptr(), 96_u32), 0);
+        assert_eq!(read(&text), "Tesla T4");
+        assert_eq!(nvml.three("nvmlDeviceGetName", device, text.as_mut_ptr(), 8_u32), 7, "no room");
+        assert_eq!(nvml.three("nvmlDeviceGetUUID", device, text.as_mut_ptr(), 96_u32), 0);
+        assert_eq!(read(&text), memfit_link::identity::uuid_text(1));
+        let found = |name: &str, text: &str| {
+            let text = CString::new(text).unwrap();
+            let mut found = std::ptr::null_mut::<c_void>();
+            match nvml.two(name, text.as_ptr(), &raw mut found) {
+                0 => Ok(found),
+                status => Err(status),
+            }
+        };
+        assert_eq!(found("nvmlDeviceGetHandleByUUID", &read(&text)), Ok(device));
+        assert_eq!(found("nvmlDeviceGetHandleByUUID", "GPU-0"), Err(6));
+        assert_eq!(found("nvmlDeviceGetHandleByPciBusId_v2", "00000000:02:00.0"), Ok(device));
+        assert_eq!(found("nvmlDeviceGetHandleByPciBusId_v2", "00000000:03:00.0"), Err(6));
+        assert_eq!(found("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), Err(2));
+        let mut index = 9_u32;
+        assert_eq!(nvml.two("nvmlDeviceGetIndex", device, &raw mut index), 0);
+        assert_eq!(index, 1);
+        for stray in [0_usize, 1, usize::MAX] {
+            assert_eq!(nvml.two("nvmlDeviceGetIndex", stray, &raw mut index), 2, "{stray:#x} is no card");
+        }
+        assert_eq!(nvml.two("nvmlDeviceGetHandleByIndex_v2", 2_u32, &raw mut index), 2);
+        assert_eq!(
+            nvml.two("nvmlDeviceGetIndex", device, std::ptr::null_mut::<u32>()),
+            2,
+            "nowhere to write"
+        );
+    });
+}
+
+#[test]
+fn errors_have_texts() {
+    let nvml = Nvml::load();
+    // SAFETY: that is this function's prototype.
+    let text: extern "C" fn(i32) -> *const c_char =
+        unsafe { std::mem::transmute(nvml.0.symbol("nvmlErrorString")) };
+    for (code, expected) in [(0, c"Success"), (3, c"Not Supported"), (12345, c"Unknown Error")] {
+        // SAFETY: the answer is a string that ends with NUL.
+        assert_eq!(unsafe { CStr::from_ptr(text(code)) }, expected);
+    }
+}
+
+#[test]
+fn what_is_refused_is_counted_in_the_ledger() {
+    let run = Run::new("refused");
+    run.enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        let mut celsius = 0_u32;
+        for _ in 0..2 {
+            assert_eq!(nvml.three("nvmlDeviceGetTemperature", nvml.device(0), 0, &raw mut celsius), 3);
+        }
+        let tally = run.ledger().view().tally;
+        let counted = tally.iter().find(|each| each.name == "nvmlDeviceGetTemperature");
+        assert_eq!(counted.map(|each| (each.kind, each.count)), Some((TallyKind::Unmodelled, 2)));
+    });
+}
