@@ -35,18 +35,33 @@ fn panicked(name: &str) -> Status {
     Status::UNKNOWN
 }
 
-/// Declares exported calls of one API: `calls! { runtime; fn cudaX(...) { ... Ok(()) } }`.
+/// Declares exported calls of one API: `calls! { runtime; fn cudaX(...) { ... Ok(()) } }`. A call of the runtime that the
+/// driver has too, with the same parameters and the same meaning, is declared once: `fn cudaX | cuX(...)`.
 macro_rules! calls {
-    ($api:ident; $(
-        $(#[$meta:meta])*
-        fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block
-    )*) => { $(
+    ($api:ident;) => {};
+    ($api:ident; $(#[$meta:meta])* fn $name:ident | $twin:ident
+        ($($argument:ident: $kind:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        $crate::guard::call! { $(#[$meta])* $api $name ($($argument: $kind),*) $body }
+        $crate::guard::call! { driver $twin ($($argument: $kind),*) $body }
+        $crate::guard::calls! { $api; $($rest)* }
+    };
+    ($api:ident; $(#[$meta:meta])* fn $name:ident
+        ($($argument:ident: $kind:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        $crate::guard::call! { $(#[$meta])* $api $name ($($argument: $kind),*) $body }
+        $crate::guard::calls! { $api; $($rest)* }
+    };
+}
+pub(crate) use calls;
+
+/// Declares one exported call.
+macro_rules! call {
+    ($(#[$meta:meta])* $api:ident $name:ident ($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         #[allow(non_snake_case, reason = "exported names are CUDA's")]
         #[unsafe(no_mangle)]
         pub(crate) extern "C" fn $name($($argument: $kind),*) -> i32 {
             $crate::guard::$api(stringify!($name), move || -> $crate::status::Outcome { $body })
         }
-    )* };
+    };
 }
-pub(crate) use calls;
+pub(crate) use call;

@@ -16,7 +16,7 @@ use memfit_link::{CardSetup, Ledger, Outside, RunDir, Setup, SizedInterval, Tall
 
 use crate::{
     status::{Outcome, Status},
-    thread,
+    tally, thread,
 };
 
 /// The cards that this process sees, and the account of what they hold.
@@ -117,6 +117,10 @@ fn make() -> Result<Machine, Status> {
     }
     if cards.is_empty() {
         return Err(Status::NO_DEVICE);
+    }
+    // What was refused before there was a ledger to say it in.
+    for (name, count) in tally::counts() {
+        (0..count).for_each(|_| ledger.count(TallyKind::Unmodelled, &name));
     }
     Ok(Machine { setup, ledger, cards })
 }

@@ -5,6 +5,9 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use memfit_link::TallyKind;
+
+use crate::machine;
 use crate::stubs::REFUSALS;
 
 /// Counts of the calls that the lists refuse, in the order of `REFUSALS`. Plain atomics: a refused call may come from any
@@ -17,12 +20,14 @@ static PARTIAL: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 /// Counts a call from the lists, and gives what it answers.
 pub(crate) fn refuse(index: usize) -> u64 {
     COUNTS[index].fetch_add(1, Ordering::Relaxed);
+    machine::count(TallyKind::Unmodelled, REFUSALS[index].name);
     u64::from(REFUSALS[index].status)
 }
 
 /// Counts something that a modelled call does not model, by name: `cudaMemcpy3D(array)`.
 #[allow(dead_code, reason = "for the modelled calls")]
 pub(crate) fn refused(name: &str) {
+    machine::count(TallyKind::Unmodelled, name);
     let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
     match partial.get_mut(name) {
         Some(count) => *count += 1,

@@ -10,7 +10,7 @@ use crate::{
     memory::pool,
     runtime::{by_pci_bus_id, pci_bus_id},
     status::{Outcome, Status},
-    streams, thread,
+    streams,
 };
 
 fn put<T>(target: Out<T>, value: impl FnOnce() -> Outcome<T>) -> Outcome {
@@ -254,15 +254,5 @@ calls! { driver;
 
     fn cuCtxDisablePeerAccess(peer: u64) {
         context::disable_peer(context::card_of(current()?)?, context::card_of(peer)?)
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
-        match mode.get() {
-            Some(wanted @ 0..=2) => {
-                mode.put(thread::exchange_capture_mode(wanted));
-                Ok(())
-            }
-            _ => Err(Status::INVALID_VALUE),
-        }
     }
 }

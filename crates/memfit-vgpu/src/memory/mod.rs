@@ -7,7 +7,9 @@
 pub(crate) mod arena;
 pub(crate) mod device;
 pub(crate) mod host;
+pub(crate) mod ipc;
 pub(crate) mod pages;
+pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod small;
 pub(crate) mod space;

@@ -209,7 +209,7 @@ calls! { runtime;
         managed(address)
     }
 
-    fn cudaMemPrefetchAsync_v2(address: u64, _size: u64, _to: i64, _flags: u32, _stream: u64) {
+    fn cudaMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2(address: u64, _size: u64, _to: i64, _flags: u32, _stream: u64) {
         machine::current_context()?;
         managed(address)
     }
@@ -219,7 +219,7 @@ calls! { runtime;
         managed(address)
     }
 
-    fn cudaMemAdvise_v2(address: u64, _size: u64, _advice: i32, _to: i64) {
+    fn cudaMemAdvise_v2 | cuMemAdvise_v2(address: u64, _size: u64, _advice: i32, _to: i64) {
         machine::current_context()?;
         managed(address)
     }

@@ -200,7 +200,7 @@ calls! { runtime;
         crate::context::disable_peer(machine::current_context()?, machine::card(peer)?)
     }
 
-    fn cudaDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32) {
+    fn cudaDeviceGetP2PAttribute | cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32) {
         if value.is_null() || device == peer {
             return Err(Status::INVALID_VALUE);
         }

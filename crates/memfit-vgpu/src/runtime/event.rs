@@ -21,7 +21,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventCreateWithFlags(event: Out<u64>, flags: u32) {
+    fn cudaEventCreateWithFlags | cuEventCreate(event: Out<u64>, flags: u32) {
         if event.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -29,31 +29,31 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventDestroy(event: u64) {
+    fn cudaEventDestroy | cuEventDestroy_v2(event: u64) {
         streams::event(event)?;
         streams::destroy_event(event)
     }
 
-    fn cudaEventRecord(event: u64, stream: u64) {
+    fn cudaEventRecord | cuEventRecord(event: u64, stream: u64) {
         record(event, stream)
     }
 
-    fn cudaEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
+    fn cudaEventRecordWithFlags | cuEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
         if flags > 1 {
             return Err(Status::INVALID_VALUE);
         }
         record(event, stream)
     }
 
-    fn cudaEventQuery(event: u64) {
+    fn cudaEventQuery | cuEventQuery(event: u64) {
         if streams::event(event)?.is_done() { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
-    fn cudaEventSynchronize(event: u64) {
+    fn cudaEventSynchronize | cuEventSynchronize(event: u64) {
         streams::event(event).map(drop)
     }
 
-    fn cudaEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
+    fn cudaEventElapsedTime | cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -61,7 +61,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) {
+    fn cudaEventElapsedTime_v2 | cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) {
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }

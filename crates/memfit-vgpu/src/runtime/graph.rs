@@ -72,17 +72,17 @@ fn put_nodes(nodes: &[u64], array: Out<u64>, count: Out<u64>) -> Outcome {
 }
 
 calls! { runtime;
-    fn cudaStreamBeginCapture(stream: u64, mode: i32) {
+    fn cudaStreamBeginCapture | cuStreamBeginCapture_v2(stream: u64, mode: i32) {
         graphs::begin(stream, mode, None)
     }
 
-    fn cudaStreamBeginCaptureToGraph(
+    fn cudaStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph(
         stream: u64, graph: u64, _dependencies: In<u64>, _edges: In<u64>, _count: u64, mode: i32,
     ) {
         graphs::begin(stream, mode, Some(graph))
     }
 
-    fn cudaStreamEndCapture(stream: u64, graph: Out<u64>) {
+    fn cudaStreamEndCapture | cuStreamEndCapture(stream: u64, graph: Out<u64>) {
         if graph.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -91,7 +91,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaStreamIsCapturing(stream: u64, status: Out<i32>) {
+    fn cudaStreamIsCapturing | cuStreamIsCapturing(stream: u64, status: Out<i32>) {
         if status.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -110,34 +110,34 @@ calls! { runtime;
         capture_info(stream, if versions::major() >= 13 { &info } else { &short })
     }
 
-    fn cudaStreamGetCaptureInfo_v2(
+    fn cudaStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2(
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<u64>,
     ) {
         capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::at(0), count })
     }
 
-    fn cudaStreamGetCaptureInfo_v3(
+    fn cudaStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3(
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
         count: Out<u64>,
     ) {
         capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges, count })
     }
 
-    fn cudaStreamUpdateCaptureDependencies(stream: u64) {
+    fn cudaStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies(stream: u64) {
         match graphs::capture_of(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
     }
 
-    fn cudaStreamUpdateCaptureDependencies_v2(stream: u64) {
+    fn cudaStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2(stream: u64) {
         match graphs::capture_of(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
     }
 
-    fn cudaGraphCreate(graph: Out<u64>, flags: u32) {
+    fn cudaGraphCreate | cuGraphCreate(graph: Out<u64>, flags: u32) {
         if graph.is_null() || flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -146,11 +146,11 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphDestroy(graph: u64) {
+    fn cudaGraphDestroy | cuGraphDestroy(graph: u64) {
         graphs::destroy(graph)
     }
 
-    fn cudaGraphAddEmptyNode(node: Out<u64>, graph: u64, _dependencies: In<u64>, _count: u64) {
+    fn cudaGraphAddEmptyNode | cuGraphAddEmptyNode(node: Out<u64>, graph: u64, _dependencies: In<u64>, _count: u64) {
         if node.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -158,15 +158,15 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+    fn cudaGraphGetNodes | cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
         put_nodes(&graphs::nodes(graph)?, nodes, count)
     }
 
-    fn cudaGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+    fn cudaGraphGetRootNodes | cuGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
         put_nodes(&graphs::nodes(graph)?, nodes, count)
     }
 
-    fn cudaGraphNodeGetType(_node: u64, kind: Out<i32>) {
+    fn cudaGraphNodeGetType | cuGraphNodeGetType(_node: u64, kind: Out<i32>) {
         if kind.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -175,7 +175,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32) {
+    fn cudaGraphDebugDotPrint | cuGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32) {
         let count = graphs::nodes(graph)?.len();
         let path = path.text().ok_or(Status::INVALID_VALUE)?;
         let nodes: String = (0..count).map(|node| format!("  node{node};\n")).collect();
@@ -186,11 +186,11 @@ calls! { runtime;
         instantiate(executable, graph)
     }
 
-    fn cudaGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) {
+    fn cudaGraphInstantiateWithFlags | cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) {
         instantiate(executable, graph)
     }
 
-    fn cudaGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParameters>) {
+    fn cudaGraphInstantiateWithParams | cuGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParameters>) {
         let mut answer = parameters.get().ok_or(Status::INVALID_VALUE)?;
         instantiate(executable, graph)?;
         (answer.error_node, answer.result) = (0, 0);
@@ -198,21 +198,21 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphUpload(executable: u64, stream: u64) {
+    fn cudaGraphUpload | cuGraphUpload(executable: u64, stream: u64) {
         streams::resolve(stream)?;
         graphs::executable(executable)
     }
 
-    fn cudaGraphLaunch(executable: u64, stream: u64) {
+    fn cudaGraphLaunch | cuGraphLaunch(executable: u64, stream: u64) {
         streams::resolve(stream)?;
         graphs::executable(executable)
     }
 
-    fn cudaGraphExecDestroy(executable: u64) {
+    fn cudaGraphExecDestroy | cuGraphExecDestroy(executable: u64) {
         graphs::destroy_executable(executable)
     }
 
-    fn cudaUserObjectCreate(
+    fn cudaUserObjectCreate | cuUserObjectCreate(
         object: Out<u64>, address: Ptr, destroy: Option<extern "C" fn(Ptr)>, references: u32, flags: u32,
     ) {
         let destroy = destroy.ok_or(Status::INVALID_VALUE)?;
@@ -223,19 +223,19 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaUserObjectRetain(object: u64, count: u32) {
+    fn cudaUserObjectRetain | cuUserObjectRetain(object: u64, count: u32) {
         graphs::retain(object, count)
     }
 
-    fn cudaUserObjectRelease(object: u64, count: u32) {
+    fn cudaUserObjectRelease | cuUserObjectRelease(object: u64, count: u32) {
         graphs::release(object, count)
     }
 
-    fn cudaGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
+    fn cudaGraphRetainUserObject | cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         graphs::graph_retain(graph, object, count, flags & 1 != 0)
     }
 
-    fn cudaGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
+    fn cudaGraphReleaseUserObject | cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
         graphs::graph_release(graph, object, count)
     }
 }

@@ -45,7 +45,7 @@ fn product(factors: &[u64]) -> Outcome<u64> {
 }
 
 calls! { runtime;
-    fn cudaMalloc(address: Out<u64>, size: u64) {
+    fn cudaMalloc | cuMemAlloc_v2(address: Out<u64>, size: u64) {
         put(address, size, |card| device::allocate(card, size, Kind::Device))
     }
 
@@ -66,7 +66,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaMallocManaged(address: Out<u64>, size: u64, flags: u32) {
+    fn cudaMallocManaged | cuMemAllocManaged(address: Out<u64>, size: u64, flags: u32) {
         if size == 0 || !matches!(flags, 1 | 2) {
             return Err(Status::INVALID_VALUE);
         }
@@ -86,35 +86,35 @@ calls! { runtime;
         }
     }
 
-    fn cudaMallocHost(address: Out<u64>, size: u64) {
+    fn cudaMallocHost | cuMemAllocHost_v2(address: Out<u64>, size: u64) {
         put(address, size, |card| host::allocate(card, size, 0))
     }
 
-    fn cudaHostAlloc(address: Out<u64>, size: u64, flags: u32) {
+    fn cudaHostAlloc | cuMemHostAlloc(address: Out<u64>, size: u64, flags: u32) {
         if flags & !7 != 0 {
             return Err(Status::INVALID_VALUE);
         }
         put(address, size, |card| host::allocate(card, size, flags))
     }
 
-    fn cudaFreeHost(address: u64) {
+    fn cudaFreeHost | cuMemFreeHost(address: u64) {
         machine::current_context()?;
         if address == 0 { Ok(()) } else { host::free(address) }
     }
 
-    fn cudaHostRegister(address: u64, size: u64, flags: u32) {
+    fn cudaHostRegister | cuMemHostRegister_v2(address: u64, size: u64, flags: u32) {
         if flags & !15 != 0 {
             return Err(Status::INVALID_VALUE);
         }
         host::register(machine::current()?, address, size, flags)
     }
 
-    fn cudaHostUnregister(address: u64) {
+    fn cudaHostUnregister | cuMemHostUnregister(address: u64) {
         machine::current_context()?;
         host::unregister(address)
     }
 
-    fn cudaHostGetDevicePointer(device: Out<u64>, address: u64, flags: u32) {
+    fn cudaHostGetDevicePointer | cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, flags: u32) {
         if device.is_null() || flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -128,7 +128,7 @@ calls! { runtime;
         }
     }
 
-    fn cudaHostGetFlags(flags: Out<u32>, address: u64) {
+    fn cudaHostGetFlags | cuMemHostGetFlags(flags: Out<u32>, address: u64) {
         if flags.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -142,7 +142,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaMemGetInfo(free: Out<u64>, total: Out<u64>) {
+    fn cudaMemGetInfo | cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
         if free.is_null() || total.is_null() {
             return Err(Status::INVALID_VALUE);
         }

@@ -8,6 +8,7 @@ mod entry_point;
 mod error;
 mod event;
 mod graph;
+mod ipc;
 mod memory;
 pub(crate) mod pool;
 mod stream;

@@ -114,59 +114,59 @@ fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
 }
 
 calls! { runtime;
-    fn cudaMallocAsync(address: Out<u64>, size: u64, stream: u64) {
+    fn cudaMallocAsync | cuMemAllocAsync(address: Out<u64>, size: u64, stream: u64) {
         allocate(address, size, None, stream)
     }
 
-    fn cudaMallocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64) {
+    fn cudaMallocFromPoolAsync | cuMemAllocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64) {
         allocate(address, size, Some(pool), stream)
     }
 
-    fn cudaFreeAsync(address: u64, stream: u64) {
+    fn cudaFreeAsync | cuMemFreeAsync(address: u64, stream: u64) {
         free(address, stream)
     }
 
-    fn cudaDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
+    fn cudaDeviceGetDefaultMemPool | cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
         put_pool(pool, || Ok(pool::default_of(machine::card(device)?)))
     }
 
-    fn cudaDeviceGetMemPool(pool: Out<u64>, device: i32) {
+    fn cudaDeviceGetMemPool | cuDeviceGetMemPool(pool: Out<u64>, device: i32) {
         put_pool(pool, || Ok(pool::current_of(machine::card(device)?)))
     }
 
-    fn cudaDeviceSetMemPool(device: i32, pool: u64) {
+    fn cudaDeviceSetMemPool | cuDeviceSetMemPool(device: i32, pool: u64) {
         pool::set_current(machine::card(device)?, pool)
     }
 
-    fn cudaMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
+    fn cudaMemPoolCreate | cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
         create(pool, properties)
     }
 
-    fn cudaMemPoolDestroy(pool: u64) {
+    fn cudaMemPoolDestroy | cuMemPoolDestroy(pool: u64) {
         pool::destroy(pool)
     }
 
-    fn cudaMemPoolTrimTo(pool: u64, keep: u64) {
+    fn cudaMemPoolTrimTo | cuMemPoolTrimTo(pool: u64, keep: u64) {
         pool::trim(pool, keep)
     }
 
-    fn cudaMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+    fn cudaMemPoolGetAttribute | cuMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
         get_attribute(pool, attribute, value)
     }
 
-    fn cudaMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+    fn cudaMemPoolSetAttribute | cuMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
         set_attribute(pool, attribute, value)
     }
 
-    fn cudaMemPoolSetAccess(pool: u64, list: In<Access>, count: u64) {
+    fn cudaMemPoolSetAccess | cuMemPoolSetAccess(pool: u64, list: In<Access>, count: u64) {
         set_access(pool, list, count)
     }
 
-    fn cudaMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
+    fn cudaMemPoolGetAccess | cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
         get_access(flags, pool, location)
     }
 
-    fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+    fn cudaDeviceGetGraphMemAttribute | cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
         machine::card(device)?;
         if value.is_null() || !(0..=3).contains(&attribute) {
             return Err(Status::INVALID_VALUE);
@@ -176,7 +176,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+    fn cudaDeviceSetGraphMemAttribute | cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
         machine::card(device)?;
         match (value.get(), attribute) {
             (Some(0), 1 | 3) => Ok(()),
@@ -184,7 +184,7 @@ calls! { runtime;
         }
     }
 
-    fn cudaDeviceGraphMemTrim(device: i32) {
+    fn cudaDeviceGraphMemTrim | cuDeviceGraphMemTrim(device: i32) {
         machine::card(device).map(drop)
     }
 }

@@ -35,28 +35,28 @@ calls! { runtime;
         create(stream, 0, 0)
     }
 
-    fn cudaStreamCreateWithFlags(stream: Out<u64>, flags: u32) {
+    fn cudaStreamCreateWithFlags | cuStreamCreate(stream: Out<u64>, flags: u32) {
         create(stream, flags, 0)
     }
 
-    fn cudaStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
+    fn cudaStreamCreateWithPriority | cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
         create(stream, flags, priority)
     }
 
-    fn cudaStreamDestroy(stream: u64) {
+    fn cudaStreamDestroy | cuStreamDestroy_v2(stream: u64) {
         machine::get()?;
         streams::destroy(stream)
     }
 
-    fn cudaStreamQuery(stream: u64) {
+    fn cudaStreamQuery | cuStreamQuery(stream: u64) {
         wait_for(stream)
     }
 
-    fn cudaStreamSynchronize(stream: u64) {
+    fn cudaStreamSynchronize | cuStreamSynchronize(stream: u64) {
         wait_for(stream)
     }
 
-    fn cudaStreamWaitEvent(stream: u64, event: u64, flags: u32) {
+    fn cudaStreamWaitEvent | cuStreamWaitEvent(stream: u64, event: u64, flags: u32) {
         if flags > 1 {
             return Err(Status::INVALID_VALUE);
         }
@@ -65,32 +65,32 @@ calls! { runtime;
         graphs::join(&stream, event)
     }
 
-    fn cudaStreamGetPriority(stream: u64, priority: Out<i32>) {
+    fn cudaStreamGetPriority | cuStreamGetPriority(stream: u64, priority: Out<i32>) {
         priority.put(streams::resolve(stream)?.priority());
         Ok(())
     }
 
-    fn cudaStreamGetFlags(stream: u64, flags: Out<u32>) {
+    fn cudaStreamGetFlags | cuStreamGetFlags(stream: u64, flags: Out<u32>) {
         flags.put(streams::resolve(stream)?.flags());
         Ok(())
     }
 
-    fn cudaStreamGetId(stream: u64, id: Out<u64>) {
+    fn cudaStreamGetId | cuStreamGetId(stream: u64, id: Out<u64>) {
         id.put(streams::resolve(stream)?.id());
         Ok(())
     }
 
-    fn cudaStreamGetDevice(stream: u64, device: Out<i32>) {
+    fn cudaStreamGetDevice | cuStreamGetDevice(stream: u64, device: Out<i32>) {
         device.put(streams::resolve(stream)?.card() as i32);
         Ok(())
     }
 
-    fn cudaStreamCopyAttributes(target: u64, source: u64) {
+    fn cudaStreamCopyAttributes | cuStreamCopyAttributes(target: u64, source: u64) {
         streams::resolve(target)?;
         streams::resolve(source).map(drop)
     }
 
-    fn cudaStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32) {
+    fn cudaStreamAddCallback | cuStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32) {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
@@ -100,7 +100,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr) {
+    fn cudaLaunchHostFunc | cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr) {
         let function = function.ok_or(Status::INVALID_VALUE)?;
         // What is captured runs with the graph, and not now.
         if streams::resolve(stream)?.capture() == 0 {
@@ -109,7 +109,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32) {
+    fn cudaLaunchHostFunc_v2 | cuLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32) {
         let function = function.ok_or(Status::INVALID_VALUE)?;
         if streams::resolve(stream)?.capture() == 0 {
             function(data);
@@ -117,7 +117,7 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaThreadExchangeStreamCaptureMode(mode: Out<i32>) {
+    fn cudaThreadExchangeStreamCaptureMode | cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
         match mode.get() {
             Some(wanted @ 0..=2) => {
                 mode.put(thread::exchange_capture_mode(wanted));
@@ -127,7 +127,7 @@ calls! { runtime;
         }
     }
 
-    fn cudaStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
+    fn cudaStreamAttachMemAsync | cuStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
         streams::resolve(stream).map(drop)
     }
 }

@@ -1,0 +1,159 @@
+//! A kernel's name taken apart: what it is called, its template arguments, the types of its parameters.
+
+/// A demangled function name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Signature {
+    text: String,
+    /// Where the last part of the qualified name is.
+    name: (usize, usize),
+    templates: Vec<(usize, usize)>,
+    params: Vec<(usize, usize)>,
+}
+
+/// Names of kernels run to some kilobytes; longer ones are not looked at.
+const LONGEST: usize = 1 << 16;
+
+impl Signature {
+    /// Takes a mangled name apart; nothing if it is no C++ name.
+    pub(super) fn of(mangled: &str) -> Option<Self> {
+        if mangled.len() > LONGEST {
+            return None;
+        }
+        let text = cpp_demangle::Symbol::new(mangled).ok()?.demangle().ok()?;
+        // The one form in a name that breaks the nesting of brackets into words.
+        Self::parse(text.replace("(anonymous namespace)::", ""))
+    }
+
+    fn parse(text: String) -> Option<Self> {
+        let opening = text.find(['<', '('])?;
+        let start = text[..opening].rfind([' ', ':']).map_or(0, |index| index + 1);
+        let name = (start, opening);
+        let mut at = opening;
+        let mut templates = Vec::new();
+        if text.as_bytes()[at] == b'<' {
+            let end = closing(&text, at)?;
+            templates = pieces(&text, at + 1, end);
+            at = end + 1;
+        }
+        let params = match text.as_bytes().get(at) {
+            Some(b'(') => pieces(&text, at + 1, closing(&text, at)?),
+            _ => Vec::new(),
+        };
+        Some(Self { text, name, templates, params })
+    }
+
+    /// The name without its namespaces.
+    pub(super) fn name(&self) -> &str {
+        &self.text[self.name.0..self.name.1]
+    }
+
+    /// One template argument.
+    pub(super) fn template(&self, index: usize) -> Option<&str> {
+        self.templates.get(index).map(|(start, end)| &self.text[*start..*end])
+    }
+
+    /// The type of one parameter.
+    pub(super) fn param(&self, index: usize) -> Option<&str> {
+        self.params.get(index).map(|(start, end)| &self.text[*start..*end])
+    }
+}
+
+/// A type taken apart: the last part of its qualified name, and its template arguments.
+pub(super) fn type_parts(text: &str) -> (&str, Vec<&str>) {
+    let opening = text.find('<').unwrap_or(text.len());
+    let start = text[..opening].rfind(':').map_or(0, |index| index + 1);
+    let arguments = match closing(text, opening) {
+        Some(end) => pieces(text, opening + 1, end).into_iter().map(|(start, end)| &text[start..end]).collect(),
+        None => Vec::new(),
+    };
+    (text[start..opening].trim(), arguments)
+}
+
+/// Where the bracket that opens at `at` closes.
+fn closing(text: &str, at: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (index, byte) in text.bytes().enumerate().skip(at) {
+        match byte {
+            b'<' | b'(' | b'{' | b'[' => depth += 1,
+            b'>' | b')' | b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(index);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What the commas outside all brackets separate.
+fn pieces(text: &str, start: usize, end: usize) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let (mut depth, mut from) = (0usize, start);
+    let mut add = |from: usize, to: usize| {
+        let piece = &text[from..to];
+        let trimmed = piece.trim_start();
+        let from = from + (piece.len() - trimmed.len());
+        if !trimmed.trim_end().is_empty() {
+            found.push((from, from + trimmed.trim_end().len()));
+        }
+    };
+    for (index, byte) in text.bytes().enumerate().take(end).skip(start) {
+        match byte {
+            b'<' | b'(' | b'{' | b'[' => depth += 1,
+            b'>' | b')' | b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                add(from, index);
+                from = index + 1;
+            }
+            _ => {}
+        }
+    }
+    add(from, end);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_taken_apart() {
+        let signature = Signature::of(
+            "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_",
+        )
+        .unwrap();
+        assert_eq!(signature.name(), "vectorized_elementwise_kernel");
+        assert_eq!(signature.template(0), Some("2"));
+        assert_eq!(signature.template(1), Some("at::native::FillFunctor<long>"));
+        assert_eq!(signature.param(0), Some("int"));
+        assert_eq!(signature.param(3), None);
+        assert_eq!(type_parts(signature.template(1).unwrap()), ("FillFunctor", vec!["long"]));
+    }
+
+    #[test]
+    fn a_plain_function_is_taken_apart() {
+        let signature = Signature::of("_Z3addPKfPfi").unwrap();
+        let params: Vec<_> = (0..4).map_while(|index| signature.param(index)).collect();
+        assert_eq!((signature.name(), params), ("add", vec!["float const*", "float*", "int"]));
+    }
+
+    #[test]
+    fn lambdas_and_anonymous_namespaces_do_not_confuse_it() {
+        let text = "void a::f<(anonymous namespace)::g(T&)::{lambda()#1}::operator()() const::{lambda(long, bool)#2}, 3>(int)";
+        let signature = Signature::parse(text.replace("(anonymous namespace)::", "")).unwrap();
+        assert_eq!(signature.name(), "f");
+        assert_eq!(signature.template(0), Some("g(T&)::{lambda()#1}::operator()() const::{lambda(long, bool)#2}"));
+        assert_eq!(signature.template(1), Some("3"));
+    }
+
+    #[test]
+    fn what_is_no_name_is_none() {
+        for text in ["", "triton_poi_fused_0", "_Z", "_ZN2at", &"_Z".repeat(1 << 16)] {
+            assert_eq!(Signature::of(text), None);
+        }
+        assert_eq!(type_parts("float"), ("float", vec![]));
+        assert_eq!(type_parts(">>("), (">>(", vec![]));
+    }
+}
