@@ -1,0 +1,69 @@
+"""Run a piece of Python on a virtual device, and get back what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runs import memfit
+
+# What every piece begins with: `answer(...)` says what the test asked for.
+PRELUDE = """
+import json, os, sys, warnings
+warnings.filterwarnings("ignore")
+
+def answer(**values):
+    with open(os.environ["MEMFIT_TEST_ANSWER"], "w") as file:
+        json.dump(values, file)
+
+import torch
+device = torch.device("cuda")
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a piece of Python ended, and what it said."""
+
+    status: int
+    output: str
+    said: dict[str, Any]
+    report: dict[str, Any]
+
+    @property
+    def unmodelled(self) -> dict[str, int]:
+        """The calls that the device refused, with their counts."""
+        return {each["call"]: each["count"] for each in self.report["fidelity"]["unmodelled"]}
+
+
+# Starts `command` with a virtual `gpu` in front; gives its status, its output and the run's report.
+Starter = Callable[[str, list[str], dict[str, str]], tuple[int, str, dict[str, Any]]]
+
+
+def through_memfit(gpu: str, command: list[str], env: dict[str, str]) -> tuple[int, str, dict[str, Any]]:
+    """The way of a user."""
+    done = subprocess.run(
+        [memfit(), "run", "--gpu", gpu, "--steps", "0", "--format", "json", "--", *command],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    report = json.loads(done.stdout) if done.stdout.lstrip().startswith("{") else {"fidelity": {"unmodelled": []}}
+    return done.returncode, done.stderr + done.stdout, report
+
+
+def on_device(code: str, folder: Path, gpu: str = "rtx-4090", start: Starter = through_memfit) -> Answer:
+    """Run `code` as a script on a virtual `gpu`. It says what it found with `answer(name=value)`."""
+    script, said = folder / "script.py", folder / "answer.json"
+    script.write_text(PRELUDE + textwrap.dedent(code), encoding="utf-8")
+    status, output, report = start(gpu, [sys.executable, str(script)], {"MEMFIT_TEST_ANSWER": str(said)})
+    return Answer(status, output, json.loads(said.read_text()) if said.is_file() else {}, report)
