@@ -102,6 +102,7 @@ pub struct Done {
     /// Bytes by which the allocated memory grew from one step's end to the next, in the steady part.
     pub growth_per_step: Option<i64>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
+    #[serde(deserialize_with = "by_index")]
     pub devices: BTreeMap<u32, DeviceStats>,
 }
 
@@ -118,4 +119,36 @@ pub struct DeviceStats {
     pub retries: u64,
     /// `num_ooms`.
     pub ooms: u64,
+}
+
+/// JSON's keys are texts, and within a tagged enum serde does not take them for numbers by itself.
+fn by_index<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<u32, DeviceStats>, D::Error> {
+    BTreeMap::<String, DeviceStats>::deserialize(deserializer)?
+        .into_iter()
+        .map(|(index, stats)| Ok((index.parse().map_err(serde::de::Error::custom)?, stats)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_end_says_the_other_understands() {
+        let stats = DeviceStats { peak_reserved: 7, ..DeviceStats::default() };
+        let done = Message::Done(Done {
+            reason: "steps".to_owned(),
+            steps: 3,
+            forward_only: false,
+            evaluation: true,
+            largest_batch: false,
+            epoch_end: true,
+            growth_per_step: Some(-1),
+            devices: [(0, stats), (11, stats)].into(),
+        });
+        let line = serde_json::to_string(&done).unwrap();
+        assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), done);
+    }
 }
