@@ -19,6 +19,7 @@ use crate::printer::Colour;
     max_term_width = 100,
     arg_required_else_help = true,
     disable_help_subcommand = true,
+    args_override_self = true,
     after_help = "Exit status: 0 all well; 1 the answer is bad news; 2 the question could not be answered."
 )]
 pub(crate) struct Args {
@@ -74,10 +75,13 @@ pub(crate) enum Format {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
   memfit run --gpu rtx-4090 -- python train.py --batch-size 64
   memfit run --gpu a100-80gb:2 --steps 5 -- torchrun --nproc-per-node 2 train.py
-  memfit run --gpu t4 --memory 12GiB --format json -- python -m package.train")]
+  memfit run --gpu t4 --memory 12GiB --format json -- python -m package.train"
+)]
 pub(crate) struct RunArgs {
     /// The GPU: a name from `memfit gpus`, with `:N` for N of them; or `local` for the real one.
     #[arg(long, short, value_name = "NAME[:N]")]
