@@ -63,7 +63,7 @@ fn every_call_keeps_its_promise() {
                     in_child(|| Kitchen::new(&loaded, &callers, &lists, &recipes).cook(entry)),
                 ),
                 Class::Harmless => {
-                    check(&entry.name, in_child(|| promises::harmless(&loaded, &callers, entry)))
+                    check(&entry.name, in_child(|| promises::harmless(&loaded, &callers, entry)));
                 }
                 Class::Refused | Class::Alias => {}
             }

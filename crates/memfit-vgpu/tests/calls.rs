@@ -12,8 +12,8 @@ use memfit_devices::Catalogue;
 use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
-use memfit_prototypes::testing::{Loaded, environments, library_path, promises};
-use memfit_prototypes::{Class, read_folder};
+use memfit_prototypes::testing::{Loaded, environments, library_path, nvidia_libraries, promises};
+use memfit_prototypes::{Class, Library, read_folder};
 
 const CARDS: usize = 2;
 const CAPACITY: u64 = 8 << 30;
@@ -42,8 +42,10 @@ fn every_call_keeps_its_promise() {
     let folder = run_directory();
     // SAFETY: no other thread of this process reads the environment now.
     unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &folder) };
-    let cudnn = load_cudnn();
-    let recipes = Recipes::read(include_str!("recipes.txt"));
+    let real = load_real_libraries(&lists);
+    let recipes = Recipes::read(
+        &fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recipes.txt")).unwrap(),
+    );
     for name in recipes.names() {
         let listed = lists.iter().flat_map(|list| &list.entries).find(|entry| entry.name == name);
         let class = listed.map(|entry| entry.class);
@@ -53,7 +55,7 @@ fn every_call_keeps_its_promise() {
         );
     }
     for list in &lists {
-        if list.name == "cudnn" && !cudnn {
+        if list.name == "cudnn" && !real {
             println!(
                 "cuDNN's modelled calls ask the real library: not called, MEMFIT_TEST_SITE_PACKAGES is not set"
             );
@@ -96,15 +98,20 @@ fn run_directory() -> std::path::PathBuf {
     folder
 }
 
-/// Loads the real cuDNN of the last environment beside the device, as PyTorch does; false if there is none.
-fn load_cudnn() -> bool {
+/// Loads the real libraries of the last environment beside the device, as PyTorch does; false if there is none.
+fn load_real_libraries(lists: &[Library]) -> bool {
     let Some(environment) = environments().pop() else {
         return false;
     };
-    let path: &Path = &environment.join("nvidia/cudnn/lib/libcudnn.so.9");
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: the path ends with NUL; loading cuDNN starts nothing.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "{} cannot be loaded", path.display());
+    let libraries = nvidia_libraries(&environment);
+    for soname in lists.iter().flat_map(|list| &list.sonames) {
+        let Some(path) = libraries.iter().find(|path| path.ends_with(soname)) else {
+            continue; // Of another CUDA release.
+        };
+        let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the path ends with NUL; loading one of these libraries starts nothing.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} cannot be loaded", path.display());
+    }
     true
 }

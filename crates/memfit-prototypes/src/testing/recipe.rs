@@ -8,9 +8,12 @@
 //! ```
 //!
 //! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out name` (the
-//! same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory, zero), `list(a, b)` (an
-//! array of 8-byte values on the host) and `ints(a, b)` (of 4-byte values). Any other word is made by the line
-//! `given word = call(out)` of that file.
+//! same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory, zero), `callback` (a function
+//! that does nothing), `list(a, b)` (an array of 8-byte values on the host) and `ints(a, b)` (of 4-byte values). Any other
+//! word is made by the line `given word = call(out)` of that file, or, if it is the type of a handle, by the call that
+//! makes one out of nothing.
+//!
+//! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are made.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -96,13 +99,14 @@ impl Recipes {
         for parameter in parameters {
             arguments.push(match (parameter.flow, &parameter.kind) {
                 (Flow::Out, _) => Word::Out(None),
-                (Flow::InOut, _) => return Err("an inout parameter: it needs a recipe".to_owned()),
+                (Flow::InOut, _) => Word::Named("host".to_owned()),
                 (_, Kind::Stream) => Word::Named("stream".to_owned()),
                 (_, Kind::Event) => Word::Named("event".to_owned()),
                 (_, Kind::Handle(name)) => Word::Named(name.clone()),
-                (_, Kind::Ptr | Kind::DevPtr | Kind::CStr | Kind::Fn | Kind::Text) => {
-                    return Err("a pointer that the prototype does not explain: it needs a recipe".to_owned());
-                }
+                (_, Kind::Ptr | Kind::Text) => Word::Named("host".to_owned()),
+                (_, Kind::DevPtr) => Word::Named("device".to_owned()),
+                (_, Kind::CStr) => Word::Text("name".to_owned()),
+                (_, Kind::Fn) => Word::Named("callback".to_owned()),
                 (_, Kind::Variadic) => continue,
                 _ => Word::Number(0.0),
             });
@@ -285,8 +289,11 @@ impl<'a> Kitchen<'a> {
 
     /// Makes what a word stands for.
     fn make(&mut self, word: &str) -> Result<Vec<u8>, String> {
-        if word == "host" {
-            return Ok((self.store(&[0; 4096]) as u64).to_le_bytes().to_vec());
+        extern "C" fn callback() {}
+        match word {
+            "host" => return Ok((self.store(&[0; 4096]) as u64).to_le_bytes().to_vec()),
+            "callback" => return Ok((callback as extern "C" fn() as u64).to_le_bytes().to_vec()),
+            _ => {}
         }
         let calls = match self.recipes.givens.get(word) {
             Some(calls) => calls.clone(),

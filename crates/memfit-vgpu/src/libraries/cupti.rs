@@ -3,13 +3,13 @@
 //! A profile of the CPU's side is whole; its device side is empty, which a note says.
 
 use std::cell::RefCell;
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::card;
 use super::entry::{Handle, Kind, Out, Ptr, entry_points};
-use super::real::{forward, real};
+use crate::versions;
 
 /// `CUptiResult`, as far as it is said here.
 mod status {
@@ -191,22 +191,45 @@ entry_points! {
     /// Ends the recording.
     fn cuptiFinalize() { status::SUCCESS }
 
+    /// The version of the interface: that of the CUDA runtime that is loaded. The real library is left alone, since it looks
+    /// for a driver of its own kind at its first call.
+    fn cuptiGetVersion(version: Out<u32>) { answer(version, interface_version(versions::runtime())) }
+
+    /// The version of the interface, as the release of CUDA that is loaded has it.
+    fn cuptiGetVersion(version: Out<u32>) { answer(version, version_of(crate::versions::runtime())) }
+
     /// A name for a result.
-    fn cuptiGetResultString(code: i32, text: Out<*const c_char>) {
-        if text.is_null() {
-            return status::INVALID_PARAMETER;
-        }
-        real!(CUPTI, cuptiGetResultString(code => i32, text => Out<*const c_char>) -> i32).unwrap_or_else(|| {
-            text.put(c"CUPTI_ERROR".as_ptr());
-            status::SUCCESS
-        })
+    fn cuptiGetResultString(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+
+    /// A sentence for a result.
+    fn cuptiGetErrorMessage(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+}
+
+/// `CUPTI_API_VERSION` of a CUDA release: counted up until 12, made of the release's numbers from 13 on.
+///
+/// The real library cannot be asked: without the driver that it knows, it calls itself until the stack is full.
+fn version_of(runtime: i32) -> u32 {
+    match runtime {
+        13_000.. => (runtime / 1000 * 10_000 + runtime % 1000 / 10 * 100) as u32,
+        12_090.. => 28,
+        12_080.. => 26,
+        12_060.. => 24,
+        12_050.. => 23,
+        12_040.. => 22,
+        12_030.. => 21,
+        12_020.. => 20,
+        _ => 18,
     }
 }
 
-forward! {
-    CUPTI, missing status::NOT_SUPPORTED, fail status::UNKNOWN;
-
-    fn cuptiGetVersion(version: Ptr);
-    fn cuptiGetErrorMessage(code: i32, text: Ptr);
-    fn cuptiGetCallbackName(domain: i32, id: u32, name: Ptr);
+/// The names of the results that are answered here, and one for all others.
+fn name(code: i32) -> &'static CStr {
+    match code {
+        status::SUCCESS => c"CUPTI_SUCCESS",
+        status::INVALID_PARAMETER => c"CUPTI_ERROR_INVALID_PARAMETER",
+        status::MAX_LIMIT_REACHED => c"CUPTI_ERROR_MAX_LIMIT_REACHED",
+        status::QUEUE_EMPTY => c"CUPTI_ERROR_QUEUE_EMPTY",
+        status::NOT_SUPPORTED => c"CUPTI_ERROR_NOT_SUPPORTED",
+        _ => c"CUPTI_ERROR_UNKNOWN",
+    }
 }
