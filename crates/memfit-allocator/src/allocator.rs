@@ -1,0 +1,529 @@
+//! The allocator: requests, the order of what is tried for them, splitting, and giving back.
+
+mod expand;
+mod private;
+mod reclaim;
+mod streams;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::block::{Block, BlockId, Blocks, ByAddress, PoolIndex, ReservationId};
+use crate::device::{Action, Device, Entry, Ticket};
+use crate::error::{AllocationError, FreeError, OutOfMemory};
+use crate::ids::{Address, PoolId, Stream};
+pub use crate::pool::PoolOptions;
+use crate::pool::{Pool, PrivatePool};
+use crate::release::Release;
+use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, round_size, segment_size};
+use crate::settings::Settings;
+use crate::stats::Stats;
+use expand::Reservation;
+pub use private::CaptureFilter;
+
+/// More than this is refused before the allocator is reached.
+const LARGEST_REQUEST: u64 = 1 << 60;
+
+const SMALL: PoolIndex = PoolIndex(0);
+const LARGE: PoolIndex = PoolIndex(1);
+
+/// PyTorch's caching allocator on one device.
+#[derive(Clone, Debug)]
+pub struct Allocator<D> {
+    pub(crate) device: D,
+    pub(crate) settings: Settings,
+    release: Release,
+    pub(crate) blocks: Blocks,
+    /// The two default pools, then those of private pools, two each.
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) private: BTreeMap<PoolId, PrivatePool>,
+    /// Pools for requests that would fail, in the order in which they were marked.
+    pools_on_oom: Vec<PoolId>,
+    captures: Vec<(PoolId, CaptureFilter)>,
+    /// Blocks handed out, by address.
+    pub(crate) allocated: ByAddress<BlockId>,
+    /// Blocks given back that wait for other streams.
+    pub(crate) pending: BTreeSet<BlockId>,
+    /// The streams, other than their own, that blocks were used on.
+    uses: BTreeMap<BlockId, BTreeSet<Stream>>,
+    /// Of those, the ones that were recorded while a capture was under way.
+    uses_in_captures: BTreeMap<BlockId, BTreeSet<Stream>>,
+    /// Blocks given back during a capture: their events wait until it ends.
+    deferred: Vec<BlockId>,
+    events: BTreeMap<Stream, VecDeque<(Ticket, BlockId)>>,
+    pub(crate) reservations: Vec<Option<Reservation>>,
+    /// Bytes held from the device.
+    pub(crate) held: u64,
+    /// What this process may hold, where a fraction is set.
+    allowed: Option<u64>,
+    pub(crate) stats: Stats,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    requested: u64,
+    rounded: u64,
+    segment: u64,
+    stream: Stream,
+    pool: PoolIndex,
+}
+
+impl<D: Device> Allocator<D> {
+    /// An allocator that holds nothing yet.
+    pub fn new(device: D, settings: Settings, release: Release) -> Self {
+        let mut allocator = Self {
+            device,
+            settings,
+            release,
+            blocks: Blocks::default(),
+            pools: vec![Pool::new(true, PoolId::DEFAULT), Pool::new(false, PoolId::DEFAULT)],
+            private: BTreeMap::new(),
+            pools_on_oom: Vec::new(),
+            captures: Vec::new(),
+            allocated: ByAddress::default(),
+            pending: BTreeSet::new(),
+            uses: BTreeMap::new(),
+            uses_in_captures: BTreeMap::new(),
+            deferred: Vec::new(),
+            events: BTreeMap::new(),
+            reservations: Vec::new(),
+            held: 0,
+            allowed: None,
+            stats: Stats::default(),
+        };
+        if let Some(fraction) = settings.memory_fraction {
+            allocator.set_memory_fraction(fraction);
+        }
+        allocator
+    }
+
+    /// The device.
+    pub const fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to be told something.
+    pub const fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The device, once the allocator is done.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
+    /// The settings.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Other settings, from the next request on. The memory fraction is set by [`Self::set_memory_fraction`].
+    pub const fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// The statistics.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// `torch.cuda.reset_peak_memory_stats()`.
+    pub fn reset_peaks(&mut self) {
+        self.stats.reset_peaks();
+    }
+
+    /// `torch.cuda.set_per_process_memory_fraction()`.
+    pub fn set_memory_fraction(&mut self, fraction: f64) {
+        self.settings.memory_fraction = Some(fraction);
+        self.allowed = Some((fraction * self.device.total() as f64) as u64);
+    }
+
+    /// Hands out a block of at least `requested` bytes, from the pool that the captures under way name.
+    pub fn malloc(&mut self, requested: u64, stream: Stream) -> Result<Address, AllocationError> {
+        let owner = self.capturing_pool(stream);
+        self.malloc_in(owner, requested, stream)
+    }
+
+    /// Hands out a block of at least `requested` bytes from one pool.
+    pub fn malloc_in(
+        &mut self,
+        owner: PoolId,
+        requested: u64,
+        stream: Stream,
+    ) -> Result<Address, AllocationError> {
+        if requested == 0 {
+            return Ok(Address::NULL);
+        }
+        if requested >= LARGEST_REQUEST {
+            return Err(AllocationError::TooLarge(requested));
+        }
+        if self.captures.is_empty() {
+            self.process_events();
+        }
+        let rounded = round_size(requested, &self.settings);
+        let pool = self.pool_for(owner, rounded).ok_or(AllocationError::NoSuchPool(owner))?;
+        let segment = segment_size(rounded, &self.settings);
+        let mut request = Request { requested, rounded, segment, stream, pool };
+        match self.find_room(&mut request) {
+            Some(block) => Ok(self.hand_out(block, &request)),
+            None => Err(AllocationError::OutOfMemory(self.fail(&request))),
+        }
+    }
+
+    /// Takes a block back.
+    pub fn free(&mut self, address: Address) -> Result<(), FreeError> {
+        let id = self.allocated.remove(&address.0).ok_or(FreeError(address))?;
+        let block = &mut self.blocks[id];
+        block.allocated = false;
+        let (size, requested, used_elsewhere) = (block.size, block.requested, block.used_elsewhere);
+        let small = self.pools[block.pool.0 as usize].small;
+        self.stats.allocation.take(small, 1);
+        self.stats.allocated_bytes.take(small, size);
+        self.trace(Action::FreeRequested, id, requested);
+        if size >= self.settings.max_split_size {
+            self.stats.oversize_allocations.take(1);
+        }
+        if !used_elsewhere {
+            self.complete_free(id);
+        } else if self.captures.is_empty() {
+            self.insert_events(id);
+        } else {
+            self.pending.insert(id);
+            self.deferred.push(id);
+        }
+        Ok(())
+    }
+
+    /// Whether a request would be met from cached blocks, without the device.
+    pub fn is_cached(&self, owner: PoolId, requested: u64, stream: Stream) -> bool {
+        let rounded = round_size(requested.max(1), &self.settings);
+        let Some(pool) = self.pool_for(owner, rounded) else { return false };
+        let segment = segment_size(rounded, &self.settings);
+        self.best_fit(&Request { requested, rounded, segment, stream, pool }).is_some()
+    }
+
+    /// Everything that is tried for a request, in order.
+    fn find_room(&mut self, request: &mut Request) -> Option<BlockId> {
+        if let Some(block) = self.take_cached(request) {
+            return Some(block);
+        }
+        if self.collects_garbage() {
+            self.collect_garbage();
+        }
+        if let Some(block) = self.grow(request, false) {
+            return Some(block);
+        }
+        if self.release.asks_pools_before_releasing()
+            && let Some(block) = self.take_from_pools_on_oom(request)
+        {
+            return Some(block);
+        }
+        if self.release_oversize(request)
+            && let Some(block) = self.grow(request, false)
+        {
+            return Some(block);
+        }
+        if self.captures.is_empty() {
+            self.release_cached();
+            if let Some(block) = self.grow(request, true) {
+                return Some(block);
+            }
+        }
+        if self.release.asks_pools_before_releasing() { None } else { self.take_from_pools_on_oom(request) }
+    }
+
+    /// Takes the best cached block out of its pool.
+    fn take_cached(&mut self, request: &Request) -> Option<BlockId> {
+        if self.collects_garbage() {
+            self.pools[request.pool.0 as usize].searches += 1;
+        }
+        let id = self.best_fit(request)?;
+        self.unlist(id);
+        Some(id)
+    }
+
+    /// The smallest cached block that is large enough, and the lowest of several: or none, although there is one, where
+    /// the limits on splitting forbid it.
+    fn best_fit(&self, request: &Request) -> Option<BlockId> {
+        let mut candidates =
+            self.pools[request.pool.0 as usize].free.at_least(request.stream, request.rounded);
+        let mut found = candidates.next()?;
+        if self.blocks[found].reservation.is_some() {
+            if self.is_expandable(request.pool) {
+                // A block at the end of what is mapped counts with all that it could still grow to.
+                for next in candidates {
+                    let grows = self.blocks[found].reservation.is_some();
+                    if !grows || self.size_when_expanded(next) >= self.size_when_expanded(found) {
+                        break;
+                    }
+                    found = next;
+                }
+            } else {
+                found = candidates.find(|id| self.blocks[*id].reservation.is_none())?;
+            }
+        }
+        let (limit, size) = (self.settings.max_split_size, self.blocks[found].size);
+        if request.rounded < limit {
+            (size < limit).then_some(found)
+        } else {
+            (size < request.rounded.saturating_add(self.settings.max_non_split_rounding)).then_some(found)
+        }
+    }
+
+    fn size_when_expanded(&self, id: BlockId) -> u64 {
+        let block = &self.blocks[id];
+        let beyond = block.next.map(|next| &self.blocks[next]).filter(|next| !next.mapped);
+        block.size + beyond.map_or(0, |next| next.size)
+    }
+
+    /// Asks the device.
+    fn grow(&mut self, request: &Request, is_retry: bool) -> Option<BlockId> {
+        if is_retry {
+            self.stats.num_alloc_retries += 1;
+        }
+        if self.allowed.is_some_and(|allowed| self.held + request.segment > allowed) {
+            return None;
+        }
+        let id = if self.is_expandable(request.pool) {
+            self.grow_expandable(request)?
+        } else {
+            self.grow_by_segment(request)?
+        };
+        if let Some(private) = self.private_pool_of(request.pool) {
+            private.segments += 1;
+        }
+        Some(id)
+    }
+
+    fn grow_by_segment(&mut self, request: &Request) -> Option<BlockId> {
+        let size = request.segment;
+        let address = self.device.malloc(size)?;
+        self.held += size;
+        let id = self.blocks.insert(Block::new(address.0, size, request.stream, request.pool));
+        let small = self.is_small(request.pool);
+        self.stats.segment.add(small, 1);
+        self.stats.reserved_bytes.add(small, size);
+        if size >= self.settings.max_split_size {
+            self.stats.oversize_segments.add(1);
+        }
+        self.stats.num_device_alloc += 1;
+        self.trace(Action::SegmentAlloc, id, size);
+        Some(id)
+    }
+
+    /// Whether what is left of a block becomes a block of its own.
+    fn splits(&self, request: &Request, size: u64) -> bool {
+        let rest = size - request.rounded;
+        let private = self.private.get(&self.pools[request.pool.0 as usize].owner);
+        if self.release.has_unsplit_pools() && private.is_some_and(|private| private.options.no_split) {
+            return false;
+        }
+        if self.is_small(request.pool) || self.is_expandable(request.pool) {
+            rest >= MIN_BLOCK
+        } else {
+            request.rounded < self.settings.max_split_size && rest > SMALL_LIMIT
+        }
+    }
+
+    /// Cuts a block to size and hands it out. The low part goes, the rest keeps the high addresses.
+    fn hand_out(&mut self, found: BlockId, request: &Request) -> Address {
+        let small = self.is_small(request.pool);
+        let (size, was_split) = (self.blocks[found].size, self.blocks[found].is_split());
+        let counts = self.blocks[found].reservation.is_none();
+        let id = if self.splits(request, size) {
+            let mut low =
+                Block::new(self.blocks[found].address, request.rounded, request.stream, request.pool);
+            low.reservation = self.blocks[found].reservation;
+            let low = self.blocks.insert_before(found, low);
+            let rest = &mut self.blocks[found];
+            rest.address += request.rounded;
+            rest.size -= request.rounded;
+            let rest = rest.size;
+            self.list(found);
+            if counts && was_split {
+                self.stats.inactive_split_bytes.take(small, request.rounded);
+            } else if counts {
+                self.stats.inactive_split_bytes.add(small, rest);
+                self.stats.inactive_split.add(small, 1);
+            }
+            low
+        } else {
+            if counts && was_split {
+                self.stats.inactive_split_bytes.take(small, size);
+                self.stats.inactive_split.take(small, 1);
+            }
+            found
+        };
+        let block = &mut self.blocks[id];
+        block.allocated = true;
+        block.requested = request.requested;
+        let (address, size) = (block.address, block.size);
+        self.allocated.insert(address, id);
+        self.trace(Action::Alloc, id, request.requested);
+        self.stats.allocation.add(small, 1);
+        self.stats.allocated_bytes.add(small, size);
+        self.stats.active.add(small, 1);
+        self.stats.active_bytes.add(small, size);
+        self.stats.requested_bytes.add(small, request.requested);
+        if size >= self.settings.max_split_size {
+            self.stats.oversize_allocations.add(1);
+        }
+        Address(address)
+    }
+
+    fn fail(&mut self, request: &Request) -> OutOfMemory {
+        let device_free = self.device.available();
+        self.device.traced(Entry {
+            action: Action::OutOfMemory,
+            address: Address(device_free),
+            size: request.rounded,
+            stream: request.stream,
+            pool: self.pools[request.pool.0 as usize].owner,
+        });
+        self.stats.num_ooms += 1;
+        let in_private_pools = self
+            .private
+            .values()
+            .flat_map(|private| [private.small, private.large])
+            .flat_map(|pool| self.pools[pool.0 as usize].free.iter())
+            .map(|id| self.blocks[id].size)
+            .sum();
+        OutOfMemory {
+            requested: request.requested,
+            rounded: request.rounded,
+            segment: request.segment,
+            device_free,
+            device_total: self.device.total(),
+            allowed: self.allowed,
+            allocated: self.stats.allocated_bytes.all.current as u64,
+            in_private_pools,
+            reserved: self.stats.reserved_bytes.all.current as u64,
+        }
+    }
+
+    /// Makes a block free, and one with its free neighbours.
+    fn complete_free(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        debug_assert!(block.is_idle(), "the block is in use");
+        let (size, requested, pool) = (block.size, block.requested, block.pool);
+        let counts = block.reservation.is_none();
+        self.trace(Action::FreeCompleted, id, requested);
+        self.pending.remove(&id);
+        let (mut splits, mut split_bytes) = (0, 0);
+        for neighbour in [self.blocks[id].previous, self.blocks[id].next] {
+            let merged = self.merge(id, neighbour);
+            if merged > 0 {
+                splits -= 1;
+                split_bytes -= merged as i64;
+            }
+        }
+        self.list(id);
+        if self.blocks[id].is_split() {
+            splits += 1;
+            split_bytes += self.blocks[id].size as i64;
+        }
+        let small = self.is_small(pool);
+        if counts {
+            self.stats.inactive_split.change(small, splits);
+            self.stats.inactive_split_bytes.change(small, split_bytes);
+        }
+        self.stats.active.take(small, 1);
+        self.stats.active_bytes.take(small, size);
+        self.stats.requested_bytes.take(small, requested);
+    }
+
+    /// Makes a neighbour part of a block, if it is free and, like the block, mapped or not. Returns what it brought.
+    fn merge(&mut self, id: BlockId, neighbour: Option<BlockId>) -> u64 {
+        let Some(other) = neighbour else { return 0 };
+        if !self.blocks[other].is_idle() || self.blocks[other].mapped != self.blocks[id].mapped {
+            return 0;
+        }
+        self.unlist(other);
+        let gone = self.blocks[other].clone();
+        let block = &mut self.blocks[id];
+        block.size += gone.size;
+        if block.previous == Some(other) {
+            block.address = gone.address;
+            block.previous = gone.previous;
+            if let Some(previous) = gone.previous {
+                self.blocks[previous].next = Some(id);
+            }
+        } else {
+            block.next = gone.next;
+            if let Some(next) = gone.next {
+                self.blocks[next].previous = Some(id);
+            }
+        }
+        self.blocks.remove(other);
+        gone.size
+    }
+
+    /// Puts a free block into its pool.
+    pub(crate) fn list(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id];
+        let pool = &mut self.pools[block.pool.0 as usize];
+        if block.mapped {
+            block.idle_since = pool.searches;
+            pool.free.insert(block.stream, block.size, block.address, id);
+        } else {
+            pool.unmapped.insert((block.stream, block.address), id);
+        }
+    }
+
+    /// Takes a free block out of its pool.
+    fn unlist(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let pool = &mut self.pools[block.pool.0 as usize];
+        if block.mapped {
+            pool.free.remove(block.stream, block.size, block.address);
+        } else {
+            pool.unmapped.remove(&(block.stream, block.address));
+        }
+    }
+
+    fn trace(&mut self, action: Action, id: BlockId, size: u64) {
+        let block = &self.blocks[id];
+        let pool = self.pools[block.pool.0 as usize].owner;
+        self.device.traced(Entry {
+            action,
+            address: Address(block.address),
+            size,
+            stream: block.stream,
+            pool,
+        });
+    }
+
+    fn pool_for(&self, owner: PoolId, rounded: u64) -> Option<PoolIndex> {
+        let small = rounded <= SMALL_LIMIT;
+        if owner == PoolId::DEFAULT {
+            return Some(if small { SMALL } else { LARGE });
+        }
+        self.private.get(&owner).map(|private| if small { private.small } else { private.large })
+    }
+
+    fn is_small(&self, pool: PoolIndex) -> bool {
+        self.pools[pool.0 as usize].small
+    }
+
+    fn private_pool_of(&mut self, pool: PoolIndex) -> Option<&mut PrivatePool> {
+        let owner = self.pools[pool.0 as usize].owner;
+        if owner == PoolId::DEFAULT { None } else { self.private.get_mut(&owner) }
+    }
+
+    /// Whether segments for a pool grow by pages.
+    fn is_expandable(&self, pool: PoolIndex) -> bool {
+        if !self.settings.expandable_segments {
+            return false;
+        }
+        let owner = self.pools[pool.0 as usize].owner;
+        let own_allocator = owner != PoolId::DEFAULT
+            && self.private.get(&owner).is_some_and(|private| private.options.own_allocator);
+        !(own_allocator && self.release.own_allocators_stay_unexpandable())
+    }
+
+    fn reservation(&self, id: ReservationId) -> &Reservation {
+        self.reservations[id.0 as usize]
+            .as_ref()
+            .expect("a block's expandable segment lives as long as the block")
+    }
+}

@@ -1,0 +1,160 @@
+//! Giving cached memory back to the device: garbage, oversize blocks, everything.
+
+use crate::allocator::{Allocator, LARGE, Request, SMALL};
+use crate::block::{BlockId, PoolIndex};
+use crate::device::{Action, Device};
+use crate::error::PoolError;
+use crate::ids::{Address, PoolId};
+
+impl<D: Device> Allocator<D> {
+    /// `torch.cuda.empty_cache()`.
+    pub fn empty_cache(&mut self) {
+        self.release_cached();
+    }
+
+    /// Gives back what one private pool caches, once nothing holds it.
+    pub fn empty_pool(&mut self, owner: PoolId) -> Result<(), PoolError> {
+        let private = self.private.get(&owner).ok_or(PoolError::NoSuchPool(owner))?;
+        if private.is_freeable() {
+            self.free_events_of(|pool| pool == owner);
+            self.release_private(owner);
+        }
+        Ok(())
+    }
+
+    /// Whether the ages of cached blocks are kept and acted upon. Without a memory fraction they never are.
+    pub(super) fn collects_garbage(&self) -> bool {
+        let Some(fraction) = self.settings.memory_fraction else { return false };
+        let armed = fraction < 1.0 || !self.release.whole_fraction_disarms_collection();
+        armed && self.settings.garbage_collection_threshold > 0.0
+    }
+
+    /// Gives back unused large blocks that have not been needed for longest, until the threshold is kept.
+    pub(super) fn collect_garbage(&mut self) {
+        let allowed = self.allowed.unwrap_or_default();
+        let threshold = (self.settings.garbage_collection_threshold * allowed as f64) as u64;
+        if self.held <= threshold {
+            return;
+        }
+        let target = self.held - threshold;
+        let searches = self.pools[LARGE.0 as usize].searches;
+        let mut whole: Vec<(BlockId, u64)> = self.pools[LARGE.0 as usize]
+            .free
+            .iter()
+            .filter(|id| !self.blocks[*id].is_split() && self.blocks[*id].reservation.is_none())
+            .map(|id| (id, searches - self.blocks[id].idle_since))
+            .collect();
+        let mut total_age: u64 = whole.iter().map(|(_, age)| *age).sum();
+        let mut reclaimed = 0;
+        while reclaimed < target && !whole.is_empty() {
+            let average = total_age as f64 / whole.len() as f64;
+            let before = whole.len();
+            // Does not stop at the target, lest the collection be needed again at once.
+            whole.retain(|(id, age)| {
+                let stays = (*age as f64) < average;
+                if !stays {
+                    reclaimed += self.blocks[*id].size;
+                    total_age -= age;
+                    self.release_segment(*id);
+                }
+                stays
+            });
+            if whole.len() == before {
+                break;
+            }
+        }
+    }
+
+    /// Where a limit on splitting is set: gives back one oversize block that is large enough, or the largest ones until
+    /// they are enough together. Returns whether they are; what was given back stays so either way.
+    pub(super) fn release_oversize(&mut self, request: &Request) -> bool {
+        if !self.settings.limits_splits() {
+            return false;
+        }
+        let limit = self.settings.max_split_size;
+        let wanted = request.rounded.max(limit);
+        let free = &self.pools[request.pool.0 as usize].free;
+        let expandable = |id: &BlockId| self.blocks[*id].reservation.is_some();
+        let one = free.at_least(request.stream, wanted).next().filter(|id| !expandable(id));
+        if let Some(one) = one {
+            self.release_segment(one);
+            return true;
+        }
+        let mut released = 0;
+        let mut several = Vec::new();
+        for id in free.below(request.stream, wanted) {
+            if released >= wanted || self.blocks[id].size < limit {
+                break;
+            }
+            if !expandable(&id) {
+                released += self.blocks[id].size;
+                several.push(id);
+            }
+        }
+        for id in several {
+            self.release_segment(id);
+        }
+        released >= wanted
+    }
+
+    /// Gives back everything that is not in use, after waiting for what other streams still use.
+    pub(super) fn release_cached(&mut self) {
+        if self.captures.is_empty() {
+            self.synchronize_and_free_events();
+            self.release_pool_blocks(LARGE);
+            self.release_pool_blocks(SMALL);
+        }
+        let freeable: Vec<PoolId> =
+            self.private.iter().filter(|(_, private)| private.is_freeable()).map(|(id, _)| *id).collect();
+        for owner in freeable {
+            self.release_private(owner);
+        }
+    }
+
+    fn release_private(&mut self, owner: PoolId) {
+        let Some(private) = self.private.get(&owner) else { return };
+        let (small, large) = (private.small, private.large);
+        self.release_pool_blocks(small);
+        self.release_pool_blocks(large);
+        if self.private.get(&owner).is_some_and(|private| private.segments == 0) {
+            self.forget_pool(owner);
+        }
+    }
+
+    /// Unsplit segments first, in the order of the pool; then the whole pages of expandable ones.
+    fn release_pool_blocks(&mut self, pool: PoolIndex) {
+        let free: Vec<BlockId> = self.pools[pool.0 as usize].free.iter().collect();
+        let (expandable, plain): (Vec<_>, Vec<_>) =
+            free.into_iter().partition(|id| self.blocks[*id].reservation.is_some());
+        for id in plain {
+            if !self.blocks[id].is_split() {
+                self.release_segment(id);
+            }
+        }
+        for id in expandable {
+            self.unmap(id);
+        }
+    }
+
+    fn release_segment(&mut self, id: BlockId) {
+        let (address, size, pool) = (self.blocks[id].address, self.blocks[id].size, self.blocks[id].pool);
+        if self.blocks[id].is_split() {
+            return;
+        }
+        self.stats.num_device_free += 1;
+        self.trace(Action::SegmentFree, id, size);
+        self.device.free(Address(address), size);
+        self.held -= size;
+        if let Some(private) = self.private_pool_of(pool) {
+            private.segments = private.segments.saturating_sub(1);
+        }
+        let small = self.is_small(pool);
+        self.stats.segment.take(small, 1);
+        self.stats.reserved_bytes.take(small, size);
+        if size >= self.settings.max_split_size {
+            self.stats.oversize_segments.take(1);
+        }
+        self.unlist(id);
+        self.blocks.remove(id);
+    }
+}

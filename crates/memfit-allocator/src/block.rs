@@ -1,0 +1,158 @@
+//! Blocks: pieces of segments, linked to their neighbours, in one array.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::ids::Stream;
+
+/// A block's place in the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlockId(u32);
+
+/// A pool's place in the list of pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PoolIndex(pub(crate) u32);
+
+/// An expandable segment's place in the list of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ReservationId(pub(crate) u32);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// What the last user asked for; stale once the block is free.
+    pub(crate) requested: u64,
+    pub(crate) stream: Stream,
+    /// The pool's count of searches when the block became free.
+    pub(crate) idle_since: u64,
+    pub(crate) previous: Option<BlockId>,
+    pub(crate) next: Option<BlockId>,
+    pub(crate) pool: PoolIndex,
+    /// The expandable segment that the block is part of, if it is.
+    pub(crate) reservation: Option<ReservationId>,
+    /// Events of other streams that must be done before the block is free.
+    pub(crate) events: u32,
+    pub(crate) allocated: bool,
+    /// Whether there is memory behind the addresses; false only in expandable segments.
+    pub(crate) mapped: bool,
+    /// Whether other streams have used the block since it was handed out.
+    pub(crate) used_elsewhere: bool,
+}
+
+impl Block {
+    pub(crate) const fn new(address: u64, size: u64, stream: Stream, pool: PoolIndex) -> Self {
+        Self {
+            address,
+            size,
+            requested: 0,
+            stream,
+            idle_since: 0,
+            previous: None,
+            next: None,
+            pool,
+            reservation: None,
+            events: 0,
+            allocated: false,
+            mapped: true,
+            used_elsewhere: false,
+        }
+    }
+
+    pub(crate) const fn is_split(&self) -> bool {
+        self.previous.is_some() || self.next.is_some()
+    }
+
+    /// Neither handed out nor waiting for a stream.
+    pub(crate) const fn is_idle(&self) -> bool {
+        !self.allocated && self.events == 0 && !self.used_elsewhere
+    }
+}
+
+/// The array, with places used again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocks {
+    blocks: Vec<Block>,
+    vacant: Vec<BlockId>,
+}
+
+impl Blocks {
+    pub(crate) fn insert(&mut self, block: Block) -> BlockId {
+        if let Some(id) = self.vacant.pop() {
+            self.blocks[id.0 as usize] = block;
+            return id;
+        }
+        let id = BlockId(u32::try_from(self.blocks.len()).expect("there are fewer than 2^32 blocks"));
+        self.blocks.push(block);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        self.vacant.push(id);
+    }
+
+    /// Puts `low` in front of `id`, between it and its previous block.
+    pub(crate) fn insert_before(&mut self, id: BlockId, mut low: Block) -> BlockId {
+        low.previous = self[id].previous;
+        low.next = Some(id);
+        let previous = low.previous;
+        let low = self.insert(low);
+        if let Some(previous) = previous {
+            self[previous].next = Some(low);
+        }
+        self[id].previous = Some(low);
+        low
+    }
+
+    /// Puts `high` behind `id`, between it and its next block.
+    pub(crate) fn insert_after(&mut self, id: BlockId, mut high: Block) -> BlockId {
+        high.previous = Some(id);
+        high.next = self[id].next;
+        let next = high.next;
+        let high = self.insert(high);
+        if let Some(next) = next {
+            self[next].previous = Some(high);
+        }
+        self[id].next = Some(high);
+        high
+    }
+}
+
+impl std::ops::Index<BlockId> for Blocks {
+    type Output = Block;
+
+    fn index(&self, id: BlockId) -> &Block {
+        &self.blocks[id.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<BlockId> for Blocks {
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.blocks[id.0 as usize]
+    }
+}
+
+/// A hash for addresses: one multiplication. They are multiples of 512 and come from the allocator itself, so nothing
+/// better is needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// A map from addresses.
+pub(crate) type ByAddress<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;

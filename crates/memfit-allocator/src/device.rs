@@ -1,0 +1,267 @@
+//! What lies below the allocator: where memory comes from, and when work on it is done. Storage, apart from policy.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Address, PoolId, Stream};
+
+/// What happened, as a snapshot's trace names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A block was handed out; the size is the one that was asked for.
+    Alloc,
+    /// A block was given back, and may still be in use on another stream.
+    FreeRequested,
+    /// A block is free.
+    FreeCompleted,
+    /// The device gave a segment.
+    SegmentAlloc,
+    /// A segment went back to the device.
+    SegmentFree,
+    /// A range of an expandable segment was given memory.
+    SegmentMap,
+    /// A range of an expandable segment lost its memory.
+    SegmentUnmap,
+    /// A request failed; the address is what the device had left, the size is the rounded request.
+    OutOfMemory,
+}
+
+/// One entry of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What happened.
+    pub action: Action,
+    /// Where.
+    pub address: Address,
+    /// How many bytes.
+    pub size: u64,
+    /// For which stream.
+    pub stream: Stream,
+    /// In which pool.
+    pub pool: PoolId,
+}
+
+/// An event recorded on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A device under an allocator.
+pub trait Device {
+    /// Gets a segment (`cudaMalloc`), or nothing where there is no room.
+    fn malloc(&mut self, size: u64) -> Option<Address>;
+
+    /// Gives a segment back.
+    fn free(&mut self, address: Address, size: u64);
+
+    /// Reserves address space for an expandable segment. There is always room.
+    fn reserve(&mut self, size: u64) -> Address;
+
+    /// Gives reserved address space back.
+    fn unreserve(&mut self, address: Address, size: u64);
+
+    /// Puts memory behind a range of reserved address space, or leaves all as it was where there is no room.
+    fn map(&mut self, address: Address, size: u64) -> bool;
+
+    /// Takes the memory from a range.
+    fn unmap(&mut self, address: Address, size: u64);
+
+    /// What the device has.
+    fn total(&self) -> u64;
+
+    /// What the device has left.
+    fn available(&self) -> u64;
+
+    /// Records an event on a stream.
+    fn record_event(&mut self, _stream: Stream) -> Ticket {
+        Ticket(0)
+    }
+
+    /// Whether all work before an event is done.
+    fn is_done(&mut self, _ticket: Ticket) -> bool {
+        true
+    }
+
+    /// Waits for an event.
+    fn synchronize(&mut self, _ticket: Ticket) {}
+
+    /// Is told of everything that the allocator does, in the order of PyTorch's own trace.
+    fn traced(&mut self, _entry: Entry) {}
+}
+
+/// A device of a given capacity with made-up addresses.
+///
+/// Freed ranges are used again, the lowest that is large enough first. Events are done at once unless
+/// [`SimulatedDevice::hold_events`] says otherwise.
+#[derive(Clone, Debug)]
+pub struct SimulatedDevice {
+    capacity: u64,
+    used: u64,
+    /// Free ranges of address space below `top`, by address.
+    holes: BTreeMap<u64, u64>,
+    top: u64,
+    tickets: u64,
+    /// Tickets up to here are done.
+    done: u64,
+    holding: bool,
+}
+
+impl SimulatedDevice {
+    /// Where addresses begin, as on real devices.
+    const BASE: u64 = 0x7f00_0000_0000;
+    /// Memory is given out in multiples of this.
+    const PAGE: u64 = 2 << 20;
+
+    /// A device with `capacity` bytes.
+    pub const fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            used: 0,
+            holes: BTreeMap::new(),
+            top: Self::BASE,
+            tickets: 0,
+            done: 0,
+            holding: false,
+        }
+    }
+
+    /// A device that never runs out.
+    pub const fn unlimited() -> Self {
+        // Small enough for one and an eighth of it to be reserved many times over.
+        Self::new(1 << 46)
+    }
+
+    /// What is in use.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// From now on, events are done only when waited for, or when [`Self::finish_events`] is called.
+    pub const fn hold_events(&mut self) {
+        self.holding = true;
+    }
+
+    /// All events recorded so far are done.
+    pub const fn finish_events(&mut self) {
+        self.done = self.tickets;
+    }
+
+    fn place(&mut self, size: u64) -> Address {
+        let hole = self.holes.iter().find(|(_, room)| **room >= size).map(|(start, room)| (*start, *room));
+        let Some((start, room)) = hole else {
+            let start = self.top;
+            self.top += size;
+            return Address(start);
+        };
+        self.holes.remove(&start);
+        if room > size {
+            self.holes.insert(start + size, room - size);
+        }
+        Address(start)
+    }
+
+    fn give_back(&mut self, start: u64, size: u64) {
+        let (mut start, mut end) = (start, start + size);
+        if let Some((&before, &room)) = self.holes.range(..start).next_back()
+            && before + room == start
+        {
+            self.holes.remove(&before);
+            start = before;
+        }
+        if let Some(room) = self.holes.remove(&end) {
+            end += room;
+        }
+        self.holes.insert(start, end - start);
+    }
+
+    fn take(&mut self, size: u64) -> bool {
+        let fits = self.used.checked_add(size).is_some_and(|used| used <= self.capacity);
+        if fits {
+            self.used += size;
+        }
+        fits
+    }
+}
+
+impl Device for SimulatedDevice {
+    fn malloc(&mut self, size: u64) -> Option<Address> {
+        let size = size.checked_next_multiple_of(Self::PAGE)?;
+        self.take(size).then(|| self.place(size))
+    }
+
+    fn free(&mut self, address: Address, size: u64) {
+        let size = size.next_multiple_of(Self::PAGE);
+        self.used -= size;
+        self.give_back(address.0, size);
+    }
+
+    fn reserve(&mut self, size: u64) -> Address {
+        self.place(size)
+    }
+
+    fn unreserve(&mut self, address: Address, size: u64) {
+        self.give_back(address.0, size);
+    }
+
+    fn map(&mut self, _address: Address, size: u64) -> bool {
+        self.take(size)
+    }
+
+    fn unmap(&mut self, _address: Address, size: u64) {
+        self.used -= size;
+    }
+
+    fn total(&self) -> u64 {
+        self.capacity
+    }
+
+    fn available(&self) -> u64 {
+        self.capacity - self.used
+    }
+
+    fn record_event(&mut self, _stream: Stream) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn is_done(&mut self, ticket: Ticket) -> bool {
+        !self.holding || ticket.0 <= self.done
+    }
+
+    fn synchronize(&mut self, ticket: Ticket) {
+        self.done = self.done.max(ticket.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_exact_and_addresses_are_used_again() {
+        const MIB: u64 = 1 << 20;
+        let mut device = SimulatedDevice::new(10 * MIB);
+        let first = device.malloc(2 * MIB).expect("there is room");
+        let second = device.malloc(8 * MIB).expect("there is room");
+        assert_eq!(device.malloc(1), None);
+        assert_eq!(device.available(), 0);
+        device.free(first, 2 * MIB);
+        assert_eq!(device.malloc(4 * MIB), None);
+        assert_eq!(device.malloc(2 * MIB), Some(first));
+        device.free(first, 2 * MIB);
+        device.free(second, 8 * MIB);
+        assert_eq!(device.malloc(10 * MIB), Some(first));
+    }
+
+    #[test]
+    fn events_are_held_until_they_are_waited_for() {
+        let mut device = SimulatedDevice::unlimited();
+        let early = device.record_event(Stream(1));
+        device.hold_events();
+        let late = device.record_event(Stream(1));
+        assert!(!device.is_done(early));
+        device.synchronize(early);
+        assert!(device.is_done(early));
+        assert!(!device.is_done(late));
+        device.finish_events();
+        assert!(device.is_done(late));
+    }
+}

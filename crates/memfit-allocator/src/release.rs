@@ -1,0 +1,135 @@
+//! What differs between releases of PyTorch. Everything else in this crate is the same from 2.0 to 2.15.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A release of PyTorch, as far as the allocator's behaviour depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Release {
+    major: u16,
+    minor: u16,
+}
+
+/// A text that names no release.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("`{0}` is not a PyTorch release; a release looks like 2.9 or 2.15.0+cu132")]
+pub struct ReleaseError(String);
+
+impl Release {
+    /// The newest release whose behaviour is known.
+    pub const NEWEST: Self = Self::new(2, 15);
+
+    /// Release `major.minor`.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self { major, minor }
+    }
+
+    const fn at_least(self, major: u16, minor: u16) -> bool {
+        self.major > major || (self.major == major && self.minor >= minor)
+    }
+
+    /// When several captures claim a stream, the last begun wins; up to 2.9 the first begun did.
+    pub(crate) const fn last_capture_wins(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// `>` in a list of divisions fills from behind the last key; up to 2.9 it overwrote the last key itself.
+    pub(crate) const fn rest_begins_behind_last_key(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// Pools marked for it serve requests that would fail otherwise.
+    pub(crate) const fn has_pools_on_oom(self) -> bool {
+        self.at_least(2, 9)
+    }
+
+    /// Such pools are asked before any cache is released; in 2.9 they were asked last.
+    pub(crate) const fn asks_pools_before_releasing(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// Whether a pool can refuse to split its segments.
+    pub(crate) const fn has_unsplit_pools(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// Pools with an allocator of their own do without expandable segments; before, the setting held for all pools.
+    pub(crate) const fn own_allocators_stay_unexpandable(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// Garbage is collected only where the fraction is below one; up to 2.9 any fraction that was set armed it.
+    pub(crate) const fn whole_fraction_disarms_collection(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// `max_split_size_mb:20` is accepted; up to 2.9 it had to be more.
+    pub(crate) const fn accepts_smallest_split_limit(self) -> bool {
+        self.at_least(2, 10)
+    }
+
+    /// The rounding of unsplit large blocks is a setting; before, it was 20 MiB.
+    pub(crate) const fn has_non_split_rounding(self) -> bool {
+        self.at_least(2, 5)
+    }
+
+    /// The segment for requests of 1 to 10 MiB is a setting; before, it was 20 MiB.
+    pub(crate) const fn has_large_segment_size(self) -> bool {
+        self.at_least(2, 11)
+    }
+}
+
+impl Default for Release {
+    fn default() -> Self {
+        Self::NEWEST
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Release {
+    type Err = ReleaseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ReleaseError(text.to_owned());
+        let mut parts = text.trim().split('.');
+        let major = parts.next().and_then(|part| part.parse().ok()).ok_or_else(error)?;
+        let minor = parts
+            .next()
+            .map(|part| part.split(|character: char| !character.is_ascii_digit()).next().unwrap_or_default())
+            .and_then(|part| part.parse().ok())
+            .ok_or_else(error)?;
+        Ok(Self::new(major, minor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_as_wheels_name_themselves_are_understood() {
+        for (text, release) in [
+            ("2.15.0+cu132", Release::new(2, 15)),
+            ("2.9", Release::new(2, 9)),
+            ("2.0.1", Release::new(2, 0)),
+            ("2.12a0", Release::new(2, 12)),
+        ] {
+            assert_eq!(text.parse(), Ok(release), "{text}");
+        }
+        for text in ["", "two", "2", "2.", "2.x"] {
+            assert!(text.parse::<Release>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ten_comes_after_nine() {
+        assert!(Release::new(2, 10) > Release::new(2, 9));
+        assert!(Release::new(2, 15).last_capture_wins());
+        assert!(!Release::new(2, 9).last_capture_wins());
+    }
+}

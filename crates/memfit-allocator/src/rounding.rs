@@ -1,0 +1,130 @@
+//! How many bytes a request becomes, and how many bytes are asked of the device for it.
+
+use crate::settings::Settings;
+
+/// Every block is a multiple of this, and at least this.
+pub const MIN_BLOCK: u64 = 512;
+/// The largest request, as rounded, that goes to the small pool.
+pub const SMALL_LIMIT: u64 = 1 << 20;
+/// What is asked of the device for a request in the small pool.
+pub const SMALL_SEGMENT: u64 = 2 << 20;
+/// What is asked of the device for a request in the large pool below [`MIN_LARGE_REQUEST`], unless set otherwise.
+pub const LARGE_SEGMENT: u64 = 20 << 20;
+/// From here on, a request gets a segment of its own size.
+pub const MIN_LARGE_REQUEST: u64 = 10 << 20;
+/// Such segments are multiples of this.
+pub const ROUND_LARGE: u64 = 2 << 20;
+
+/// The size of the block that a request of `requested` bytes gets, before any unsplit rest.
+pub fn round_size(requested: u64, settings: &Settings) -> u64 {
+    if requested < MIN_BLOCK {
+        return MIN_BLOCK;
+    }
+    let divisions = settings.roundup.of(requested);
+    if divisions > 1 && requested > MIN_BLOCK * divisions {
+        next_division(requested, divisions)
+    } else {
+        requested.next_multiple_of(MIN_BLOCK)
+    }
+}
+
+/// The size of the segment that a new block of `rounded` bytes is cut from.
+pub fn segment_size(rounded: u64, settings: &Settings) -> u64 {
+    if rounded <= SMALL_LIMIT {
+        SMALL_SEGMENT
+    } else if rounded < MIN_LARGE_REQUEST {
+        settings.large_segment_size
+    } else {
+        rounded.next_multiple_of(ROUND_LARGE)
+    }
+}
+
+/// The next of the `divisions` equal steps from one power of two to the next.
+fn next_division(size: u64, divisions: u64) -> u64 {
+    if size.is_power_of_two() {
+        return size;
+    }
+    let floor = 1_u64 << size.ilog2();
+    let step = floor >> divisions.ilog2();
+    if step == 0 { floor << 1 } else { size.next_multiple_of(step) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::release::Release;
+    use crate::settings::Settings;
+
+    fn with(conf: &str) -> Settings {
+        Settings::parse(conf, Release::NEWEST).expect("the settings are valid")
+    }
+
+    /// The figures of PyTorch's own `test_allocator_settings`, which are arithmetic alone.
+    #[test]
+    fn requests_are_rounded_to_divisions_of_powers_of_two() {
+        const MIB: u64 = 1 << 20;
+        let plain = Settings::default();
+        for (requested, rounded) in
+            [(1, 512), (511, 512), (512, 512), (513, 1024), (130, 512), (MIB + 1, MIB + 512)]
+        {
+            assert_eq!(round_size(requested, &plain), rounded, "{requested}");
+        }
+        let four = with("roundup_power2_divisions:4");
+        for (requested, rounded) in [
+            (1200, 1536),
+            (2049, 2560),
+            (5 * MIB + 1, 6 * MIB),
+            (40 * MIB, 40 * MIB),
+            (41 * MIB, 48 * MIB),
+            (64 * MIB, 64 * MIB),
+        ] {
+            assert_eq!(round_size(requested, &four), rounded, "{requested}");
+        }
+        let list = with("roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]");
+        for (requested, rounded) in [
+            (21 * MIB, 22 * MIB),
+            (65 * MIB, 72 * MIB),
+            (129 * MIB, 192 * MIB),
+            (257 * MIB, 320 * MIB),
+            (1100 * MIB, 1280 * MIB),
+            (2049 * MIB + 1, 2049 * MIB + 512),
+        ] {
+            assert_eq!(round_size(requested, &list), rounded, "{requested}");
+        }
+    }
+
+    #[test]
+    fn segments_come_in_three_sizes() {
+        const MIB: u64 = 1 << 20;
+        let plain = Settings::default();
+        for (rounded, segment) in [
+            (512, 2 * MIB),
+            (MIB, 2 * MIB),
+            (MIB + 512, 20 * MIB),
+            (10 * MIB - 512, 20 * MIB),
+            (10 * MIB, 10 * MIB),
+            (10 * MIB + 512, 12 * MIB),
+            (33 * MIB, 34 * MIB),
+        ] {
+            assert_eq!(segment_size(rounded, &plain), segment, "{rounded}");
+        }
+        assert_eq!(segment_size(2 * MIB, &with("large_segment_size_mb:64")), 64 * MIB);
+    }
+
+    proptest! {
+        #[test]
+        fn rounding_never_shrinks_and_is_idempotent(
+            requested in 1_u64..1 << 40,
+            divisions in prop::sample::select(vec![0_u64, 2, 4, 8, 16]),
+        ) {
+            let settings = Settings { roundup: crate::Divisions::all(divisions), ..Settings::default() };
+            let rounded = round_size(requested, &settings);
+            prop_assert!(rounded >= requested);
+            prop_assert!(rounded >= MIN_BLOCK);
+            prop_assert_eq!(round_size(rounded, &settings), rounded);
+            prop_assert!(segment_size(rounded, &settings) >= rounded);
+        }
+    }
+}

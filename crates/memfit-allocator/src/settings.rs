@@ -1,0 +1,305 @@
+//! The allocator's settings, and the text in which people give them (`PYTORCH_ALLOC_CONF`).
+
+use crate::release::Release;
+use crate::rounding::LARGE_SEGMENT;
+
+const MIB: u64 = 1 << 20;
+
+/// Settings that decide where memory lies. Those of pinned memory and of locking are none of this crate's business.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no limit.
+    pub max_split_size: u64,
+    /// How much larger than a request an unsplit block may be.
+    pub max_non_split_rounding: u64,
+    /// The segment for requests of 1 to 10 MiB, and the page of large expandable segments.
+    pub large_segment_size: u64,
+    /// Rounding of requests to divisions of powers of two.
+    pub roundup: Divisions,
+    /// The share of the allowed memory above which unused large blocks are given back. Zero is never.
+    pub garbage_collection_threshold: f64,
+    /// Segments that grow by pages.
+    pub expandable_segments: bool,
+    /// The share of the device that this process may use, where it is set.
+    pub memory_fraction: Option<f64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_split_size: u64::MAX,
+            max_non_split_rounding: LARGE_SEGMENT,
+            large_segment_size: LARGE_SEGMENT,
+            roundup: Divisions::default(),
+            garbage_collection_threshold: 0.0,
+            expandable_segments: false,
+            memory_fraction: None,
+        }
+    }
+}
+
+/// How many steps there are from each power of two to the next; fewer than two is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Divisions([u64; Self::LEN]);
+
+impl Divisions {
+    const LEN: usize = 16;
+    /// The first entry serves everything below 2 MiB.
+    const FIRST_BIT: u32 = MIB.ilog2();
+
+    /// The same number of steps everywhere.
+    pub const fn all(steps: u64) -> Self {
+        Self([steps; Self::LEN])
+    }
+
+    /// The entries, for 1 MiB, 2 MiB and so on to 32 GiB.
+    pub const fn from_entries(entries: [u64; Self::LEN]) -> Self {
+        Self(entries)
+    }
+
+    /// The steps for a request of `size` bytes, which is not zero.
+    pub(crate) fn of(&self, size: u64) -> u64 {
+        self.0[Self::index(size.ilog2().saturating_sub(Self::FIRST_BIT))]
+    }
+
+    fn index(power: u32) -> usize {
+        (power as usize).min(Self::LEN - 1)
+    }
+}
+
+/// A setting that PyTorch would refuse.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// No such setting.
+    #[error("PyTorch {release} has no allocator setting `{name}`")]
+    Unknown {
+        /// Its name.
+        name: String,
+        /// The release.
+        release: Release,
+    },
+    /// A value that makes no sense.
+    #[error("`{value}` is no value for `{name}`: {expected}")]
+    Value {
+        /// The setting's name.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// Something that is not `name:value`.
+    #[error("`{0}` is not of the form name:value")]
+    Form(String),
+}
+
+/// Settings that exist and do not change where memory lies.
+const WITHOUT_EFFECT: &[&str] = &[
+    "backend",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_free_catch_all",
+    "graph_capture_record_stream_reuse",
+    "expandable_segments_handle_type",
+    "max_round_threshold",
+    "max_cached_size",
+];
+
+impl Settings {
+    /// Reads a text such as `max_split_size_mb:128,expandable_segments:True`, as `release` would.
+    pub fn parse(text: &str, release: Release) -> Result<Self, SettingsError> {
+        let mut settings = Self::default();
+        for item in split_outside_brackets(text) {
+            let item = item.trim();
+            if item.is_empty() {
+                continue;
+            }
+            let (name, value) = item.split_once(':').ok_or_else(|| SettingsError::Form(item.to_owned()))?;
+            settings.set(name.trim(), value.trim(), release)?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, name: &str, value: &str, release: Release) -> Result<(), SettingsError> {
+        match name {
+            "max_split_size_mb" => {
+                let least = LARGE_SEGMENT / MIB + u64::from(!release.accepts_smallest_split_limit());
+                let expected = if release.accepts_smallest_split_limit() {
+                    "a number of MiB, at least 20"
+                } else {
+                    "a number of MiB, more than 20"
+                };
+                self.max_split_size = mebibytes("max_split_size_mb", value, least, expected)?;
+            }
+            "max_non_split_rounding_mb" if release.has_non_split_rounding() => {
+                let expected = "a number of MiB, more than 20";
+                self.max_non_split_rounding = mebibytes("max_non_split_rounding_mb", value, 21, expected)?;
+            }
+            "large_segment_size_mb" if release.has_large_segment_size() => {
+                let expected = "an even number of MiB, at least 20";
+                let size = mebibytes("large_segment_size_mb", value, 20, expected)?;
+                if !size.is_multiple_of(2 * MIB) {
+                    return Err(invalid("large_segment_size_mb", value, expected));
+                }
+                self.large_segment_size = size;
+            }
+            "garbage_collection_threshold" => {
+                let threshold = value.parse().ok().filter(|threshold| *threshold > 0.0 && *threshold < 1.0);
+                self.garbage_collection_threshold = threshold.ok_or_else(|| {
+                    invalid("garbage_collection_threshold", value, "a number above 0 and below 1")
+                })?;
+            }
+            "per_process_memory_fraction" => {
+                let fraction = value.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
+                self.memory_fraction =
+                    Some(fraction.ok_or_else(|| {
+                        invalid("per_process_memory_fraction", value, "a number from 0 to 1")
+                    })?);
+            }
+            "expandable_segments" => {
+                self.expandable_segments = match value {
+                    "True" => true,
+                    "False" => false,
+                    _ => return Err(invalid("expandable_segments", value, "True or False")),
+                };
+            }
+            "roundup_power2_divisions" => self.roundup = divisions(value, release)?,
+            _ if WITHOUT_EFFECT.contains(&name) => {}
+            _ => return Err(SettingsError::Unknown { name: name.to_owned(), release }),
+        }
+        Ok(())
+    }
+
+    /// Whether a limit on splitting is set.
+    pub(crate) const fn limits_splits(&self) -> bool {
+        self.max_split_size != u64::MAX
+    }
+}
+
+fn invalid(name: &'static str, value: &str, expected: &'static str) -> SettingsError {
+    SettingsError::Value { name, value: value.to_owned(), expected }
+}
+
+fn mebibytes(
+    name: &'static str,
+    value: &str,
+    least: u64,
+    expected: &'static str,
+) -> Result<u64, SettingsError> {
+    value
+        .parse::<u64>()
+        .ok()
+        .filter(|count| *count >= least)
+        .map(|count| count.saturating_mul(MIB))
+        .ok_or_else(|| invalid(name, value, expected))
+}
+
+fn divisions(value: &str, release: Release) -> Result<Divisions, SettingsError> {
+    let name = "roundup_power2_divisions";
+    let steps_of = |text: &str| {
+        text.trim()
+            .parse::<u64>()
+            .ok()
+            .filter(|steps| *steps == 0 || steps.is_power_of_two())
+            .ok_or_else(|| invalid(name, text, "zero or a power of two"))
+    };
+    let Some(list) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
+        return Ok(Divisions::all(steps_of(value)?));
+    };
+    let mut entries = [0; Divisions::LEN];
+    let mut last = None;
+    for pair in list.split(',') {
+        let (key, steps) = pair.split_once(':').ok_or_else(|| SettingsError::Form(pair.to_owned()))?;
+        let steps = steps_of(steps)?;
+        if key.trim() == ">" {
+            let behind = usize::from(release.rest_begins_behind_last_key());
+            let from = last.map_or(0, |last: usize| last + behind);
+            entries[from.min(Divisions::LEN)..].fill(steps);
+            continue;
+        }
+        let power = key.trim().parse::<u64>().ok().filter(|key| key.is_power_of_two());
+        let power = power.ok_or_else(|| invalid(name, key, "a power of two, in MiB, or >"))?.ilog2();
+        let index = Divisions::index(power);
+        if last.is_none() {
+            entries[..index].fill(steps);
+        }
+        entries[index] = steps;
+        last = Some(index);
+    }
+    Ok(Divisions(entries))
+}
+
+fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_i32;
+    text.split(move |character| {
+        match character {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        character == ',' && depth == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, SettingsError> {
+        Settings::parse(text, Release::NEWEST)
+    }
+
+    #[test]
+    fn an_empty_text_is_the_defaults() {
+        assert_eq!(parse(""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn settings_are_read_with_blanks_and_lists() {
+        let settings = parse(
+            "max_split_size_mb:128, garbage_collection_threshold:0.8 ,expandable_segments:True,\
+             roundup_power2_divisions:[256:1,512:2],backend:native",
+        )
+        .expect("the settings are valid");
+        assert_eq!(settings.max_split_size, 128 * MIB);
+        assert!((settings.garbage_collection_threshold - 0.8).abs() < f64::EPSILON);
+        assert!(settings.expandable_segments);
+        assert_eq!(settings.roundup.of(512 * MIB), 2);
+        assert_eq!(settings.roundup.of(1), 1);
+        assert_eq!(settings.roundup.of(1024 * MIB), 0);
+    }
+
+    #[test]
+    fn the_rest_of_a_list_begins_at_or_behind_its_last_key() {
+        let text = "roundup_power2_divisions:[64:8,256:4,>:1]";
+        let old = Settings::parse(text, Release::new(2, 9)).expect("the settings are valid");
+        let new = parse(text).expect("the settings are valid");
+        assert_eq!((old.roundup.of(256 * MIB), new.roundup.of(256 * MIB)), (1, 4));
+        assert_eq!((old.roundup.of(512 * MIB), new.roundup.of(512 * MIB)), (1, 1));
+        assert_eq!((old.roundup.of(MIB), new.roundup.of(MIB)), (8, 8));
+    }
+
+    #[test]
+    fn what_pytorch_refuses_is_refused() {
+        for text in [
+            "max_split_size_mb:10",
+            "max_split_size_mb",
+            "expandable_segments:yes",
+            "garbage_collection_threshold:1.0",
+            "roundup_power2_divisions:3",
+            "roundup_power2_divisions:[3:4]",
+            "max_split_sise_mb:64",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(Settings::parse("max_split_size_mb:20", Release::new(2, 9)).is_err());
+        assert!(Settings::parse("max_split_size_mb:20", Release::new(2, 10)).is_ok());
+        assert!(Settings::parse("large_segment_size_mb:64", Release::new(2, 9)).is_err());
+    }
+}
