@@ -8,6 +8,7 @@ use crate::{
     guard::calls,
     machine::{self, Card},
     status::{Outcome, Status},
+    streams,
     values::Arguments,
 };
 
@@ -27,6 +28,8 @@ pub(crate) struct Launch {
     pub(crate) block: Dim3,
     /// Dynamic shared memory.
     pub(crate) shared: u64,
+    /// The stream it is queued on.
+    pub(crate) stream: u64,
 }
 
 impl Dim3 {
@@ -81,17 +84,16 @@ impl Launch {
 fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
-    kernel.effect().apply(Arguments::new(arguments), || {
-        kernel.function(card.device.compute_capability.sm_version())
-    });
+    streams::launch(launch.stream)?;
+    kernel.effect().apply(Arguments::new(arguments));
     Ok(())
 }
 
 /// A launch through the runtime, which names kernels by the host function or a handle.
 #[inline]
-fn launch_symbol(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize) -> Outcome {
+fn launch_symbol(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
-    launch(kernel, Launch { grid, block, shared: shared as u64 }, arguments)
+    launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
 }
 
 /// CUDA's `cudaLaunchConfig_t` as far as it is read.
@@ -101,7 +103,7 @@ pub(crate) struct RuntimeConfig {
     grid: Dim3,
     block: Dim3,
     shared: usize,
-    _stream: Ptr,
+    stream: Ptr,
     _attributes: Ptr,
     _count: u32,
 }
@@ -113,54 +115,60 @@ pub(crate) struct DriverConfig {
     grid: Dim3,
     block: Dim3,
     shared: u32,
-    _stream: Ptr,
+    stream: Ptr,
     _attributes: Ptr,
     _count: u32,
 }
 
+impl DriverConfig {
+    fn launch(&self) -> Launch {
+        Launch { grid: self.grid, block: self.block, shared: u64::from(self.shared), stream: self.stream as u64 }
+    }
+}
+
 calls! { runtime;
-    fn cudaLaunchKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr) {
-        launch_symbol(symbol, grid, block, arguments, shared)
+    fn cudaLaunchKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
+        launch_symbol(symbol, grid, block, arguments, shared, stream)
     }
 
-    fn cudaLaunchKernel_ptsz(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr) {
-        launch_symbol(symbol, grid, block, arguments, shared)
+    fn cudaLaunchKernel_ptsz(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
+        launch_symbol(symbol, grid, block, arguments, shared, stream)
     }
 
-    fn __cudaLaunchKernel(kernel: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr) {
-        launch_symbol(kernel, grid, block, arguments, shared)
+    fn __cudaLaunchKernel(kernel: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
+        launch_symbol(kernel, grid, block, arguments, shared, stream)
     }
 
-    fn __cudaLaunchKernel_ptsz(kernel: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr) {
-        launch_symbol(kernel, grid, block, arguments, shared)
+    fn __cudaLaunchKernel_ptsz(kernel: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
+        launch_symbol(kernel, grid, block, arguments, shared, stream)
     }
 
-    fn cudaLaunchCooperativeKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr) {
-        launch_cooperative(symbol, grid, block, arguments, shared)
+    fn cudaLaunchCooperativeKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
+        launch_cooperative(symbol, grid, block, arguments, shared, stream)
     }
 
     fn cudaLaunchCooperativeKernel_ptsz(
-        symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, _stream: Ptr,
+        symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr,
     ) {
-        launch_cooperative(symbol, grid, block, arguments, shared)
+        launch_cooperative(symbol, grid, block, arguments, shared, stream)
     }
 
     fn cudaLaunchKernelExC(config: In<RuntimeConfig>, symbol: Ptr, arguments: In<Ptr>) {
         let config = config.get().ok_or(Status::INVALID_VALUE)?;
-        launch_symbol(symbol, config.grid, config.block, arguments, config.shared)
+        launch_symbol(symbol, config.grid, config.block, arguments, config.shared, config.stream)
     }
 
     fn cudaLaunchKernelExC_ptsz(config: In<RuntimeConfig>, symbol: Ptr, arguments: In<Ptr>) {
         let config = config.get().ok_or(Status::INVALID_VALUE)?;
-        launch_symbol(symbol, config.grid, config.block, arguments, config.shared)
+        launch_symbol(symbol, config.grid, config.block, arguments, config.shared, config.stream)
     }
 }
 
 /// All blocks of a cooperative launch must be resident at the same time.
-fn launch_cooperative(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize) -> Outcome {
+fn launch_cooperative(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
     check_cooperative(kernel, grid, block, shared as u64)?;
-    launch(kernel, Launch { grid, block, shared: shared as u64 }, arguments)
+    launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
 }
 
 fn check_cooperative(kernel: &Kernel, grid: Dim3, block: Dim3, shared: u64) -> Outcome {
@@ -212,49 +220,49 @@ fn as_driver(status: Status) -> Status {
 calls! { driver;
     fn cuLaunchKernel(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
-        _stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
+        stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
     ) {
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
-        launch_function(function, Launch { grid, block, shared: u64::from(shared) }, arguments, extra)
+        launch_function(function, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments, extra)
     }
 
     fn cuLaunchKernel_ptsz(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
-        _stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
+        stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
     ) {
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
-        launch_function(function, Launch { grid, block, shared: u64::from(shared) }, arguments, extra)
+        launch_function(function, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments, extra)
     }
 
     fn cuLaunchCooperativeKernel(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
-        _stream: Ptr, arguments: In<Ptr>,
+        stream: Ptr, arguments: In<Ptr>,
     ) {
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
         let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
         check_cooperative(kernel, grid, block, u64::from(shared)).map_err(as_driver)?;
-        launch(kernel, Launch { grid, block, shared: u64::from(shared) }, arguments).map_err(as_driver)
+        launch(kernel, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments).map_err(as_driver)
     }
 
     fn cuLaunchCooperativeKernel_ptsz(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
-        _stream: Ptr, arguments: In<Ptr>,
+        stream: Ptr, arguments: In<Ptr>,
     ) {
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
         let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
         check_cooperative(kernel, grid, block, u64::from(shared)).map_err(as_driver)?;
-        launch(kernel, Launch { grid, block, shared: u64::from(shared) }, arguments).map_err(as_driver)
+        launch(kernel, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments).map_err(as_driver)
     }
 
     fn cuLaunchKernelEx(config: In<DriverConfig>, function: Ptr, arguments: In<Ptr>, extra: In<Ptr>) {
         let config = config.get().ok_or(Status::INVALID_VALUE)?;
-        let plan = Launch { grid: config.grid, block: config.block, shared: u64::from(config.shared) };
+        let plan = config.launch();
         launch_function(function, plan, arguments, extra)
     }
 
     fn cuLaunchKernelEx_ptsz(config: In<DriverConfig>, function: Ptr, arguments: In<Ptr>, extra: In<Ptr>) {
         let config = config.get().ok_or(Status::INVALID_VALUE)?;
-        let plan = Launch { grid: config.grid, block: config.block, shared: u64::from(config.shared) };
+        let plan = config.launch();
         launch_function(function, plan, arguments, extra)
     }
 }

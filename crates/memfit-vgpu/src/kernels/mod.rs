@@ -17,5 +17,3 @@ mod occupancy;
 mod register;
 mod registry;
 mod variables;
-
-pub(crate) use cubin::Function;

@@ -1,9 +1,7 @@
 //! What a launch means for the contents of memory.
 
-use crate::{
-    abi::{In, Ptr},
-    kernels::Function,
-};
+use super::{MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature, sizes::Size};
+use crate::abi::{In, Ptr};
 
 /// The arguments of a launch: the address of each.
 #[derive(Clone, Copy)]
@@ -16,11 +14,19 @@ impl Arguments {
     }
 
     /// The argument at `index`, which the kernel's own signature says is a `T`.
+    #[inline]
     pub(crate) fn get<T: Copy>(self, index: usize) -> Option<T> {
-        In::<T>::from_address(self.0.at(index)? as u64).get()
+        self.get_at(index, 0)
     }
 
-    /// The first `length` bytes of the argument at `index`, which has as many by the kernel's own layout.
+    /// A field of the argument at `index`.
+    #[inline]
+    pub(crate) fn get_at<T: Copy>(self, index: usize, offset: usize) -> Option<T> {
+        let address = self.0.at(index)? as u64;
+        if address == 0 { None } else { In::<T>::from_address(address + offset as u64).get() }
+    }
+
+    /// The first `length` bytes of the argument at `index`, which has as many by the kernel's own signature.
     pub(crate) fn bytes(self, index: usize, length: usize) -> Option<Vec<u8>> {
         let address = self.0.at(index)?;
         (!address.is_null()).then(|| In::<u8>::from_address(address as u64).list(length))
@@ -28,22 +34,41 @@ impl Arguments {
 }
 
 /// What is known of a kernel's effect, decided once from its name.
-pub(crate) enum Effect {
+pub(crate) struct Effect(Kind);
+
+enum Kind {
     /// Nothing follows that is worth knowing.
     None,
+    Elementwise(Elementwise),
+    Reduction(Reduction),
+    Size(Size),
 }
 
 impl Effect {
     /// The effect of the kernel with this mangled name.
-    pub(crate) fn of(_mangled: &str) -> Self {
-        Self::None
+    pub(crate) fn of(mangled: &str) -> Self {
+        let Some(signature) = Signature::of(mangled) else { return Self(Kind::None) };
+        let kind = None
+            .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
+            .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
+            .or_else(|| Size::of(&signature).map(Kind::Size));
+        Self(kind.unwrap_or(Kind::None))
     }
 
     /// Applies it to a launch with these arguments.
     #[inline]
-    pub(crate) fn apply(&self, _arguments: Arguments, _layout: impl FnOnce() -> Option<Function>) {
-        match self {
-            Self::None => {}
+    pub(crate) fn apply(&self, arguments: Arguments) {
+        if !matches!(self.0, Kind::None) {
+            self.apply_to(arguments, &MEMORY);
+        }
+    }
+
+    fn apply_to(&self, arguments: Arguments, memory: &Memory) {
+        match &self.0 {
+            Kind::None => {}
+            Kind::Elementwise(elementwise) => elementwise.apply(arguments, memory),
+            Kind::Reduction(reduction) => reduction.apply(arguments, memory),
+            Kind::Size(size) => size.apply(arguments, memory),
         }
     }
 }

@@ -10,6 +10,8 @@ use super::store::Cover;
 /// PyTorch's blocks, and so most tensors, start at multiples of this.
 const GRANULE_BITS: u32 = 9;
 const SLOT_BITS: u32 = 16;
+/// Granules of a range that are worth asking about one by one.
+const MOST_ASKED: u64 = 64;
 
 /// How many known pieces overlap each granule; granules share slots.
 pub(super) struct Filter {
@@ -34,8 +36,8 @@ impl Filter {
             return false;
         }
         let (first, last) = (address >> GRANULE_BITS, address.saturating_add(length - 1) >> GRANULE_BITS);
-        // A long range would hit every slot anyway.
-        last - first >= 1 << SLOT_BITS || (first..=last).any(|granule| self.slot(granule).load(Relaxed) != 0)
+        // Asking the store costs no more than asking about many granules.
+        last - first >= MOST_ASKED || (first..=last).any(|granule| self.slot(granule).load(Relaxed) != 0)
     }
 
     #[inline]

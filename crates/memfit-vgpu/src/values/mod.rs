@@ -8,28 +8,31 @@
 //! Knows nothing of devices, streams and errors: addresses in, bytes out.
 
 mod effect;
+mod elementwise;
 mod filter;
+mod functor;
+mod memory;
+mod number;
+mod reduction;
+mod signature;
+mod sizes;
 mod store;
+mod strides;
 
-use std::{
-    slice,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::slice;
 
 pub(crate) use effect::{Arguments, Effect};
-use filter::Filter;
-use memfit_link::TallyKind;
-use store::{LARGEST_PIECE, Origin, Store};
+use memfit_link::{TallyKind, ValuePolicy};
+use memory::Memory;
+use store::{LARGEST_PIECE, Origin};
 
 use crate::machine;
 
-static FILTER: Filter = Filter::new();
-static STORE: Mutex<Option<Store>> = Mutex::new(None);
+static MEMORY: Memory = Memory::new(answers);
 
-/// The store, for a while. Never held while user code runs, nor across a fork of this thread.
-fn store<T>(use_store: impl FnOnce(&mut Store) -> T) -> T {
-    let mut guard: MutexGuard<'_, Option<Store>> = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-    use_store(guard.get_or_insert_default())
+/// Whether rules answer for what kernels would have computed.
+fn answers() -> bool {
+    machine::get().is_ok_and(|machine| machine.setup.values == ValuePolicy::UpperBound)
 }
 
 /// Bytes were copied from the host to device memory at `target`.
@@ -39,10 +42,9 @@ fn store<T>(use_store: impl FnOnce(&mut Store) -> T) -> T {
 pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
     if size <= LARGEST_PIECE as u64 {
         // SAFETY: the caller vouches for the bytes.
-        let bytes = unsafe { slice::from_raw_parts(source, size as usize) };
-        store(|store| store.write(target, bytes, Origin::True, &FILTER));
+        MEMORY.write(target, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
     } else {
-        forget(target, size);
+        MEMORY.forget(target, size);
     }
 }
 
@@ -54,19 +56,14 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64) {
     // SAFETY: the caller vouches for the room. Memory that the host has never written reads as zeros, so it is initialised.
     let bytes = unsafe { slice::from_raw_parts_mut(target, size as usize) };
     clear(bytes);
-    if FILTER.perhaps_within(source, size) {
-        let found = store(|store| store.read(source, bytes));
-        for name in found.answers {
-            machine::count(TallyKind::ValuePolicy, name);
-        }
+    for name in MEMORY.read(source, bytes).answers {
+        machine::count(TallyKind::ValuePolicy, name);
     }
 }
 
 /// Bytes were copied within device memory, or from one card to another.
-pub(crate) fn device_to_device(destination: u64, source: u64, length: u64) {
-    if FILTER.perhaps_within(source, length) || FILTER.perhaps_within(destination, length) {
-        store(|store| store.copy(destination, source, length, &FILTER));
-    }
+pub(crate) fn device_to_device(target: u64, source: u64, size: u64) {
+    MEMORY.copy(target, source, size);
 }
 
 /// Device memory at `target` was filled with `count` times the lowest `width` bytes of `pattern`.
@@ -75,23 +72,17 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) {
     let pattern = &pattern[..(width as usize).clamp(1, pattern.len())];
     let size = count.saturating_mul(pattern.len() as u64);
     if pattern.iter().all(|byte| *byte == pattern[0]) {
-        store(|store| store.fill(target, pattern[0], size, &FILTER));
+        MEMORY.fill(target, pattern[0], size, Origin::True);
     } else if size <= LARGEST_PIECE as u64 {
-        store(|store| store.write(target, &pattern.repeat(count as usize), Origin::True, &FILTER));
+        MEMORY.write(target, &pattern.repeat(count as usize), Origin::True);
     } else {
-        forget(target, size);
+        MEMORY.forget(target, size);
     }
 }
 
 /// Device memory was given back, or handed to another owner: nothing is known of it any more.
-pub(crate) fn freed(address: u64, length: u64) {
-    forget(address, length);
-}
-
-fn forget(address: u64, length: u64) {
-    if FILTER.perhaps_within(address, length) {
-        store(|store| store.forget(address, length, &FILTER));
-    }
+pub(crate) fn freed(address: u64, size: u64) {
+    MEMORY.forget(address, size);
 }
 
 /// Makes all bytes zero without touching pages that are zero already: the host's memory for a large copy may never have

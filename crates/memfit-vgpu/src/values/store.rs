@@ -133,11 +133,11 @@ impl Store {
     }
 
     /// Records that every one of `length` bytes at `address` was set to `byte`.
-    pub(crate) fn fill(&mut self, address: u64, byte: u8, length: u64, cover: &impl Cover) {
+    pub(crate) fn fill(&mut self, address: u64, byte: u8, length: u64, origin: Origin, cover: &impl Cover) {
         self.forget(address, length, cover);
         // Long fills start what kernels then write in ways that nobody sees; believing in them would be wrong too often.
         if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= LARGEST_PIECE) {
-            self.insert(address, Content::Repeat { byte, length }, Origin::True, cover);
+            self.insert(address, Content::Repeat { byte, length }, origin, cover);
             self.evict(cover);
         }
     }
@@ -201,6 +201,7 @@ impl Store {
     }
 
     /// Bytes kept in memory.
+    #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         self.kept
     }

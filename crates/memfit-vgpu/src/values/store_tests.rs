@@ -64,7 +64,7 @@ proptest! {
                     }
                 }
                 Step::Fill { at, byte, length } => {
-                    store.fill(BASE + at, byte, length, &cover);
+                    store.fill(BASE + at, byte, length, Origin::True, &cover);
                     model[at as usize..(at + length) as usize].fill(Some(byte));
                 }
                 Step::Copy { to, from, length } => {
