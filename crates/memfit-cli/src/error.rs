@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use memfit_devices::CatalogueError;
 use memfit_link::LinkError;
+use memfit_recording::RecordingError;
 
 /// Advice that goes with an error.
 pub trait Hint {
@@ -116,6 +117,14 @@ pub enum CliError {
     /// The run directory could not be used.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// The recording could not be saved.
+    #[error("the recording cannot be saved as `{}`", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<RecordingError>,
+    },
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -144,7 +153,7 @@ impl CliError {
             Self::NoTorch { .. } => "no-torch",
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
-            Self::Io { .. } | Self::Link(_) | Self::Json(_) => "io",
+            Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
             Self::Start { .. } => "start",
         }
     }
@@ -199,6 +208,7 @@ impl Hint for CliError {
                 format!("looked in {}", paths(looked)),
                 "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
             ],
+            Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
         }
     }

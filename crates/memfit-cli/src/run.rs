@@ -12,6 +12,7 @@ mod keeper;
 pub(crate) mod preflight;
 mod process;
 mod progress;
+mod recording;
 mod report;
 mod request;
 mod script;
@@ -66,7 +67,7 @@ pub(crate) fn perform(request: &Request, home: &Home, printer: &Printer) -> Resu
     } else {
         None
     };
-    Ok(Outcome { facts, also_without_sizes, recording: None })
+    Ok(Outcome { facts, also_without_sizes, recording: request.output.clone() })
 }
 
 fn once(
@@ -80,7 +81,12 @@ fn once(
     let stage = Stage::set_up(request, torch, values, home)?;
     let started = Instant::now();
     let watched = watch::run(request, command, &stage, printer)?;
-    let facts = facts::gather(command, torch, &stage, watched, started.elapsed());
+    let wall = started.elapsed();
+    let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
+    let facts = facts::gather(command, torch, &stage, watched, &tracks, wall);
+    if let Some(path) = request.output.as_deref().filter(|_| values == ValuePolicy::UpperBound) {
+        recording::save(path, request, command.words(), facts.torch.clone(), tracks)?;
+    }
     if request.keep {
         printer.remark(&format!("the run's files are in `{}`", stage.keep().display()));
     }

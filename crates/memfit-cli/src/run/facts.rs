@@ -8,12 +8,14 @@ use std::time::Duration;
 use memfit_link::Setup;
 use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
 use memfit_link::message::{DeviceStats, Done, Oom};
+use memfit_recording::Track;
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
 
 use super::environment::Command;
 use super::host::HostPeaks;
 use super::inbox::{Inbox, Speaker};
 use super::preflight::Torch;
+use super::recording::{self, Fullest};
 use super::stage::Stage;
 use super::watch::{Ended, Watched};
 
@@ -119,6 +121,7 @@ pub(super) fn gather(
     torch: Option<&Torch>,
     stage: &Stage,
     watched: Watched,
+    tracks: &[Track],
     wall: Duration,
 ) -> Facts {
     let Watched { ended, inbox, ledger, host } = watched;
@@ -128,7 +131,11 @@ pub(super) fn gather(
         .ranks()
         .into_iter()
         .enumerate()
-        .map(|(index, (pid, speaker))| rank(index as u32, pid, speaker, &ledger))
+        .map(|(index, (pid, speaker))| {
+            let track = tracks.iter().find(|track| track.pid == pid);
+            let fullest = track.and_then(recording::fullest);
+            rank(index as u32, pid, speaker, fullest, &ledger)
+        })
         .collect();
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
     Facts {
@@ -153,58 +160,53 @@ pub(super) fn gather(
     }
 }
 
-fn rank(index: u32, pid: u32, speaker: &Speaker, ledger: &LedgerView) -> RankFacts {
-    let stats = speaker.done.as_ref().and_then(|done| {
-        done.devices.iter().max_by_key(|(_, stats)| stats.peak_reserved).map(|(card, stats)| (*card, *stats))
-    });
-    let process = ledger.processes.iter().find(|process| process.pid == pid);
-    let (card, peak, outside) = match process.and_then(fullest_share) {
-        Some((card, share)) => {
-            let stats = stats.map_or_else(
-                // Without last words, what the card lent is known, and what the allocator did with it from step to step.
-                || DeviceStats {
-                    peak_allocated: speaker.peak_allocated,
-                    peak_reserved: share.peak,
-                    ..DeviceStats::default()
-                },
-                |(_, stats)| stats,
-            );
-            let peak = Peak {
-                allocated: stats.peak_allocated,
-                reserved: stats.peak_reserved,
-                device: share.peak_device,
-                device_upper: share.peak_device_upper,
-            };
-            (card, peak, share.outside)
-        }
-        None => {
-            let (card, stats) = stats.unwrap_or_default();
-            let peak = Peak {
-                allocated: stats.peak_allocated.max(speaker.peak_allocated),
-                reserved: stats.peak_reserved,
-                device: stats.peak_reserved,
-                device_upper: stats.peak_reserved,
-            };
-            (card, peak, OutsideView::default())
-        }
-    };
-    let (peak, outside) = match ledger.cards.get(card as usize) {
+fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger: &LedgerView) -> RankFacts {
+    let (ordinal, stats) = statistics(speaker, logged.as_ref());
+    let share = ledger.processes.iter().find(|process| process.pid == pid).and_then(fullest_share);
+    let number = share.map_or(ordinal, |(card, _)| card);
+    let mut peak = Peak { allocated: stats.peak_allocated, reserved: stats.peak_reserved, ..Peak::default() };
+    let mut outside = OutsideView::default();
+    if let Some((_, share)) = share {
+        // Without last words and without a log, what the card lent is still known.
+        peak.reserved = if peak.reserved == 0 { share.peak } else { peak.reserved };
+        peak.device = share.peak_device;
+        peak.device_upper = share.peak_device_upper;
+        outside = share.outside;
+    }
+    if let Some(card) = ledger.cards.get(number as usize) {
         // The card sees all of its processes, and the verdict is about what the card sees.
-        Some(card) => {
-            let device = peak.device.max(card.peak_device);
-            let device_upper = peak.device_upper.max(card.peak_device_upper);
-            (Peak { device, device_upper, ..peak }, card.outside_at_peak)
-        }
-        None => (peak, outside),
-    };
+        peak.device = peak.device.max(card.peak_device);
+        peak.device_upper = peak.device_upper.max(card.peak_device_upper);
+        outside = card.outside_at_peak;
+    }
+    peak.device = peak.device.max(peak.reserved);
+    peak.device_upper = peak.device_upper.max(peak.device);
     RankFacts {
         rank: speaker.rank.unwrap_or(index),
-        card,
+        card: number,
         peak,
         outside,
         steps: speaker.all_steps(),
         done: speaker.done.clone(),
-        at_peak: None,
+        at_peak: logged.and_then(|logged| logged.at_peak),
+    }
+}
+
+/// PyTorch's own statistics of the device that a process used most, with the process's number for it; or what the log of
+/// a process without last words says.
+fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
+    let last_words = speaker.done.as_ref().and_then(|done| {
+        done.devices.iter().max_by_key(|(_, stats)| stats.peak_reserved).map(|(device, stats)| (*device, *stats))
+    });
+    let (device, mut stats) = last_words.unwrap_or_default();
+    stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
+    match logged {
+        Some(logged) if last_words.is_none() => {
+            stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
+            stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
+            (logged.device, stats)
+        }
+        _ => (device, stats),
     }
 }
 

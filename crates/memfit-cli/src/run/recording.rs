@@ -1,0 +1,101 @@
+//! The event logs of a run as a Recording, and what filled a card when it was fullest.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+use memfit_explain::{Composition, at_peak};
+use memfit_link::{RunDir, events};
+use memfit_recording::{MomentKind, Origin, OriginKind, Recording, Track};
+use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
+
+use super::Request;
+use super::inbox::Inbox;
+use crate::CliError;
+
+/// How many modules a report names.
+const MODULES: usize = 20;
+
+/// What a process's log says about the device that it used most.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fullest {
+    /// The device, as the process numbers it.
+    pub(super) device: u32,
+    /// The most bytes in blocks.
+    pub(super) allocated: u64,
+    /// The most bytes in segments.
+    pub(super) reserved: u64,
+    /// What filled it when it was fullest.
+    pub(super) at_peak: Option<AtPeak>,
+}
+
+/// The tracks of the processes that left a log.
+pub(super) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
+    let pids = run_dir.event_pids().unwrap_or_default();
+    pids.into_iter()
+        .filter_map(|pid| {
+            // A log that is not whole still tells what it holds; one that cannot be read tells nothing.
+            let (log, _problems) = events::read(&run_dir.events(pid)).ok()?;
+            let rank = inbox.processes.get(&pid).and_then(|speaker| speaker.rank);
+            Some(Track::from_log(&log, rank)).filter(|track| !track.blocks.is_empty())
+        })
+        .collect()
+}
+
+/// What a track says about the device that it used most.
+pub(super) fn fullest(track: &Track) -> Option<Fullest> {
+    let mut devices: Vec<Fullest> = Vec::new();
+    for moment in &track.moments {
+        if !matches!(moment.kind, MomentKind::Alloc(_) | MomentKind::Free(_) | MomentKind::Oom(_)) {
+            continue;
+        }
+        let device = u32::from(moment.device);
+        let at = devices.iter().position(|fullest| fullest.device == device).unwrap_or_else(|| {
+            devices.push(Fullest { device, ..Fullest::default() });
+            devices.len() - 1
+        });
+        devices[at].allocated = devices[at].allocated.max(moment.allocated);
+        devices[at].reserved = devices[at].reserved.max(moment.reserved);
+    }
+    let mut fullest = devices.into_iter().max_by_key(|fullest| fullest.reserved)?;
+    fullest.at_peak = u8::try_from(fullest.device).ok().and_then(|device| at_peak(track, device)).map(wire);
+    Some(fullest)
+}
+
+fn wire(composition: Composition) -> AtPeak {
+    let module = |module: memfit_explain::ModuleBytes| ModuleBytes { name: module.name, bytes: module.bytes };
+    AtPeak {
+        step: composition.step,
+        phase: composition.phase,
+        allocated: composition.allocated,
+        reserved: composition.reserved,
+        by_category: composition.by_category.into_iter().collect::<CategoryBytes>(),
+        modules: composition.modules.into_iter().take(MODULES).map(module).collect(),
+    }
+}
+
+/// Saves the recording of a run.
+pub(super) fn save(
+    path: &Path,
+    request: &Request,
+    command: Vec<String>,
+    torch: Option<String>,
+    tracks: Vec<Track>,
+) -> Result<(), CliError> {
+    let device = request.card.info();
+    let recording = Recording {
+        origin: Origin {
+            kind: if request.card.is_local() { OriginKind::RealRun } else { OriginKind::VirtualRun },
+            memfit: crate::VERSION.to_owned(),
+            torch,
+            device: Some(device.name),
+            capacity: Some(device.capacity).filter(|capacity| *capacity > 0),
+            command,
+        },
+        tracks,
+    };
+    let file = File::create(path).map_err(CliError::io("write", path))?;
+    recording
+        .write(BufWriter::new(file))
+        .map_err(|source| CliError::Recording { path: path.to_owned(), source: Box::new(source) })
+}
