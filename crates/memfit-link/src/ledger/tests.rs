@@ -17,7 +17,6 @@ pub(super) fn setup(capacities: &[u64]) -> Setup {
         cards: capacities.iter().map(card).collect(),
         steps: 3,
         forward_steps: 0,
-        forward_steps: 0,
         cover_full: false,
         stacks: false,
         values: ValuePolicy::default(),
