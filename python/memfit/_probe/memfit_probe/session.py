@@ -228,8 +228,13 @@ class Session:
                 if stats.peak_allocated >= peak:
                     allocated, peak = stats.allocated, stats.peak_allocated
             self.sizes.step_is_over(peaks)
-        self.after_step.append(allocated)
+        self.after_step.append(self._requested())
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak)
+
+    def _requested(self):
+        """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a steady training."""
+        stats = self.torch._C._cuda_memoryStats
+        return sum(stats(device)["requested_bytes"]["all"]["current"] for device in self.devices())
 
     # Forward passes of the outermost module
 
