@@ -73,8 +73,9 @@ PIECES = {
     "fused convolution and bias": """
         images, weight = torch.randn(2, 8, 16, 16, device=device), torch.randn(8, 8, 3, 3, device=device)
         bias = torch.randn(8, device=device)
-        assert torch.cudnn_convolution_relu(images, weight, bias, 1, 1, 1, 1).shape == (2, 8, 16, 16)
-        assert torch.cudnn_convolution_add_relu(images, weight, images, 1.0, bias, 1, 1, 1, 1).shape == (2, 8, 16, 16)
+        assert torch.cudnn_convolution_relu(images, weight, bias, (1, 1), (1, 1), (1, 1), 1).shape == (2, 8, 16, 16)
+        add_relu = torch.cudnn_convolution_add_relu
+        assert add_relu(images, weight, images, 1.0, bias, (1, 1), (1, 1), (1, 1), 1).shape == (2, 8, 16, 16)
     """,
     "recurrent networks": """
         for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
@@ -111,7 +112,7 @@ PIECES = {
             torch.linalg.lu_factor(matrix), torch.linalg.eigvalsh(matrix), torch.linalg.svdvals(matrix)
             torch.cholesky_inverse(matrix), torch.linalg.ldl_factor(matrix)
             torch.linalg.lstsq(matrix, matrix), torch.linalg.solve_triangular(matrix, matrix, upper=True)
-            torch.linalg.pinv(matrix), torch.linalg.matrix_exp(matrix)
+            torch.linalg.pinv(matrix)
         for driver in ("gesvd", "gesvdj", "gesvda"):
             torch.linalg.svd(square, driver=driver)
         torch.linalg.eigh(square[0]), torch.linalg.svd(square[0]), torch.linalg.lstsq(square[0], square[0])
@@ -168,7 +169,8 @@ PIECES = {
         lengths, sizes = torch.full((4,), 50, dtype=torch.int32), torch.full((4,), 10, dtype=torch.int32)
         log = scores.log_softmax(2)
         loss(log, targets.to(device).long(), lengths.long(), sizes.long()).backward()
-        loss(scores.log_softmax(2), targets.flatten(), lengths, sizes).backward()
+        on_device = [each.to(device) for each in (targets.flatten(), lengths, sizes)]
+        loss(scores.log_softmax(2), *on_device).backward()
     """,
     "attention, all backends": """
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -263,22 +265,23 @@ def test_a_convolution_asks_for_the_workspace_of_the_card(tmp_path: Path) -> Non
         assert 0 <= answer.said["workspace"] < 100 * MIB
 
 
-def test_persistent_batch_norm_keeps_a_reserve(tmp_path: Path) -> None:
-    """Channels-last half precision takes cuDNN's persistent kernels, which keep a little for the backward pass."""
+def test_persistent_batch_norm_asks_for_the_workspace_of_the_card(tmp_path: Path) -> None:
+    """Channels-last half precision takes cuDNN's persistent kernels, whose workspace depends on the card."""
     answer = on_device(
         """
         net = torch.nn.BatchNorm2d(256).to(device)
         images = torch.randn(64, 256, 56, 56, device=device, dtype=torch.float16)
         images = images.contiguous(memory_format=torch.channels_last).requires_grad_()
         before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
         result = net(images)
-        answer(kept=torch.cuda.memory_allocated() - before - result.nbytes)
+        answer(workspace=torch.cuda.max_memory_allocated() - before - result.nbytes)
         """,
         tmp_path,
     )
     assert answer.status == 0, answer.output
-    # The two statistics are a few KiB; the reserve of this shape is 2.5 MiB on an RTX 4090.
-    assert 2 * MIB < answer.said["kept"] < 4 * MIB
+    # What cuDNN 9.10 to 9.26 answer for this shape on an RTX 4090, and the two saved statistics; an unwritten size was 4 GiB.
+    assert answer.said["workspace"] == pytest.approx(2_591_408 + 2_048, abs=1_024)
 
 
 def test_a_recurrent_network_keeps_what_the_backward_pass_needs(tmp_path: Path) -> None:

@@ -191,10 +191,6 @@ entry_points! {
     /// Ends the recording.
     fn cuptiFinalize() { status::SUCCESS }
 
-    /// The version of the interface: that of the CUDA runtime that is loaded. The real library is left alone, since it looks
-    /// for a driver of its own kind at its first call.
-    fn cuptiGetVersion(version: Out<u32>) { answer(version, interface_version(versions::runtime())) }
-
     /// The version of the interface, as the release of CUDA that is loaded has it.
     fn cuptiGetVersion(version: Out<u32>) { answer(version, version_of(crate::versions::runtime())) }
 

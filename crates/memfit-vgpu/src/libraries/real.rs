@@ -26,16 +26,10 @@ pub(crate) static CURAND: Library = Library::new("libcurand.so.");
 pub(crate) static CUSOLVER: Library = Library::new("libcusolver.so.");
 /// cuSPARSE.
 pub(crate) static CUSPARSE: Library = Library::new("libcusparse.so.");
-/// cuSPARSELt.
-pub(crate) static CUSPARSELT: Library = Library::new("libcusparseLt.so.");
-/// CUPTI.
-pub(crate) static CUPTI: Library = Library::new("libcupti.so.");
 /// NCCL.
 pub(crate) static NCCL: Library = Library::new("libnccl.so.");
 /// NVRTC.
 pub(crate) static NVRTC: Library = Library::new("libnvrtc.so.");
-/// nvJitLink.
-pub(crate) static NVJITLINK: Library = Library::new("libnvJitLink.so.");
 
 struct LoaderHandle(*mut c_void);
 

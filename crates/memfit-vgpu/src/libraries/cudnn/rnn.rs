@@ -31,13 +31,21 @@ entry_points! {
         status::SUCCESS
     }
 
-    /// Sets a dropout's parameters. The real call also fills the states on the device; restoring them does all but that.
+    /// Sets a dropout's parameters. The real call would also fill the states on the device; restoring them does all but that.
+    /// Where there are no states, it only remembers, and may do so itself.
     fn cudnnSetDropoutDescriptor(
         dropout: Ptr, handle: Ptr, probability: f32, states: Ptr, size: usize, seed: u64,
     ) {
-        card::workspace(states);
-        real!(CUDNN, cudnnRestoreDropoutDescriptor(
-            dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
-        ) -> i32).unwrap_or(status::NOT_INITIALIZED)
+        let result = if states.is_null() {
+            real!(CUDNN, cudnnSetDropoutDescriptor(
+                dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
+            ) -> i32)
+        } else {
+            card::workspace(states);
+            real!(CUDNN, cudnnRestoreDropoutDescriptor(
+                dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
+            ) -> i32)
+        };
+        result.unwrap_or(status::NOT_INITIALIZED)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The workspace that PyTorch hands in comes from its own allocator and shows in its figures; here it is only named.
 
+mod scalars;
+
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
@@ -16,6 +18,7 @@ mod status {
     pub(super) const INVALID_VALUE: i32 = 7;
     pub(super) const MAPPING_ERROR: i32 = 11;
     pub(super) const INTERNAL_ERROR: i32 = 14;
+    pub(super) const NOT_SUPPORTED: i32 = 15;
 }
 
 /// What lies behind a handle.
@@ -49,6 +52,13 @@ impl Default for Emulation {
             mantissa_offset: AtomicI32::new(0),
             bit_count: AtomicUsize::new(0),
         }
+    }
+}
+
+impl Context {
+    /// Whether scalars are passed by addresses of the host.
+    fn scalars_on_host(&self) -> bool {
+        self.pointer_mode.load(Relaxed) == 0
     }
 }
 
