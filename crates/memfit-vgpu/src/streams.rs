@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    clock,
+    clock, graphs,
     handles::Table,
     machine::{self, Card},
     status::{Outcome, Status},
@@ -94,6 +94,23 @@ pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
     }
     machine::get()?;
     STREAMS.get(stream).map(StreamRef::Made).ok_or(Status::INVALID_HANDLE)
+}
+
+/// Work is queued on a stream: what is captured becomes a node, everything else takes its time.
+#[inline]
+pub(crate) fn queue(stream: u64, nanoseconds: u64) -> Outcome<StreamRef<'static>> {
+    let stream = resolve(stream)?;
+    match stream.capture() {
+        0 => clock::work(nanoseconds),
+        capture => graphs::add_node(capture),
+    }
+    Ok(stream)
+}
+
+/// A kernel is launched on a stream, which must be one of the current card's.
+#[inline]
+pub(crate) fn launch(stream: u64) -> Outcome {
+    if queue(stream, clock::LAUNCH)?.card() == thread::device() { Ok(()) } else { Err(Status::INVALID_HANDLE) }
 }
 
 impl StreamRef<'_> {

@@ -115,12 +115,12 @@ fn now(target: u64, source: u64, size: u64, direction: Direction) -> Outcome {
 }
 
 fn queued(target: u64, source: u64, size: u64, direction: Direction, stream: u64) -> Outcome {
-    streams::resolve(stream)?;
+    streams::queue(stream, 0)?;
     copies::copy(target, source, size, direction)
 }
 
 fn fill(target: u64, pattern: u32, width: u32, count: u64, stream: u64) -> Outcome {
-    streams::resolve(stream)?;
+    streams::queue(stream, 0)?;
     copies::fill(target, pattern, width, count)
 }
 
@@ -180,7 +180,7 @@ calls! { driver;
     }
 
     fn cuMemcpy2DAsync_v2(parameters: In<Copy2D>, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copy_2d(parameters)
     }
 
@@ -190,7 +190,7 @@ calls! { driver;
     }
 
     fn cuMemcpy3DAsync_v2(parameters: In<Copy3D>, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copy_3d(parameters)
     }
 
@@ -200,7 +200,7 @@ calls! { driver;
     }
 
     fn cuMemcpy3DPeerAsync(parameters: In<Copy3D>, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copy_3d(parameters)
     }
 
@@ -244,17 +244,17 @@ calls! { driver;
     }
 
     fn cuMemsetD2D8Async(target: u64, pitch: u64, value: u8, width: u64, height: u64, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height)
     }
 
     fn cuMemsetD2D16Async(target: u64, pitch: u64, value: u16, width: u64, height: u64, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height)
     }
 
     fn cuMemsetD2D32Async(target: u64, pitch: u64, value: u32, width: u64, height: u64, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copies::fill_rectangle(target, pitch, value, 4, width, height)
     }
 }

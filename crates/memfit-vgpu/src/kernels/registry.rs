@@ -21,10 +21,17 @@ use super::{kernel::Kernel, module::Module, variables::Variable};
 #[derive(Default)]
 struct Registry {
     /// By the handle that a program got for its fat binary.
-    modules: HashMap<usize, &'static Module>,
+    modules: HashMap<usize, Registered>,
     /// By the host function, and by the handle.
     kernels: HashMap<usize, &'static Kernel>,
     variables: HashMap<usize, &'static Variable>,
+}
+
+/// A module, and under which addresses its parts are found.
+struct Registered {
+    module: &'static Module,
+    kernels: Vec<usize>,
+    variables: Vec<usize>,
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
@@ -78,18 +85,22 @@ pub(crate) fn variable(address: usize) -> Option<&'static Variable> {
 
 /// Registers a module; gives its handle.
 pub(crate) fn add_module(module: &'static Module) -> usize {
-    write(|registry| registry.modules.insert(module.handle(), module));
+    let registered = Registered { module, kernels: Vec::new(), variables: Vec::new() };
+    write(|registry| registry.modules.insert(module.handle(), registered));
     module.handle()
 }
 
 /// The module that a handle stands for.
 pub(crate) fn module(handle: usize) -> Option<&'static Module> {
-    read(|registry| registry.modules.get(&handle).copied())
+    read(|registry| registry.modules.get(&handle).map(|registered| registered.module))
 }
 
 /// Registers a kernel under the address of its host function and under its handle.
 pub(crate) fn add_kernel(host: usize, kernel: &'static Kernel) {
     let replaced = write(|registry| {
+        if let Some(registered) = registry.modules.get_mut(&kernel.module().handle()) {
+            registered.kernels.extend([kernel.handle(), host]);
+        }
         registry.kernels.insert(kernel.handle(), kernel);
         host != 0 && registry.kernels.insert(host, kernel).is_some()
     });
@@ -101,16 +112,32 @@ pub(crate) fn add_kernel(host: usize, kernel: &'static Kernel) {
 
 /// Registers a variable under the address of its shadow on the host.
 pub(crate) fn add_variable(host: usize, variable: &'static Variable) {
-    write(|registry| registry.variables.insert(host, variable));
+    write(|registry| {
+        if let Some(registered) = registry.modules.get_mut(&variable.module().handle()) {
+            registered.variables.push(host);
+        }
+        registry.variables.insert(host, variable);
+    });
 }
 
 /// Forgets all that a module registered: its library is being unloaded.
 pub(crate) fn remove_module(handle: usize) {
-    let Some(module) = write(|registry| registry.modules.remove(&handle)) else { return };
-    module.unload();
+    let Some(registered) = write(|registry| registry.modules.remove(&handle)) else { return };
+    registered.module.unload();
     write(|registry| {
-        registry.kernels.retain(|_, kernel| !std::ptr::eq(kernel.module(), module));
-        registry.variables.retain(|_, variable| !std::ptr::eq(variable.module(), module));
+        for address in &registered.kernels {
+            // The address may stand for another library's by now.
+            let own = |kernel: &&'static Kernel| std::ptr::eq(kernel.module(), registered.module);
+            if registry.kernels.get(address).is_some_and(own) {
+                registry.kernels.remove(address);
+            }
+        }
+        for address in &registered.variables {
+            let own = |variable: &&'static Variable| std::ptr::eq(variable.module(), registered.module);
+            if registry.variables.get(address).is_some_and(own) {
+                registry.variables.remove(address);
+            }
+        }
     });
     GENERATION.fetch_add(1, Release);
 }

@@ -16,7 +16,7 @@ fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
 }
 
 fn queued(target: u64, source: u64, size: u64, direction: i32, stream: u64) -> Outcome {
-    streams::resolve(stream)?;
+    streams::queue(stream, 0)?;
     copies::copy(target, source, size, Direction::new(direction)?)
 }
 
@@ -150,7 +150,7 @@ calls! { runtime;
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
         stream: u64,
     ) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         rectangle(target, target_pitch, source, source_pitch, width, height, direction)
     }
 
@@ -160,7 +160,7 @@ calls! { runtime;
     }
 
     fn cudaMemcpy3DAsync(parameters: In<Copy3D>, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copy_3d(parameters)
     }
 
@@ -170,7 +170,7 @@ calls! { runtime;
     }
 
     fn cudaMemcpy3DPeerAsync(parameters: In<CopyPeer3D>, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copy_3d_peer(parameters)
     }
 
@@ -180,7 +180,7 @@ calls! { runtime;
     }
 
     fn cudaMemsetAsync(target: u64, value: i32, size: u64, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copies::fill(target, value as u32, 1, size)
     }
 
@@ -190,7 +190,7 @@ calls! { runtime;
     }
 
     fn cudaMemset2DAsync(target: u64, pitch: u64, value: i32, width: u64, height: u64, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         copies::fill_rectangle(target, pitch, value as u32, 1, width, height)
     }
 
@@ -200,7 +200,7 @@ calls! { runtime;
     }
 
     fn cudaMemset3DAsync(target: PitchedPointer, value: i32, extent: Extent, stream: u64) {
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         fill_3d(target, value, extent)
     }
 
@@ -230,7 +230,7 @@ calls! { runtime;
     ) {
         // CUDA 12 has one parameter more, where the first failure is written, before the stream.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
-        streams::resolve(stream)?;
+        streams::queue(stream, 0)?;
         for index in 0..count as usize {
             let each = (targets.at(index), sources.at(index), sizes.at(index));
             let (Some(target), Some(source), Some(size)) = each else { return Err(Status::INVALID_VALUE) };
