@@ -18,6 +18,7 @@ class Sizes:
         self.memory = None
         self.record = None
         self.running = False
+        self.theirs = False
         self.readings_at_oom = 0
         self.best = {}
 
@@ -27,8 +28,9 @@ class Sizes:
         self.record = cuda.memory._record_memory_history
 
         def by_the_script(*args, **kwargs):
-            # The script keeps a history of its own; it is not ours to read and clear.
+            # The script keeps a history of its own, perhaps from before CUDA is there; it is not ours to read and clear.
             self.running = False
+            self.theirs = True
             return self.record(*args, **kwargs)
 
         for name in ("__wrapped__", "__signature__", "__doc__", "__name__"):
@@ -38,6 +40,8 @@ class Sizes:
         cuda._lazy_call(self._start)
 
     def _start(self):
+        if self.theirs:
+            return
         try:
             self._restart()
             self.running = True
