@@ -19,6 +19,7 @@ mod view;
 use std::{
     fs::OpenOptions,
     os::fd::AsRawFd,
+    path::Path,
     sync::{OnceLock, atomic::Ordering::Relaxed},
 };
 
@@ -115,13 +116,15 @@ impl Ledger {
         if setup.cards.len() > MAX_CARDS {
             return Err(invalid(&format!("{} cards, at most {MAX_CARDS} are supported", setup.cards.len())));
         }
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let open = |path: &Path| {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+            file.map_err(|source| LinkError::Io { path: path.to_owned(), source })
+        };
         let me = ProcessId::current().map_err(io)?;
-        let lock = LedgerLock::new(file);
+        let lock = LedgerLock::new(open(&run_dir.ledger_lock())?);
         let map = {
             let _held = lock.hold();
-            let file = lock.file();
+            let file = open(&path)?;
             if file.metadata().map_err(io)?.len() == 0 {
                 file.set_len(size_of::<RawLedger>() as u64).map_err(io)?;
             }

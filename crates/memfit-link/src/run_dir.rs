@@ -37,6 +37,11 @@ impl RunDir {
         self.0.join("ledger")
     }
 
+    /// The file that is locked while the ledger is changed. Nothing else may open it: see `LedgerLock`.
+    pub(crate) fn ledger_lock(&self) -> PathBuf {
+        self.0.join("ledger.lock")
+    }
+
     /// The event log of a process.
     pub fn events(&self, pid: u32) -> PathBuf {
         self.0.join(format!("events-{pid}.bin"))

@@ -7,12 +7,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// A classic record lock on the ledger's file, behind a mutex.
+/// A classic record lock on a file that is there for nothing else, behind a mutex.
 ///
 /// The classic kind belongs to the process, not to the open file: the kernel drops it when the process dies, however it
 /// dies, and a forked child does not hold it, so neither a kill nor a fork can leave the ledger locked. The price is that it
-/// does not tell threads apart (hence the mutex), and that closing *any* descriptor of the file drops it: a process opens
-/// the ledger's file once and keeps it.
+/// does not tell threads apart (hence the mutex), and that closing *any* descriptor of the file in the process drops it. So
+/// the file is not the ledger itself, which readers in the same process may open and close as they like.
 #[derive(Debug)]
 pub(super) struct LedgerLock {
     file: File,
@@ -22,10 +22,6 @@ pub(super) struct LedgerLock {
 impl LedgerLock {
     pub(super) fn new(file: File) -> Self {
         Self { file, threads: Mutex::new(()) }
-    }
-
-    pub(super) fn file(&self) -> &File {
-        &self.file
     }
 
     /// Waits for the lock.

@@ -113,7 +113,7 @@ pub(super) fn of(ledger: &RawLedger) -> LedgerView {
         let before = ledger.sequence.load(Acquire);
         let view = copy(ledger);
         fence(Acquire);
-        if before % 2 == 0 && ledger.sequence.load(Relaxed) == before {
+        if before.is_multiple_of(2) && ledger.sequence.load(Relaxed) == before {
             return view;
         }
         std::thread::yield_now();
