@@ -6,10 +6,16 @@
 use std::{
     ffi::{CStr, c_void},
     mem, ptr,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicPtr, Ordering},
+    },
 };
 
-use crate::watch::{Report, Watch};
+use crate::{
+    device,
+    watch::{Report, Watch},
+};
 
 /// `c10::DeviceType::CUDA`.
 const CUDA: u8 = 1;
@@ -39,6 +45,9 @@ pub unsafe extern "C" fn report_memory_usage(
     device: Device,
 ) {
     if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
+        if let Ok(bytes) = u64::try_from(bytes) {
+            device::fresh(block as u64, bytes);
+        }
         watch.report(&Report {
             device,
             address: block as u64,
@@ -46,6 +55,9 @@ pub unsafe extern "C" fn report_memory_usage(
             allocated: allocated as u64,
             reserved: reserved as u64,
         });
+    }
+    if bytes > 0 && cuda(device).is_some() {
+        tell_device(block as u64, bytes.unsigned_abs());
     }
     static NEXT: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
     if let Some(next) = NEXT.find(report_memory_usage as *mut c_void) {
@@ -72,6 +84,21 @@ pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, rese
         let next: ReportOutOfMemory = unsafe { mem::transmute(next) };
         // SAFETY: the caller's own arguments, passed on.
         unsafe { next(bytes, allocated, reserved, device) };
+    }
+}
+
+/// Tells a virtual device, where there is one, that a block has a new owner: what it held before is no content any more.
+fn tell_device(address: u64, bytes: u64) {
+    type HandedOut = extern "C" fn(u64, u64);
+    static DEVICE: OnceLock<Option<HandedOut>> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memfit_vgpu_handed_out".as_ptr()) };
+        // SAFETY: the virtual device exports a function of this type under this name.
+        (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, HandedOut>(found) })
+    });
+    if let Some(device) = device {
+        device(address, bytes);
     }
 }
 
