@@ -9,6 +9,7 @@
 //! a log is judged.
 
 pub mod api;
+mod device;
 pub mod interpose;
 pub mod labels;
 mod watch;
