@@ -143,10 +143,12 @@ class LanguageModel(nn.Module):
         self.head = Linear(width, vocabulary)
 
     def forward(self, tokens):
-        x = self.tokens(tokens)
+        embedded = self.tokens(tokens)  # named, as in the original: so it lives as long as the pass
+        x = embedded
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.norm(x))
+        x = self.norm(x)
+        return self.head(x)
 
 
 class WrittenOutAdamW(torch.optim.Optimizer):

@@ -28,6 +28,14 @@ TOLERANCE = {"reserved": 0.02}
 OTHERWISE = 0.01
 
 
+NOT_REBUILT = """## Not rebuilt
+
+Cases of the same sources or of the same grade that cannot be rebuilt honestly: those whose model code was not
+published in full, those that need a library which quantises or packs the weights, or a release of a framework from
+the time of torch 2.1, and those on eight GPUs and more.
+"""
+
+
 @dataclass(frozen=True)
 class Line:
     """One metric of one case."""
@@ -112,9 +120,15 @@ def table(lines: list[Line]) -> str:
     return "\n".join([head, *(row(line) for line in lines)])
 
 
+def unique(lines: list[Line]) -> list[dict[str, Any]]:
+    """The cases of the lines, each once."""
+    return list({line.case["name"]: line.case for line in lines}.values())
+
+
 def page(lines: list[Line]) -> str:
     judged = [x for x in lines if x.case["torch"] and release(x.case["torch"]) >= JUDGED_FROM]
     others = [x for x in lines if x not in judged]
+    remarks = [f"- {case['name']}: {case['differs']}" for case in unique(lines) if "differs" in case]
     sources = sorted({line.case["source"] for line in lines})
     hits = sum(line.hit for line in judged)
     return f"""# Published peaks, and what the virtual card says
@@ -135,6 +149,11 @@ which card the source names, and which ones were used here.
 
 {table(others)}
 
+## Where a case differs from what its source states
+
+{chr(10).join(remarks) or "Nowhere."}
+
+{NOT_REBUILT}
 ## Sources
 
 {chr(10).join(f"- {source}" for source in sources)}
