@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(parse("90"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(parse("90s"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(parse("1.5m"), Ok(Some(Duration::from_secs(90))));
-        assert_eq!(parse("2h"), Ok(Some(Duration::from_secs(7200))));
+        assert_eq!(parse("2h"), Ok(Some(Duration::from_hours(2))));
         assert_eq!(parse("0"), Ok(None));
         for wrong in ["", "s", "-1s", "10 days", "nan", "inf", "1e400"] {
             assert!(parse(wrong).is_err(), "{wrong:?} was accepted");

@@ -71,7 +71,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
-        Verb::Completions(args) => commands::completions(&args, &printer),
+        Verb::Completions(args) => return commands::completions(&args, &printer),
     };
     outcome.unwrap_or_else(|error| printer.error(&error))
 }

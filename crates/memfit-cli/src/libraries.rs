@@ -68,11 +68,13 @@ struct Folder {
 }
 
 fn folders(home: &Home) -> Vec<Folder> {
-    let named = std::env::var_os(LIBRARY_DIR).filter(|path| !path.is_empty()).map(PathBuf::from);
+    // Whoever names a folder wants that one, and no other that happens to be near.
+    if let Some(path) = std::env::var_os(LIBRARY_DIR).filter(|path| !path.is_empty()).map(PathBuf::from) {
+        return vec![Folder { path, packaged: true }];
+    }
     let program = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = program.as_deref().and_then(Path::parent);
     let mut folders = Vec::new();
-    folders.extend(named.map(|path| Folder { path, packaged: true }));
     folders.extend(home.libraries.clone().map(|path| Folder { path, packaged: true }));
     if let Some(beside) = beside {
         folders.push(Folder { path: beside.to_owned(), packaged: false });

@@ -5,6 +5,7 @@
 //! (`memfit gpus | head -1`) is no error.
 
 use std::error::Error;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
@@ -36,13 +37,12 @@ impl Colour {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
         match self {
             Self::Always => ColorChoice::Always,
-            Self::Never => ColorChoice::Never,
             Self::Auto if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => {
                 ColorChoice::Never
             }
             Self::Auto if set("FORCE_COLOR") || set("CLICOLOR_FORCE") => ColorChoice::Always,
             Self::Auto if stream.terminal() && !dumb_terminal() => ColorChoice::Always,
-            Self::Auto => ColorChoice::Never,
+            Self::Auto | Self::Never => ColorChoice::Never,
         }
     }
 }
@@ -68,7 +68,7 @@ fn dumb_terminal() -> bool {
 }
 
 /// All output goes through here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Printer {
     colour: Colour,
     quiet: bool,
@@ -133,7 +133,7 @@ impl Printer {
             cause = error.source();
         }
         for hint in error.hints() {
-            text.push_str(&format!("{} {hint}\n", paint(HINT, "hint:")));
+            let _ = writeln!(text, "{} {hint}", paint(HINT, "hint:"));
         }
         self.stderr(&text);
         Exit::NoAnswer
@@ -202,7 +202,6 @@ impl Progress {
         if !self.shown {
             return;
         }
-        const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
         let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
         self.frame += 1;
         let stream = io::stderr();
@@ -231,6 +230,9 @@ impl Drop for Progress {
         self.clear();
     }
 }
+
+/// What the mark at the line's beginning goes through.
+const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
 
 /// Clears the terminal's current line.
 trait ClearLine {

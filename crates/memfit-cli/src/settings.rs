@@ -34,6 +34,17 @@ pub(crate) struct Settings {
 pub(crate) const KEYS: &[&str] =
     &["gpu", "memory", "steps", "cover", "timeout", "format", "catalogue", "show-output"];
 
+/// As much of a pyproject.toml as matters here.
+#[derive(Deserialize)]
+struct Project {
+    tool: Option<Tool>,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    memfit: Option<toml::Table>,
+}
+
 impl Settings {
     /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory upwards.
     pub(crate) fn load(isolated: bool) -> Result<Self, CliError> {
@@ -62,14 +73,6 @@ impl Settings {
             return Ok(None);
         }
         let broken = |source| CliError::Settings { file: file.to_owned(), source: Box::new(source) };
-        #[derive(Deserialize)]
-        struct Project {
-            tool: Option<Tool>,
-        }
-        #[derive(Deserialize)]
-        struct Tool {
-            memfit: Option<toml::Table>,
-        }
         let project: Project = toml::from_str(text).map_err(broken)?;
         let Some(table) = project.tool.and_then(|tool| tool.memfit) else { return Ok(None) };
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {

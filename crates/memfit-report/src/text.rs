@@ -12,13 +12,50 @@ pub use doctor::doctor;
 pub use gpus::{gpu, gpus};
 pub use run::run;
 
-/// A size for people: binary units, with the unit.
+/// A size for people: binary units, with the unit, and as many decimals as matter.
 pub fn size(bytes: u64) -> String {
-    memfit_devices::Bytes::new(bytes).to_string()
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    for (shift, unit) in UNITS {
+        let one = 1_u64 << shift;
+        // What would round to a thousand and more of a unit is told in the next: 1023.9 MiB is a GiB.
+        if bytes >= one - one / 64 {
+            let count = bytes as f64 / one as f64;
+            let decimals = match unit {
+                "TiB" | "GiB" => 2,
+                "MiB" if count < 99.95 => 1,
+                _ => 0,
+            };
+            return format!("{count:.decimals$} {unit}");
+        }
+    }
+    format!("{bytes} B")
 }
 
 /// A size that may be negative.
 pub fn signed_size(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", size(bytes.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_as_many_decimals_as_matter() {
+        let check = |bytes: u64, text: &str| assert_eq!(size(bytes), text, "{bytes}");
+        check(0, "0 B");
+        check(1000, "1000 B");
+        check(1023, "1 KiB");
+        check(513 << 10, "513 KiB");
+        check(1 << 20, "1.0 MiB");
+        check((97 << 20) + (1 << 19), "97.5 MiB");
+        check(465 << 20, "465 MiB");
+        check((1 << 30) - 1, "1.00 GiB");
+        check(25 << 30, "25.00 GiB");
+        check(3 << 40, "3.00 TiB");
+        check(u64::MAX, "16777216.00 TiB");
+        assert_eq!(signed_size(-(1 << 20)), "-1.0 MiB");
+        assert_eq!(signed_size(1 << 20), "1.0 MiB");
+    }
 }

@@ -10,7 +10,7 @@ pub use doctor::{Check, DoctorReport, Health};
 pub use gpus::{GpuList, GpuReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict,
+    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict,
 };
 
 /// The schema versions, one for each kind of document.

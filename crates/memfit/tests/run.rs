@@ -1,5 +1,7 @@
 //! `memfit run`, with a stand-in for the script: verdicts, exit statuses, and that no process is ever left behind.
 
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+
 mod support;
 
 use std::os::unix::process::CommandExt as _;

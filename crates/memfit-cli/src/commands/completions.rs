@@ -3,12 +3,12 @@
 use clap::CommandFactory as _;
 
 use crate::args::{Args, CompletionsArgs};
-use crate::{CliError, Exit, Printer};
+use crate::{Exit, Printer};
 
 /// Prints a completion script.
-pub(crate) fn completions(args: &CompletionsArgs, printer: &Printer) -> Result<Exit, CliError> {
+pub(crate) fn completions(args: &CompletionsArgs, printer: &Printer) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "memfit", &mut script);
     printer.answer(&String::from_utf8_lossy(&script));
-    Ok(Exit::Good)
+    Exit::Good
 }

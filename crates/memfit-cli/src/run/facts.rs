@@ -196,7 +196,10 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
 /// a process without last words says.
 fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
     let last_words = speaker.done.as_ref().and_then(|done| {
-        done.devices.iter().max_by_key(|(_, stats)| stats.peak_reserved).map(|(device, stats)| (*device, *stats))
+        done.devices
+            .iter()
+            .max_by_key(|(_, stats)| stats.peak_reserved)
+            .map(|(device, stats)| (*device, *stats))
     });
     let (device, mut stats) = last_words.unwrap_or_default();
     stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);

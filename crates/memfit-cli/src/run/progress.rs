@@ -69,8 +69,11 @@ mod tests {
         let ledger = LedgerView { cards: vec![card], ..LedgerView::default() };
         assert_eq!(
             text(&inbox, Some(&ledger), Duration::from_secs(3), 3),
-            "step 2 of 3, 1 GiB of 8 GiB, 3 s"
+            "step 2 of 3, 1.00 GiB of 8.00 GiB, 3 s"
         );
-        assert_eq!(text(&inbox, Some(&ledger), Duration::from_secs(3), 0), "step 2, 1 GiB of 8 GiB, 3 s");
+        assert_eq!(
+            text(&inbox, Some(&ledger), Duration::from_secs(3), 0),
+            "step 2, 1.00 GiB of 8.00 GiB, 3 s"
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! Puts the facts and the verdict into the report's wire type.
 
+use std::fmt::Write as _;
+
 use memfit_levers::Phase;
 use memfit_report::wire::{
-    CardKind, Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, Problem, Rank, RunReport, Script,
-    Time, Verdict, schema,
+    CardKind, Coverage, DeviceInfo, Fidelity, Host, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank,
+    RunReport, Script, Time, Verdict, schema,
 };
 
 use super::facts::Facts;
@@ -65,7 +67,7 @@ pub(crate) fn failure(error: &CliError, device: DeviceInfo, command: Vec<String>
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        message.push_str(&format!(": {error}"));
+        let _ = write!(message, ": {error}");
         cause = error.source();
     }
     RunReport {
@@ -146,10 +148,7 @@ fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
         notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
     }
     if card.info().kind == CardKind::Virtual {
-        notes.push(
-            "what lies outside the allocator is modelled: the device peak is a best guess, its upper bound decides"
-                .to_owned(),
-        );
+        notes.push(OUTSIDE_IS_MODELLED.to_owned());
     }
     Fidelity { unmodelled: facts.tally.unmodelled.clone(), values: facts.tally.values.clone(), notes }
 }

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// How many steps run when nobody says.
 const STEPS: u64 = 3;
 /// How long a run may take when nobody says.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_mins(10);
 /// The name that means the real GPU.
 const LOCAL: &str = "local";
 

@@ -24,8 +24,19 @@ use super::watch::Ended;
 /// The part of a card that must be left for a doubt not to matter: one in so many.
 const DOUBT: u64 = 10;
 
-/// Calls that, refused or not, have nothing to do with what a training holds on a card.
-const BESIDE_THE_POINT: &[&str] = &["nvml", "cupti", "cuFile", "nvtx", "cudaProfiler", "cuProfiler"];
+/// Calls that, refused or not, have nothing to do with what a training holds on a card: telemetry, profilers, logs, and
+/// the table by which NVIDIA's tools find each other, which its libraries ask for and do without.
+const BESIDE_THE_POINT: &[&str] = &[
+    "nvml",
+    "cupti",
+    "cuFile",
+    "nvtx",
+    "cudaProfiler",
+    "cuProfiler",
+    "cuLogs",
+    "cudaLogs",
+    "cuGetExportTable",
+];
 
 /// What the facts say, apart from how they were come by.
 #[derive(Clone, Debug)]

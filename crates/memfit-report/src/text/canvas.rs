@@ -68,14 +68,14 @@ impl Canvas {
         let mut lines: Vec<String> = Vec::new();
         for paragraph in text.lines() {
             let mut line = String::new();
-            for word in paragraph.split_whitespace() {
+            for word in words(paragraph) {
                 if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
                     lines.push(std::mem::take(&mut line));
                 }
                 if !line.is_empty() {
                     line.push(' ');
                 }
-                line.push_str(word);
+                line.push_str(&word);
             }
             lines.push(line);
         }
@@ -97,6 +97,23 @@ impl Canvas {
         let tail: String = text.chars().skip(count - (keep - keep / 2)).collect();
         format!("{head}{gap}{tail}")
     }
+}
+
+/// The words of a text, a number and its unit being one.
+fn words(text: &str) -> Vec<String> {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "GB/s", "MHz"];
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let bare = word.trim_end_matches([',', ';', '.', ':', ')']);
+        match words.last_mut() {
+            Some(last) if UNITS.contains(&bare) && last.ends_with(|c: char| c.is_ascii_digit()) => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
 }
 
 #[cfg(test)]
@@ -130,6 +147,12 @@ mod tests {
         assert!(wrapped.lines().all(|line| line.chars().count() <= 60));
         let words: Vec<_> = wrapped.split_whitespace().skip(1).collect();
         assert_eq!(words.join(" "), text);
+    }
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        assert_eq!(words("at most 12.32 GiB, or so"), ["at", "most", "12.32 GiB,", "or", "so"]);
+        assert_eq!(words("B follows A B"), ["B", "follows", "A", "B"]);
     }
 
     #[test]

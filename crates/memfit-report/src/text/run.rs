@@ -7,7 +7,7 @@ use memfit_levers::{Category, Phase};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, RunReport, Verdict};
+use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, RunReport, Verdict};
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
@@ -51,10 +51,10 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
 fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
     let place = place(report);
     let (style, badge, sentence) = match report.verdict {
-        Verdict::Fits => (GOOD, "FITS", format!("for {} on {place}.", what_ran(report))),
-        Verdict::Oom => (BAD, "OUT OF MEMORY", format!("{} on {place}.", where_it_struck(report))),
-        Verdict::Unknown => (DOUBT, "CANNOT TELL", format!("whether it fits on {place}.")),
-        Verdict::Error => (BAD, "NO ANSWER", format!("for {place}.")),
+        Verdict::Fits => (GOOD, "FITS", format!("for {}, on {place}", what_ran(report))),
+        Verdict::Oom => (BAD, "OUT OF MEMORY", format!("{} on {place}", where_it_struck(report))),
+        Verdict::Unknown => (DOUBT, "CANNOT TELL", format!("whether it fits on {place}")),
+        Verdict::Error => (BAD, "NO ANSWER", format!("for {place}")),
     };
     out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
     if let Some(problem) = &report.problem {
@@ -72,10 +72,14 @@ fn place(report: &RunReport) -> String {
         CardKind::Virtual => "virtual",
         CardKind::Real => "real",
     };
-    let capacity = size(device.capacity);
+    let name = device.name.strip_prefix("NVIDIA ").unwrap_or(&device.name);
+    let capacity = match device.capacity {
+        0 => String::new(),
+        capacity => format!(" ({})", size(capacity)),
+    };
     match device.count {
-        0 | 1 => format!("a {kind} {} with {capacity}", device.name),
-        count => format!("{count} {kind} {} with {capacity} each", device.name),
+        0 | 1 => format!("a {kind} {name}{capacity}"),
+        count => format!("{count} {kind} {name}{capacity}"),
     }
 }
 
@@ -129,7 +133,7 @@ fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
     row("outside", report.outside.total(), AnsiColor::White.on_default());
     let bound = report.peak.device_upper.saturating_sub(report.peak.device);
     if bound > 0 {
-        row("its bound", bound, AnsiColor::BrightBlack.on_default());
+        row("uncertain", bound, AnsiColor::BrightBlack.on_default());
     }
     let rule = if canvas.unicode { "─" } else { "-" };
     let _ = writeln!(out, "  {}", paint(DIM, &rule.repeat(LABEL + SIZE + 2 + cells + 6)));
@@ -157,6 +161,7 @@ fn percent(part: u64, whole: u64) -> String {
     let percent = part as f64 * 100.0 / whole as f64;
     match percent {
         0.0 => "0 %".to_owned(),
+        p if p < 0.05 => "<0.1 %".to_owned(),
         p if p < 0.95 => format!("{p:.1} %"),
         p => format!("{p:.0} %"),
     }
@@ -180,7 +185,7 @@ fn colour(category: Category) -> Style {
 fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
     let _ = writeln!(out, "\n  {}", paint(BOLD, "Modules that held most at the peak"));
-    let room = canvas.columns() - 2 - LABEL - SIZE;
+    let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for module in peak.modules.iter().take(MODULES) {
         let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
         let name = canvas.shortened(name, room);
@@ -220,7 +225,12 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     .map(|(name, bytes)| format!("{name} {}", size(bytes)))
     .collect();
     if !parts.is_empty() {
-        fact("outside", &parts.join(dot));
+        let bound = peak.device_upper.saturating_sub(peak.device);
+        let modelled = match bound {
+            0 => String::new(),
+            bound => format!("; modelled, may be {} more", size(bound)),
+        };
+        fact("outside", &(parts.join(dot) + &modelled));
     }
     if report.ranks.len() > 1 {
         let fullest: Vec<_> =
@@ -243,7 +253,8 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     for value in &report.fidelity.values {
         fact("values", &format!("{} ({})", value.call, times(value.count)));
     }
-    for note in &report.fidelity.notes {
+    // What is modelled has been told where the figure stands.
+    for note in report.fidelity.notes.iter().filter(|note| *note != OUTSIDE_IS_MODELLED) {
         fact("note", note);
     }
     if let Some(path) = &report.recording {
@@ -282,7 +293,7 @@ fn covered(coverage: &Coverage, steps: u64) -> String {
     }
     let missing = list(false);
     if !missing.is_empty() {
-        let _ = write!(text, "; not {}", missing.join(", not "));
+        let _ = write!(text, "; without {}", missing.join(" or "));
     }
     match coverage.growth_per_step {
         Some(0) => text.push_str("; memory was steady"),

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use memfit_levers::{Category, Phase};
 use serde::{Deserialize, Serialize};
 
+/// The note on a virtual run: which of its figures is no simulation.
+pub const OUTSIDE_IS_MODELLED: &str =
+    "what lies outside the allocator is modelled: the device peak is a best guess, its upper bound decides";
+
 /// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
@@ -142,7 +146,8 @@ impl CategoryBytes {
 impl FromIterator<(Category, u64)> for CategoryBytes {
     fn from_iter<I: IntoIterator<Item = (Category, u64)>>(entries: I) -> Self {
         let mut bytes = BTreeMap::new();
-        for (category, count) in entries {
+        // One form for equal values: what has nothing in it is not kept.
+        for (category, count) in entries.into_iter().filter(|(_, count)| *count > 0) {
             *bytes.entry(category).or_insert(0) += count;
         }
         Self(bytes)
@@ -157,7 +162,7 @@ impl Serialize for CategoryBytes {
 
 impl<'de> Deserialize<'de> for CategoryBytes {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BTreeMap::<Category, u64>::deserialize(deserializer).map(Self)
+        Ok(BTreeMap::<Category, u64>::deserialize(deserializer)?.into_iter().collect())
     }
 }
 

@@ -1,0 +1,138 @@
+//! The JSON of a report against the schema that is promised to other software.
+
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+
+mod support;
+
+use memfit_report::wire::RunReport;
+use serde_json::Value;
+use support::all;
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("../schema/run.json")).unwrap()
+}
+
+/// What a value violates: as much of JSON Schema as the schema uses, and a refusal of what it does not know.
+fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &mut Vec<String>) {
+    let rules = schema.as_object().unwrap();
+    for (rule, wanted) in rules {
+        let holds = match rule.as_str() {
+            "$schema" | "$id" | "$defs" | "title" | "description" => true,
+            "$ref" => {
+                let target = wanted.as_str().unwrap().strip_prefix('#').unwrap();
+                violations(value, root.pointer(target).unwrap(), root, path, found);
+                true
+            }
+            "const" => value == wanted,
+            "enum" => wanted.as_array().unwrap().contains(value),
+            "type" => match wanted {
+                Value::Array(types) => types.iter().any(|name| is_a(value, name.as_str().unwrap())),
+                name => is_a(value, name.as_str().unwrap()),
+            },
+            "minimum" => value.as_f64().is_none_or(|value| value >= wanted.as_f64().unwrap()),
+            "anyOf" => wanted.as_array().unwrap().iter().any(|schema| {
+                let mut inner = Vec::new();
+                violations(value, schema, root, path, &mut inner);
+                inner.is_empty()
+            }),
+            "items" => {
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    violations(item, wanted, root, &format!("{path}/{index}"), found);
+                }
+                true
+            }
+            "properties" => {
+                for (name, schema) in wanted.as_object().unwrap() {
+                    if let Some(property) = value.get(name) {
+                        violations(property, schema, root, &format!("{path}/{name}"), found);
+                    }
+                }
+                true
+            }
+            "required" => value.as_object().is_none_or(|object| {
+                wanted.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))
+            }),
+            "additionalProperties" => {
+                assert_eq!(wanted, false, "the schema is closed");
+                let known = &rules["properties"];
+                value.as_object().is_none_or(|object| object.keys().all(|name| known.get(name).is_some()))
+            }
+            other => panic!("the schema uses `{other}`, which this test does not know"),
+        };
+        if !holds {
+            found.push(format!("{path}: {value} violates {rule}: {wanted}"));
+        }
+    }
+}
+
+fn is_a(value: &Value, name: &str) -> bool {
+    match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("{other} is no type of JSON"),
+    }
+}
+
+fn check(value: &Value) -> Vec<String> {
+    let schema = schema();
+    let mut found = Vec::new();
+    violations(value, &schema, &schema, "", &mut found);
+    found
+}
+
+#[test]
+fn every_report_is_as_promised() {
+    for report in all() {
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(check(&value), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_breaks_the_promise_is_seen() {
+    let good = serde_json::to_value(&all()[0]).unwrap();
+    let broken = |pointer: &str, value: Value| {
+        let mut report = good.clone();
+        *report.pointer_mut(pointer).unwrap() = value;
+        report
+    };
+    for (pointer, value) in [
+        ("/verdict", "maybe".into()),
+        ("/schema", "memfit.run/2".into()),
+        ("/peak/device", Value::from(-1)),
+        ("/peak/device", "14 GiB".into()),
+        ("/peak/device", Value::from(1.5)),
+        ("/at_peak/by_category", Value::Object(serde_json::Map::new())),
+        ("/ranks/0", Value::Null),
+        ("/oom", "yes".into()),
+    ] {
+        assert!(!check(&broken(pointer, value.clone())).is_empty(), "{value} passes at {pointer}");
+    }
+    let mut more = good.clone();
+    more["surprise"] = Value::from(1);
+    assert!(!check(&more).is_empty());
+}
+
+#[test]
+fn a_report_is_read_back_as_it_was_written() {
+    for report in all() {
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<RunReport>(&text).unwrap(), report);
+    }
+}
+
+#[test]
+fn categories_sum_to_what_is_reserved() {
+    for report in all() {
+        let Some(peak) = &report.at_peak else { continue };
+        let value = serde_json::to_value(peak).unwrap();
+        let sum: u64 =
+            value["by_category"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+        assert_eq!(sum, peak.reserved);
+    }
+}

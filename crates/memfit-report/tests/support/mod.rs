@@ -1,0 +1,162 @@
+//! Reports of every kind, made up.
+
+#![allow(dead_code, reason = "each test program uses its share")]
+
+use memfit_levers::{Category, Phase};
+use memfit_report::wire::{
+    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
+    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn at_peak() -> AtPeak {
+    let parts = [
+        (Category::Activations, 9 * GIB + 800 * MIB),
+        (Category::Parameters, 98 * MIB),
+        (Category::Gradients, 98 * MIB),
+        (Category::Optimizer, 196 * MIB),
+        (Category::Inputs, 74 * MIB),
+        (Category::Buffers, 208 << 10),
+        (Category::Workspace, 8 * MIB),
+        (Category::Temporary, 392 * MIB),
+        (Category::Rounding, 27 * MIB),
+        (Category::Fragmentation, 1023 * MIB),
+    ];
+    let by_category: CategoryBytes = parts.into_iter().collect();
+    let reserved = by_category.total();
+    let module = |name: &str, bytes| ModuleBytes { name: name.to_owned(), bytes };
+    AtPeak {
+        step: 2,
+        phase: Phase::Backward,
+        allocated: reserved - by_category.get(Category::Fragmentation),
+        reserved,
+        by_category,
+        modules: vec![
+            module("layer1.0.conv3", 392 * MIB),
+            module("layer1.0.downsample.0", 392 * MIB),
+            module("", 98 * MIB),
+            module(
+                "a.very.long.name.of.a.module.that.would.not.fit.on.a.line.of.any.terminal.in.the.world.at.all.conv",
+                MIB,
+            ),
+        ],
+    }
+}
+
+pub(crate) fn fits() -> RunReport {
+    let capacity = 25_223_888_896;
+    let outside = Outside { context: 400 * MIB, libraries: 65 * MIB, communication: 0, other_processes: 0 };
+    let at_peak = at_peak();
+    let device = at_peak.reserved + outside.total();
+    let peak = Peak {
+        allocated: at_peak.allocated,
+        reserved: at_peak.reserved,
+        device,
+        device_upper: device + 223 * MIB,
+    };
+    RunReport {
+        schema: schema::RUN.to_owned(),
+        verdict: Verdict::Fits,
+        device: DeviceInfo {
+            name: "NVIDIA GeForce RTX 4090".to_owned(),
+            capacity,
+            count: 1,
+            kind: CardKind::Virtual,
+        },
+        peak,
+        headroom: capacity as i64 - peak.device_upper as i64,
+        steps: 3,
+        coverage: Coverage { steps: 3, epoch_end: true, growth_per_step: Some(0), ..Coverage::default() },
+        at_peak: Some(at_peak),
+        outside,
+        host: Host { rss: 2 * GIB, pinned: 74 * MIB, shared_memory: 148 * MIB },
+        oom: None,
+        ranks: vec![Rank { rank: 0, card: 0, peak }],
+        time: Time { wall_s: 4.2, step_ms_estimate: None },
+        fidelity: Fidelity { notes: vec![OUTSIDE_IS_MODELLED.to_owned()], ..Fidelity::default() },
+        torch: Some("2.15.0+cu132".to_owned()),
+        recording: None,
+        script: Script { command: vec!["python".to_owned(), "train.py".to_owned()], ..Script::default() },
+        problem: None,
+    }
+}
+
+pub(crate) fn oom() -> RunReport {
+    let mut report = fits();
+    report.verdict = Verdict::Oom;
+    report.device.name = "NVIDIA GeForce RTX 3060".to_owned();
+    report.device.capacity = 12_616_007_680;
+    report.headroom = report.device.capacity as i64 - report.peak.device_upper as i64;
+    report.steps = 0;
+    report.coverage = Coverage::default();
+    report.oom = Some(Oom {
+        caught: false,
+        requested: 392 * MIB,
+        step: 1,
+        phase: Phase::Forward,
+        module: Some("layer3.5.conv2".to_owned()),
+        stack: vec!["train.py:51 in main".to_owned(), "train.py:88 in <module>".to_owned()],
+        message: Some("CUDA out of memory. Tried to allocate 392.00 MiB. GPU 0 has a total capacity of 11.75 GiB of which 210.06 MiB is free. Including non-PyTorch memory, this process has 11.54 GiB memory in use.".to_owned()),
+    });
+    report.script.exit_status = Some(1);
+    report
+}
+
+pub(crate) fn unknown() -> RunReport {
+    let mut report = fits();
+    report.verdict = Verdict::Unknown;
+    report.fidelity.values =
+        vec![CallCount { call: "nonzero: size read back, upper bound used".to_owned(), count: 12 }];
+    report.fidelity.unmodelled = vec![CallCount { call: "cudaGraphicsMapResources".to_owned(), count: 1 }];
+    report.coverage.growth_per_step = Some(8 * MIB as i64);
+    report.problem = Some(Problem {
+        kind: "size-read-back".to_owned(),
+        message: "It ran out of memory, but the script reads back sizes that only a real GPU computes."
+            .to_owned(),
+        hint: Some("compare with a larger `--memory`".to_owned()),
+    });
+    report
+}
+
+pub(crate) fn two_ranks() -> RunReport {
+    let mut report = fits();
+    report.device.count = 2;
+    report.outside.communication = 130 * MIB;
+    report.coverage = Coverage {
+        steps: 3,
+        evaluation: true,
+        largest_batch: true,
+        epoch_end: true,
+        growth_per_step: Some(8 * MIB as i64),
+    };
+    report.ranks =
+        vec![Rank { rank: 0, card: 0, peak: report.peak }, Rank { rank: 1, card: 1, peak: report.peak }];
+    report.recording = Some("run.memfit".to_owned());
+    report
+}
+
+pub(crate) fn failed() -> RunReport {
+    let mut report = fits();
+    report.verdict = Verdict::Error;
+    report.peak = Peak::default();
+    report.at_peak = None;
+    report.problem = Some(Problem {
+        kind: "exit".to_owned(),
+        message: "The script ended with status 3.".to_owned(),
+        hint: None,
+    });
+    report.script.exit_status = Some(3);
+    report.script.exception = Some(Exception {
+        r#type: "ValueError".to_owned(),
+        message: "no data set here".to_owned(),
+        traceback: "Traceback (most recent call last):\n".to_owned(),
+    });
+    report
+}
+
+/// One of each.
+pub(crate) fn all() -> Vec<RunReport> {
+    vec![fits(), oom(), unknown(), two_ranks(), failed()]
+}
