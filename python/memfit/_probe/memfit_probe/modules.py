@@ -70,7 +70,6 @@ class Modules:
 
         torch.nn.modules.module.register_module_forward_pre_hook(before)
         torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
-        self._arm_apply()
 
     # Names
 
@@ -198,27 +197,6 @@ class Modules:
                 waiting.extend(value[:MAX_OUTPUTS])
             elif isinstance(value, dict):
                 waiting.extend(list(value.values())[:MAX_OUTPUTS])
-
-    # Moving a model
-
-    def _arm_apply(self):
-        """`module.to(device)` and the like: what has been moved when it does not fit is parameters."""
-        module_class, session = self.session.torch.nn.Module, self.session
-        original = module_class._apply
-        moving = session.notes.moving
-
-        def _apply(self, *args, **kwargs):
-            if moving:
-                return original(self, *args, **kwargs)
-            moving.append(self)
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                moving.clear()
-                session.notes.module_moved(self)
-
-        _apply.__doc__ = original.__doc__
-        module_class._apply = _apply
 
 
 def _bare_name(module):

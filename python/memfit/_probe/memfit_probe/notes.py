@@ -20,8 +20,6 @@ class Notes:
         torch = session.torch
         self.tensor = torch.Tensor
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
-        # Modules that are being moved to another device now.
-        self.moving = []
         # Whether some parameters are shards, of which whole ones are made for each call.
         self.sharded = False
         self._owner_of = {}
@@ -57,19 +55,10 @@ class Notes:
     # Modules
 
     def module(self, root):
-        """The outermost module is called: its parameters and buffers, on its first calls and after it was moved."""
+        """The outermost module is called: its parameters and buffers, on its first calls."""
         calls = self._roots[id(root)] = self._roots.get(id(root), 0) + 1
         if calls <= 2 or self.sharded:
             self.all_of(root)
-
-    def module_moved(self, module):
-        """`_apply` has run: other tensors are the parameters now."""
-        try:
-            if self.session.watch is not None:
-                self._roots.clear()
-                self.all_of(module)
-        except Exception as error:
-            self.session.note(f"the probe could not note a module: {type(error).__name__}: {error}")
 
     def all_of(self, root):
         """Parameters, their gradients and buffers of a module and all in it."""
@@ -150,8 +139,6 @@ class Notes:
     def everything(self):
         """Goes through all that is known: memory has run out, or this is the end."""
         session = self.session
-        for module in list(self.moving):
-            self.all_of(module)
         for root in session.modules.roots():
             self.all_of(root)
         for optimizer in list(session.optimizers):

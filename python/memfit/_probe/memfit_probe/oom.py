@@ -17,32 +17,28 @@ LIBRARIES = tuple(
 
 
 class OutOfMemory:
-    """PyTorch's own announcement, the text of its error, and the exception that ends the script."""
+    """PyTorch's own announcement, the text of its error, and the exception that ends the script.
+
+    The allocator announces each request that it cannot serve. Not each becomes an error: a convolution, for one, takes an algorithm that
+    needs less workspace. So an announcement is kept until PyTorch makes the error's text.
+    """
 
     def __init__(self, session):
         self.session = session
+        self.announced = None
+        self.raised = False
 
     def arm(self):
         torch = self.session.torch
         torch.cuda._lazy_call(self._attach)
-        error = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
-        self.error = error
-        init, last = error.__init__, []
+        error = self.error = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
+        init, raised = error.__init__, self._raised
 
         def made(self, *args, **kwargs):
             init(self, *args, **kwargs)
-            try:
-                text = str(args[0]) if args else ""
-                if text and text not in last:
-                    last[:] = [text]
-                    channel.send("oom_text", text=text)
-            except Exception:  # noqa: S110 - the error itself matters more than its copy
-                pass
+            raised(str(args[0]) if args else "")
 
-        try:
-            error.__init__ = made
-        except TypeError:
-            self.session.note("this PyTorch's out-of-memory texts are only known where they end the script")
+        error.__init__ = made
 
     def _attach(self):
         try:
@@ -51,20 +47,35 @@ class OutOfMemory:
             self.session.note(f"where memory ran out is not known: {type(error).__name__}: {error}")
 
     def _observe(self, device, requested, _total, _free):
+        """A request cannot be served. Python may hold what it needs by frames that are gone when the error is made."""
         session = self.session
         try:
             watch = session.watch
-            phase = watch.current_phase() if watch is not None else codes.OTHER
-            channel.send(
-                "oom",
-                requested=requested,
-                device=device,
-                step=session.steps.complete + 1,
-                phase=codes.PHASES.get(phase, "other"),
-                module=session.text_of(watch.module()) if watch is not None else None,
-                stack=stack(),
-            )
+            frames = list(frames_here())
+            self.announced = {
+                "requested": requested,
+                "device": device,
+                "step": session.steps.complete + 1,
+                "phase": codes.PHASES.get(watch.current_phase() if watch is not None else codes.OTHER, "other"),
+                "module": session.text_of(watch.module()) if watch is not None else None,
+                "stack": stack(frames),
+            }
             if watch is not None:
+                for module in being_moved(frames, session.torch.nn.Module):
+                    session.notes.all_of(module)
+        except Exception as error:
+            session.note(f"the probe failed where memory ran out: {type(error).__name__}: {error}")
+
+    def _raised(self, text):
+        """PyTorch has made the error, with this text."""
+        session = self.session
+        try:
+            announced, self.announced = self.announced, None
+            if announced is None:
+                return
+            channel.send("oom", **announced)
+            channel.send("oom_text", text=text)
+            if session.watch is not None:
                 session.notes.everything()
                 session.sizes.out_of_memory()
         except Exception as error:
@@ -79,38 +90,60 @@ class OutOfMemory:
 
         kind = type(exception)
         text = str(exception)
+        # The script's own frames and torch's, without those that the probe has put between them.
+        told = traceback.TracebackException(kind, exception, exception.__traceback__)
+        leave_out(told)
         channel.send(
             "exception",
             type=kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
             message=text,
-            traceback="".join(traceback.format_exception(kind, exception, exception.__traceback__)),
+            traceback="".join(told.format()),
             # An error of a child process comes here as text.
             oom=isinstance(exception, self.error) or "OutOfMemoryError" in text,
         )
 
 
-def stack():
-    """`file:line in function`, innermost first: the user's own frames, then those of libraries."""
+def leave_out(told):
+    """Takes the probe's frames out of a traceback, and out of those that it stands upon."""
+    waiting, seen = [told], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(HERE)]
+        waiting += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+
+
+def frames_here():
+    """The frames of the code that asks for memory, innermost first."""
     frame = sys._getframe(1)
-    if threading.current_thread() is not threading.main_thread() and _is_ours_alone(frame):
+    outside = frame
+    while outside is not None and outside.f_code.co_filename.startswith(HERE):
+        outside = outside.f_back
+    if outside is None and threading.current_thread() is not threading.main_thread():
         # A thread of the autograd engine: what called it is on the main thread.
-        frame = sys._current_frames().get(threading.main_thread().ident)
+        outside = sys._current_frames().get(threading.main_thread().ident)
+    while outside is not None:
+        if not outside.f_code.co_filename.startswith(HERE):
+            yield outside
+        outside = outside.f_back
+
+
+def stack(frames):
+    """`file:line in function`, innermost first: the user's own frames, then those of libraries."""
     own, others = [], []
-    while frame is not None and len(own) + len(others) < MAX_FRAMES:
-        path = frame.f_code.co_filename
-        if not path.startswith(HERE):
-            text = f"{path}:{frame.f_lineno} in {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"
-            (others if is_library(path) else own).append(text)
-        frame = frame.f_back
+    for frame in frames[:MAX_FRAMES]:
+        code = frame.f_code
+        text = f"{code.co_filename}:{frame.f_lineno} in {getattr(code, 'co_qualname', code.co_name)}"
+        (others if is_library(code.co_filename) else own).append(text)
     return own + others
 
 
-def _is_ours_alone(frame):
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(HERE):
-            return False
-        frame = frame.f_back
-    return True
+def being_moved(frames, module_class):
+    """The modules that `module.to(device)` and the like are moving now."""
+    found = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == "_apply")
+    return [module for module in found if isinstance(module, module_class)]
 
 
 def is_library(path):
