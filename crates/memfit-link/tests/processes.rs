@@ -109,8 +109,8 @@ impl Peer {
 }
 
 fn say(word: &str) {
-    println!("\n{word}");
-    std::io::stdout().flush().unwrap();
+    let mut output = std::io::stdout();
+    writeln!(output, "\n{word}").and_then(|()| output.flush()).unwrap();
 }
 
 fn wait_for_the_end_of_input() {
@@ -142,7 +142,9 @@ fn child() {
                     Err(_) => held.drain(..).for_each(|bytes| ledger.release(0, bytes)),
                 }
             }
-            held.into_iter().for_each(|bytes| ledger.release(0, bytes));
+            for bytes in held {
+                ledger.release(0, bytes);
+            }
         }
         "churn for ever" => {
             say("ready");
@@ -193,7 +195,9 @@ fn many_processes_at_once_keep_the_books() {
     let run = Run::new("churn", 100 * MIB);
     let ledger = run.open();
     let mut peers: Vec<Peer> = (0..4).map(|_| run.child("churn")).collect();
-    peers.iter_mut().for_each(|peer| peer.expect("ready"));
+    for peer in &mut peers {
+        peer.expect("ready");
+    }
     for _ in 0..200 {
         let card = ledger.view().cards[0];
         assert!(card.used <= card.capacity, "{} of {}", card.used, card.capacity);

@@ -248,7 +248,9 @@ fn threads_together_never_pass_the_capacity() {
                     }
                     assert!(ledger.view().cards[0].used <= CAPACITY);
                 }
-                held.into_iter().for_each(|bytes| ledger.release(0, bytes));
+                for bytes in held {
+                    ledger.release(0, bytes);
+                }
             });
         }
     });
