@@ -92,6 +92,7 @@ class Session:
     def _forked(self):
         """This is a child now: it tells its own story, and has none yet."""
         self._forget()
+        self.loaders.forget()
         if self.watch is not None:
             self.modules.forget()
             self.watch.phase(codes.OTHER)
@@ -243,7 +244,6 @@ class Session:
         self.abandon_steps()
         if not module.training:
             self.evaluation = True
-            self.loaders.evaluation_began()
 
     @guarded
     def forward_ended(self, module):

@@ -1,0 +1,117 @@
+"""The largest batch that a data set can give: items are looked at, for a limited time, and the largest put together."""
+
+import itertools
+import random
+import sys
+import time
+from contextlib import contextmanager
+
+# Looking at items takes no longer than this, and no more batches of a sampler of the script's own are drawn.
+MAX_SECONDS = 5.0
+MAX_BATCHES = 10_000
+# With fewer items of one size it could be chance.
+ENOUGH_ITEMS = 32
+
+
+class Found:
+    """The largest batch, whether it is known to be covered, and what to say about it."""
+
+    def __init__(self, batch=None, covered=False, note=None):
+        self.batch = batch
+        self.covered = covered
+        self.note = note
+
+
+def largest_batch(iterator):
+    """The largest batch of the data set that a loader's iterator goes over."""
+    if getattr(iterator, "_dataset_kind", 1) != 0:
+        return Found(note="the largest batch was not run: the data set cannot be sampled, it only gives one item after the other")
+    with random_numbers_kept():
+        sizes, complete = look(iterator._dataset)
+        if not sizes:
+            return Found(note="the largest batch was not run: no item of the data set could be looked at")
+        looked = f"{len(sizes)} of {len(iterator._dataset)} items were looked at"
+        if len(set(sizes.values())) == 1 and (complete or len(sizes) >= ENOUGH_ITEMS):
+            # Any full batch is the largest, and full batches have been run.
+            return Found(covered=True, note=None if complete else f"all items are taken to have one size: {looked}")
+        indices = choose(iterator, sizes)
+        try:
+            batch = fetch(iterator, indices)
+        except Exception as error:
+            return Found(note=f"the largest batch was not run: making it failed with {type(error).__name__}: {error}")
+    return Found(batch=batch, covered=True, note=None if complete else f"the largest batch is of those items that were seen: {looked}")
+
+
+def look(dataset):
+    """Sizes of items by index, as many as time allows, and whether these are all."""
+    count = len(dataset)
+    # Always the same items, and spread over the whole data set.
+    order = random.Random(0).sample(range(count), count) if count <= 1_000_000 else range(0, count, count // 100_000)
+    sizes, until = {}, time.monotonic() + MAX_SECONDS
+    for index in order:
+        try:
+            sizes[index] = size(dataset[index])
+        except Exception:
+            break
+        if time.monotonic() > until:
+            break
+    return sizes, len(sizes) == count
+
+
+def choose(iterator, sizes):
+    """The indices of the largest batch that can come: of the largest items, or the largest of the batches that the script's own sampler makes."""
+    sampler = iterator._index_sampler
+    largest_first = sorted(sizes, key=sizes.get, reverse=True)
+    if not iterator._auto_collation:
+        return largest_first[0]
+    if type(sampler).__module__.startswith("torch.utils.data") and isinstance(getattr(sampler, "batch_size", None), int):
+        return largest_first[: sampler.batch_size]
+    # Items are padded to the longest in their batch, so a batch is as large as its largest item times their count.
+    batches = itertools.islice(iter(sampler), MAX_BATCHES)
+    return max(batches, key=lambda indices: max((sizes.get(index, 0) for index in indices), default=0) * len(indices))
+
+
+def fetch(iterator, indices):
+    """A batch of these items, made as the loader makes its own."""
+    from torch.utils.data import _utils
+
+    fetcher = _utils.fetch._MapDatasetFetcher(iterator._dataset, iterator._auto_collation, iterator._collate_fn, False)
+    batch = fetcher.fetch(indices)
+    return _utils.pin_memory.pin_memory(batch) if iterator._pin_memory else batch
+
+
+def size(item, depth=0):
+    """How large an item is, in a unit that only has to be the same for all items of a data set."""
+    nbytes = getattr(item, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    if isinstance(item, (str, bytes)):
+        return len(item)
+    if depth > 8:
+        return 1
+    if isinstance(item, dict):
+        return sum(size(value, depth + 1) for value in item.values())
+    if isinstance(item, (list, tuple)):
+        numbers = bool(item) and isinstance(item[0], (int, float))
+        return len(item) if numbers else sum(size(value, depth + 1) for value in item)
+    width_and_height = getattr(item, "size", None)
+    if isinstance(width_and_height, tuple) and len(width_and_height) == 2:
+        return width_and_height[0] * width_and_height[1]
+    return 1
+
+
+@contextmanager
+def random_numbers_kept():
+    """Items may be augmented at random: the script's own numbers must come as if nobody had looked."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    python, cpu = random.getstate(), torch.get_rng_state()
+    numbers = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if numbers is not None:
+            numpy.random.set_state(numbers)
