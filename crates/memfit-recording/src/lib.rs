@@ -12,11 +12,18 @@ mod error;
 mod file;
 mod from_log;
 mod origin;
+mod pickle;
+mod snapshot;
 mod texts;
 mod track;
 
 pub use error::RecordingError;
 pub use file::{Limits, MAGIC, VERSION};
 pub use origin::{Origin, OriginKind, Recording};
+pub use pickle::{PickleError, PickleErrorKind, PickleLimits};
+pub use snapshot::{
+    Annotation, Frame, FrameId, Problem, Segment, SegmentBlock, SegmentBlockState, Snapshot, SnapshotError,
+    StackId, Stacks, TraceAction, TraceEvent, TracedSettings,
+};
 pub use texts::{TextId, Texts};
 pub use track::{Block, Call, Moment, MomentKind, NEVER, Track};

@@ -1,0 +1,270 @@
+//! What a pickle makes: values, containers, and the rows that dicts became.
+
+/// A value on the stack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// A number that only fits without a sign.
+    Unsigned(u64),
+    /// A number of more than 64 bits.
+    Huge,
+    Float(f64),
+    /// The number that the shape gave a text.
+    Text(u32),
+    /// A container.
+    Object(u32),
+}
+
+impl Value {
+    /// The value as a count or an address.
+    pub(crate) const fn as_u64(self) -> Option<u64> {
+        match self {
+            Self::Int(number) if number >= 0 => Some(number as u64),
+            Self::Unsigned(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The value as a text's number.
+    pub(crate) const fn as_text(self) -> Option<u32> {
+        match self {
+            Self::Text(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+/// Which of a shape's tables a row is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowKind(pub(crate) u8);
+
+/// A row of one of a shape's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) kind: RowKind,
+    pub(crate) index: u32,
+}
+
+/// What has become of a container.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Object {
+    EmptyList,
+    EmptyDict,
+    /// Its place among the lists.
+    List(u32),
+    Dict(u32),
+    Tuple(u32),
+    /// A dict that became a row.
+    Row(RowKind, u32),
+    /// A list of consecutive rows of one table: its place among the runs.
+    Run(u32),
+    /// A list of rows that the shape keeps itself, under a number.
+    Kept(u32),
+}
+
+/// Consecutive rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) kind: RowKind,
+    pub(crate) start: u32,
+    pub(crate) length: u32,
+}
+
+/// Whoever knows what the data means.
+pub(crate) trait Shape {
+    /// Gives a text its number, the same for the same text.
+    fn text(&mut self, text: &str) -> u32;
+
+    /// The text with a number.
+    fn text_of(&self, id: u32) -> &str;
+
+    /// Is shown the pairs of a new dict, keys and values in turn, and may make it a row.
+    fn dict(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row>;
+
+    /// Whether lists of rows of a table are kept by the shape, and not as runs.
+    fn keeps(&self, kind: RowKind) -> bool;
+
+    /// Keeps a list: the one that was kept under `before`, if any, with more rows.
+    fn keep(&mut self, before: Option<u32>, rows: &[u32]) -> u32;
+
+    /// Roughly how many bytes the shape holds.
+    fn memory(&self) -> u64;
+}
+
+/// All containers.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    objects: Vec<Object>,
+    /// Elements of lists, and of dicts: keys and values in turn.
+    lists: Vec<Vec<Value>>,
+    tuples: Vec<Box<[Value]>>,
+    runs: Vec<Run>,
+    /// Elements of all lists and tuples.
+    elements: usize,
+    /// Used again and again for the rows of a list.
+    rows: Vec<u32>,
+}
+
+impl Heap {
+    pub(crate) fn add(&mut self, object: Object) -> Value {
+        self.objects.push(object);
+        Value::Object((self.objects.len() - 1) as u32)
+    }
+
+    pub(crate) fn add_tuple(&mut self, elements: &[Value]) -> Value {
+        self.elements += elements.len();
+        self.tuples.push(elements.into());
+        self.add(Object::Tuple(self.tuples.len() as u32 - 1))
+    }
+
+    pub(crate) fn object(&self, value: Value) -> Option<Object> {
+        match value {
+            Value::Object(id) => self.objects.get(id as usize).copied(),
+            _ => None,
+        }
+    }
+
+    /// The row that a dict became.
+    pub(crate) fn row(&self, value: Value) -> Option<Row> {
+        match self.object(value)? {
+            Object::Row(kind, index) => Some(Row { kind, index }),
+            _ => None,
+        }
+    }
+
+    /// The rows of a list, if it is one of rows of one table.
+    pub(crate) fn run(&self, value: Value) -> Option<Run> {
+        match self.object(value)? {
+            Object::Run(run) => Some(self.runs[run as usize]),
+            _ => None,
+        }
+    }
+
+    /// The elements of a list or tuple of anything.
+    pub(crate) fn elements(&self, value: Value) -> &[Value] {
+        match self.object(value) {
+            Some(Object::List(list)) => &self.lists[list as usize],
+            Some(Object::Tuple(tuple)) => &self.tuples[tuple as usize],
+            _ => &[],
+        }
+    }
+
+    /// The pairs of a dict that became no row.
+    pub(crate) fn pairs(&self, value: Value) -> impl Iterator<Item = (Value, Value)> {
+        let pairs = match self.object(value) {
+            Some(Object::Dict(dict)) => &self.lists[dict as usize][..],
+            _ => &[],
+        };
+        pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]))
+    }
+
+    /// Adds elements to a list. Says whether `list` is one.
+    pub(super) fn extend(&mut self, list: Value, elements: &[Value], shape: &mut impl Shape) -> bool {
+        let Value::Object(id) = list else { return false };
+        let before = self.objects[id as usize];
+        if elements.is_empty() {
+            return matches!(before, Object::EmptyList | Object::List(_) | Object::Run(_) | Object::Kept(_));
+        }
+        let after = match before {
+            Object::EmptyList => match self.rows_of(elements) {
+                Some(kind) if shape.keeps(kind) => Object::Kept(shape.keep(None, &self.rows)),
+                Some(kind) => self.add_run(kind, elements),
+                None => self.add_list(elements),
+            },
+            Object::Kept(kept) => match self.rows_of(elements) {
+                Some(kind) if shape.keeps(kind) => Object::Kept(shape.keep(Some(kept), &self.rows)),
+                _ => return false,
+            },
+            Object::Run(run) => {
+                let Run { kind, start, length } = self.runs[run as usize];
+                let goes_on = self.rows_of(elements) == Some(kind) && is_run(&self.rows, start + length);
+                if goes_on {
+                    self.runs[run as usize].length += elements.len() as u32;
+                    before
+                } else {
+                    let mut all: Vec<Value> =
+                        (start..start + length).map(|index| self.add(Object::Row(kind, index))).collect();
+                    all.extend_from_slice(elements);
+                    self.add_list(&all)
+                }
+            }
+            Object::List(place) => {
+                self.elements += elements.len();
+                self.lists[place as usize].extend_from_slice(elements);
+                before
+            }
+            _ => return false,
+        };
+        self.objects[id as usize] = after;
+        true
+    }
+
+    /// Adds pairs to a dict. Says whether `dict` is one that can still grow.
+    pub(super) fn set_items(&mut self, dict: Value, pairs: &[Value], shape: &mut impl Shape) -> bool {
+        let Value::Object(id) = dict else { return false };
+        match self.objects[id as usize] {
+            Object::EmptyDict if pairs.is_empty() => {}
+            Object::EmptyDict => {
+                self.objects[id as usize] = if let Some(row) = shape.dict(pairs, self) {
+                    Object::Row(row.kind, row.index)
+                } else {
+                    let Object::List(place) = self.add_list(pairs) else { return false };
+                    Object::Dict(place)
+                };
+            }
+            Object::Dict(place) => {
+                self.elements += pairs.len();
+                self.lists[place as usize].extend_from_slice(pairs);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn add_list(&mut self, elements: &[Value]) -> Object {
+        self.elements += elements.len();
+        self.lists.push(elements.to_vec());
+        Object::List(self.lists.len() as u32 - 1)
+    }
+
+    fn add_run(&mut self, kind: RowKind, elements: &[Value]) -> Object {
+        let Some(&start) = self.rows.first() else { return Object::EmptyList };
+        if !is_run(&self.rows, start) {
+            return self.add_list(elements);
+        }
+        self.runs.push(Run { kind, start, length: self.rows.len() as u32 });
+        Object::Run(self.runs.len() as u32 - 1)
+    }
+
+    /// The table that all elements are rows of, if there is one; the rows themselves are then in `self.rows`.
+    fn rows_of(&mut self, elements: &[Value]) -> Option<RowKind> {
+        self.rows.clear();
+        let kind = self.row(*elements.first()?)?.kind;
+        for element in elements {
+            match *element {
+                Value::Object(id) => match self.objects[id as usize] {
+                    Object::Row(same, index) if same == kind => self.rows.push(index),
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+        Some(kind)
+    }
+
+    /// Roughly how many bytes this holds.
+    pub(super) fn memory(&self) -> u64 {
+        let bytes = self.objects.len() * size_of::<Object>()
+            + self.elements * size_of::<Value>()
+            + self.lists.len() * size_of::<Vec<Value>>()
+            + self.tuples.len() * size_of::<Box<[Value]>>()
+            + self.runs.len() * size_of::<Run>();
+        bytes as u64
+    }
+}
+
+fn is_run(rows: &[u32], start: u32) -> bool {
+    rows.iter().zip(start..).all(|(row, expected)| *row == expected)
+}

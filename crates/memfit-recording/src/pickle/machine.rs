@@ -1,0 +1,421 @@
+//! The stack machine.
+
+use std::io::Read;
+
+use super::heap::{Heap, Object, Shape, Value};
+use super::input::Input;
+use super::{PickleError, PickleErrorKind, PickleLimits, op};
+
+/// How many operations there are between two looks at the memory in use.
+const BETWEEN_CHECKS: u32 = 4096;
+
+/// A machine that reads one pickle.
+pub(crate) struct Machine<'shape, R, S> {
+    input: Input<R>,
+    shape: &'shape mut S,
+    limits: PickleLimits,
+    heap: Heap,
+    stack: Vec<Value>,
+    /// Where in the stack the open marks are.
+    marks: Vec<usize>,
+    memo: Vec<Value>,
+}
+
+type Done = Result<(), PickleErrorKind>;
+
+impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
+    pub(crate) fn new(reader: R, shape: &'shape mut S, limits: PickleLimits) -> Self {
+        Self {
+            input: Input::new(reader),
+            shape,
+            limits,
+            heap: Heap::default(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: Vec::new(),
+        }
+    }
+
+    /// Reads the pickle: what it makes, or what it had made when it could not be read on, with the reason.
+    pub(crate) fn run(mut self) -> (Option<Value>, Heap, Option<PickleError>) {
+        match self.execute() {
+            Ok(value) => (Some(value), self.heap, None),
+            Err(error) => {
+                self.close_all();
+                (self.stack.first().copied(), self.heap, Some(error))
+            }
+        }
+    }
+
+    fn execute(&mut self) -> Result<Value, PickleError> {
+        let mut offset = 0;
+        self.begin().map_err(|kind| PickleError { offset, kind })?;
+        let mut left = BETWEEN_CHECKS;
+        loop {
+            offset = self.input.offset();
+            left -= 1;
+            let step = if left == 0 {
+                left = BETWEEN_CHECKS;
+                self.check_memory().and_then(|()| self.step())
+            } else {
+                self.step()
+            };
+            match step {
+                Ok(None) => {}
+                Ok(Some(value)) => return Ok(value),
+                Err(kind) => return Err(PickleError { offset, kind }),
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Done {
+        let not_a_pickle = |error| match error {
+            PickleErrorKind::CutOff => PickleErrorKind::NotAPickle,
+            other => other,
+        };
+        if self.input.byte().map_err(not_a_pickle)? != op::PROTO {
+            return Err(PickleErrorKind::NotAPickle);
+        }
+        match self.input.byte().map_err(not_a_pickle)? {
+            2..=5 => Ok(()),
+            6..=15 if self.input.byte().is_ok() => Err(PickleErrorKind::Protocol(6)),
+            _ => Err(PickleErrorKind::NotAPickle),
+        }
+    }
+
+    /// One operation. Gives the result at the last.
+    #[inline]
+    fn step(&mut self) -> Result<Option<Value>, PickleErrorKind> {
+        let operation = self.input.byte()?;
+        match operation {
+            op::BINGET => {
+                let index = u32::from(self.input.byte()?);
+                self.recall(index)?;
+            }
+            op::LONG_BINGET => {
+                let index = u32::from_le_bytes(self.input.array()?);
+                self.recall(index)?;
+            }
+            op::MEMOIZE => self.memoize(self.memo.len() as u32)?,
+            op::BINPUT => {
+                let index = u32::from(self.input.byte()?);
+                self.memoize(index)?;
+            }
+            op::LONG_BINPUT => {
+                let index = u32::from_le_bytes(self.input.array()?);
+                self.memoize(index)?;
+            }
+            op::BININT1 => {
+                let number = self.input.byte()?;
+                self.stack.push(Value::Int(i64::from(number)));
+            }
+            op::BININT2 => {
+                let number = u16::from_le_bytes(self.input.array()?);
+                self.stack.push(Value::Int(i64::from(number)));
+            }
+            op::BININT => {
+                let number = i32::from_le_bytes(self.input.array()?);
+                self.stack.push(Value::Int(i64::from(number)));
+            }
+            op::LONG1 => {
+                let length = usize::from(self.input.byte()?);
+                let number = long(self.input.bytes(length)?);
+                self.stack.push(number);
+            }
+            op::MARK => self.mark()?,
+            op::SETITEMS => self.set_items("SETITEMS")?,
+            op::APPENDS => self.append_items()?,
+            op::SETITEM => self.set_item()?,
+            op::APPEND => self.append_item()?,
+            op::EMPTY_DICT => self.push_object(Object::EmptyDict),
+            op::EMPTY_LIST => self.push_object(Object::EmptyList),
+            op::EMPTY_TUPLE => self.tuple(0, "EMPTY_TUPLE")?,
+            op::TUPLE1 => self.tuple(1, "TUPLE1")?,
+            op::TUPLE2 => self.tuple(2, "TUPLE2")?,
+            op::TUPLE3 => self.tuple(3, "TUPLE3")?,
+            op::TUPLE => {
+                let from = self.marks.pop().ok_or(PickleErrorKind::StackEmpty("TUPLE"))?;
+                self.tuple(self.stack.len() - from, "TUPLE")?;
+            }
+            op::SHORT_BINUNICODE => {
+                let length = u64::from(self.input.byte()?);
+                self.text(length)?;
+            }
+            op::BINUNICODE => {
+                let length = u64::from(u32::from_le_bytes(self.input.array()?));
+                self.text(length)?;
+            }
+            op::NONE => self.stack.push(Value::None),
+            op::NEWTRUE => self.stack.push(Value::Bool(true)),
+            op::NEWFALSE => self.stack.push(Value::Bool(false)),
+            op::BINFLOAT => {
+                let number = f64::from_be_bytes(self.input.array()?);
+                self.stack.push(Value::Float(number));
+            }
+            op::FRAME => {
+                self.input.array::<8>()?;
+            }
+            op::STOP => return self.stack.pop().map(Some).ok_or(PickleErrorKind::StackEmpty("STOP")),
+            _ => self.rare(operation)?,
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn rare(&mut self, operation: u8) -> Done {
+        match operation {
+            op::BINUNICODE8 => {
+                let length = u64::from_le_bytes(self.input.array()?);
+                self.text(length)
+            }
+            op::LONG4 => {
+                let length = u64::from(u32::from_le_bytes(self.input.array()?));
+                self.check_length(length)?;
+                let number = long(self.input.bytes(length as usize)?);
+                self.stack.push(number);
+                Ok(())
+            }
+            op::POP => {
+                // Python lets this undo a mark, too.
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                    return Ok(());
+                }
+                self.stack.pop().map(drop).ok_or(PickleErrorKind::StackEmpty("POP"))
+            }
+            op::POP_MARK => {
+                let from = self.marks.pop().ok_or(PickleErrorKind::StackEmpty("POP_MARK"))?;
+                self.stack.truncate(from);
+                Ok(())
+            }
+            op::DUP => {
+                let top = self.top("DUP")?;
+                self.stack.push(top);
+                Ok(())
+            }
+            op::PROTO => self.input.byte().map(drop),
+            _ if op::runs_code(operation) => Err(self.refuse(operation)),
+            _ => Err(PickleErrorKind::UnknownOperation(operation)),
+        }
+    }
+
+    /// The error for an operation that would run code, with the name of what it would run where it gives one.
+    fn refuse(&mut self, operation: u8) -> PickleErrorKind {
+        let name = match operation {
+            op::GLOBAL | op::INST => self.line().zip(self.line()),
+            op::STACK_GLOBAL => {
+                let text = |value: &Value| value.as_text().map(|id| clipped(self.shape.text_of(id)));
+                let mut top = self.stack.iter().rev();
+                let attribute = top.next().and_then(text);
+                top.next().and_then(text).zip(attribute)
+            }
+            _ => None,
+        };
+        let name = name.map_or_else(String::new, |(module, attribute)| format!(" of `{module}.{attribute}`"));
+        PickleErrorKind::Refused { operation: op::name(operation).unwrap_or("?"), name }
+    }
+
+    /// A line of text, as the operations of the oldest protocols have them.
+    fn line(&mut self) -> Option<String> {
+        let mut line = Vec::new();
+        while line.len() < 256 {
+            match self.input.byte().ok()? {
+                b'\n' => return Some(clipped(&String::from_utf8_lossy(&line))),
+                byte => line.push(byte),
+            }
+        }
+        None
+    }
+
+    fn recall(&mut self, index: u32) -> Done {
+        let value = *self.memo.get(index as usize).ok_or(PickleErrorKind::NotInMemo(index))?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn memoize(&mut self, index: u32) -> Done {
+        let value = self.top("MEMOIZE")?;
+        let (place, count) = (index as usize, self.memo.len());
+        if place < count {
+            self.memo[place] = value;
+        } else if place == count {
+            self.memo.push(value);
+        } else if place == count + 1 {
+            // Some writers count from one.
+            self.memo.extend([Value::None, value]);
+        } else {
+            return Err(PickleErrorKind::MemoSkips(index));
+        }
+        Ok(())
+    }
+
+    /// The topmost value above the last mark.
+    fn top(&self, operation: &'static str) -> Result<Value, PickleErrorKind> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        self.stack[floor..].last().copied().ok_or(PickleErrorKind::StackEmpty(operation))
+    }
+
+    fn mark(&mut self) -> Done {
+        if self.marks.len() >= self.limits.depth {
+            return Err(PickleErrorKind::TooDeep(self.limits.depth));
+        }
+        self.marks.push(self.stack.len());
+        Ok(())
+    }
+
+    fn push_object(&mut self, object: Object) {
+        let value = self.heap.add(object);
+        self.stack.push(value);
+    }
+
+    /// The container below the last mark, and where its elements begin.
+    fn container(&mut self, operation: &'static str) -> Result<(Value, usize), PickleErrorKind> {
+        let from = self.marks.pop().ok_or(PickleErrorKind::StackEmpty(operation))?;
+        let floor = self.marks.last().copied().unwrap_or(0);
+        if from <= floor {
+            return Err(PickleErrorKind::StackEmpty(operation));
+        }
+        Ok((self.stack[from - 1], from))
+    }
+
+    fn append_items(&mut self) -> Done {
+        let (list, from) = self.container("APPENDS")?;
+        let extended = self.heap.extend(list, &self.stack[from..], self.shape);
+        self.stack.truncate(from);
+        is_list(extended, "APPENDS")
+    }
+
+    fn append_item(&mut self) -> Done {
+        self.above_mark(2, "APPEND")?;
+        let from = self.stack.len() - 1;
+        let extended = self.heap.extend(self.stack[from - 1], &self.stack[from..], self.shape);
+        self.stack.truncate(from);
+        is_list(extended, "APPEND")
+    }
+
+    fn set_items(&mut self, operation: &'static str) -> Done {
+        let (dict, from) = self.container(operation)?;
+        if !(self.stack.len() - from).is_multiple_of(2) {
+            return Err(PickleErrorKind::StackEmpty(operation));
+        }
+        let set = self.heap.set_items(dict, &self.stack[from..], self.shape);
+        self.stack.truncate(from);
+        is_dict(set, operation)
+    }
+
+    fn set_item(&mut self) -> Done {
+        self.above_mark(3, "SETITEM")?;
+        let from = self.stack.len() - 2;
+        let set = self.heap.set_items(self.stack[from - 1], &self.stack[from..], self.shape);
+        self.stack.truncate(from);
+        is_dict(set, "SETITEM")
+    }
+
+    fn tuple(&mut self, count: usize, operation: &'static str) -> Done {
+        self.above_mark(count, operation)?;
+        let from = self.stack.len() - count;
+        let tuple = self.heap.add_tuple(&self.stack[from..]);
+        self.stack.truncate(from);
+        self.stack.push(tuple);
+        Ok(())
+    }
+
+    fn above_mark(&self, count: usize, operation: &'static str) -> Done {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        if self.stack.len() < floor + count { Err(PickleErrorKind::StackEmpty(operation)) } else { Ok(()) }
+    }
+
+    fn text(&mut self, length: u64) -> Done {
+        self.check_length(length)?;
+        let bytes = self.input.bytes(length as usize)?;
+        let text = match str::from_utf8(bytes) {
+            Ok(text) => self.shape.text(text),
+            // Python writes lone surrogates of file names this way.
+            Err(_) if bytes.contains(&0xed) => self.shape.text(&String::from_utf8_lossy(bytes)),
+            Err(_) => return Err(PickleErrorKind::NotUtf8),
+        };
+        self.stack.push(Value::Text(text));
+        Ok(())
+    }
+
+    const fn check_length(&self, found: u64) -> Done {
+        let limit = self.limits.text;
+        if found > limit { Err(PickleErrorKind::TextTooLong { found, limit }) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_memory(&self) -> Done {
+        let values = (self.stack.len() + self.memo.len()) * size_of::<Value>();
+        let bytes = self.heap.memory() + self.shape.memory() + values as u64;
+        if bytes > self.limits.memory { Err(PickleErrorKind::TooLarge(self.limits.memory)) } else { Ok(()) }
+    }
+
+    /// Puts everything that was read into the containers that it was read for, innermost first.
+    fn close_all(&mut self) {
+        loop {
+            let floor = self.marks.pop().unwrap_or(0);
+            self.close_unmarked(floor);
+            if floor == 0 {
+                break;
+            }
+            let container = self.stack[floor - 1];
+            if !self.heap.extend(container, &self.stack[floor..], self.shape) {
+                let whole = (self.stack.len() - floor) / 2 * 2;
+                self.heap.set_items(container, &self.stack[floor..floor + whole], self.shape);
+            }
+            self.stack.truncate(floor);
+        }
+    }
+
+    /// A container right above an empty one is its only element: Python writes no mark for one alone.
+    fn close_unmarked(&mut self, floor: usize) {
+        while let [.., list, element] = self.stack[floor..]
+            && self.heap.object(list) == Some(Object::EmptyList)
+            && self.heap.object(element).is_some()
+        {
+            self.heap.extend(list, &[element], self.shape);
+            self.stack.pop();
+        }
+        while let [.., dict, key @ Value::Text(_), value] = self.stack[floor..]
+            && self.heap.object(dict) == Some(Object::EmptyDict)
+        {
+            self.heap.set_items(dict, &[key, value], self.shape);
+            self.stack.truncate(self.stack.len() - 2);
+        }
+    }
+}
+
+const fn is_list(is: bool, operation: &'static str) -> Done {
+    if is { Ok(()) } else { Err(PickleErrorKind::WrongType { operation, needs: "a list" }) }
+}
+
+const fn is_dict(is: bool, operation: &'static str) -> Done {
+    if is {
+        Ok(())
+    } else {
+        Err(PickleErrorKind::WrongType { operation, needs: "a dict that is not complete yet" })
+    }
+}
+
+/// An integer in two's complement, little end first.
+fn long(bytes: &[u8]) -> Value {
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let fill = if negative { 0xff } else { 0 };
+    let (low, high) = bytes.split_at(bytes.len().min(8));
+    let mut number = [fill; 8];
+    number[..low.len()].copy_from_slice(low);
+    if high.iter().any(|byte| *byte != fill) {
+        return Value::Huge;
+    }
+    let signed = i64::from_le_bytes(number);
+    match (negative, signed < 0) {
+        (true, true) | (false, false) => Value::Int(signed),
+        (false, true) => Value::Unsigned(signed.cast_unsigned()),
+        (true, false) => Value::Huge,
+    }
+}
+
+/// A text short enough for a message, without control characters.
+fn clipped(text: &str) -> String {
+    text.chars().take(80).map(|character| if character.is_control() { '�' } else { character }).collect()
+}

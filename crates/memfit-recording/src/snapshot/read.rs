@@ -1,0 +1,207 @@
+//! From a pickle to a snapshot.
+
+use std::io::Read;
+
+use super::shape::{ANNOTATION, Builder, EVENT, SEGMENT};
+use super::{Snapshot, TraceEvent, TracedSettings, keys};
+use crate::TextId;
+use crate::pickle::{Heap, Machine, Object, PickleError, PickleLimits, Value};
+
+/// A snapshot of which nothing could be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It is no pickle, or is broken before anything useful.
+    #[error("the snapshot cannot be read: {0}")]
+    Pickle(#[from] PickleError),
+    /// It is a pickle of something else.
+    #[error("this pickle holds {0}, not a PyTorch memory snapshot")]
+    NotASnapshot(&'static str),
+}
+
+impl SnapshotError {
+    /// What the user can do about it.
+    pub const fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Pickle(error) => error.hint(),
+            Self::NotASnapshot(_) => {
+                Some("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a memory snapshot")
+            }
+        }
+    }
+}
+
+/// Something about a snapshot that was read all the same.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// It could not be read to its end.
+    #[error("the snapshot could not be read to its end: {0}")]
+    Broken(PickleError),
+    /// Entries that lack something or have something of the wrong type.
+    #[error("{0} entries of the snapshot make no sense and were left out")]
+    Malformed(u64),
+    /// Events of kinds that this memfit does not know.
+    #[error("{0} events of kinds that are not known were left out")]
+    UnknownActions(u64),
+    /// Segments whose blocks do not fill them.
+    #[error("{0} segments have blocks that do not fill them and were left out")]
+    UnevenSegments(u64),
+}
+
+impl Snapshot {
+    /// Reads a pickle. Nothing in it is executed. What was read before an error is kept, and the error is among the
+    /// problems.
+    pub fn read(reader: impl Read, limits: PickleLimits) -> Result<(Self, Vec<Problem>), SnapshotError> {
+        let mut builder = Builder::new();
+        let (value, heap, error) = Machine::new(reader, &mut builder, limits).run();
+        let Builder { mut snapshot, malformed, unknown_actions, .. } = builder;
+        let mut found = Found::default();
+        if let Some(value) = value {
+            found.look_at(value, &heap);
+        }
+        if !found.anything {
+            return Err(match error {
+                Some(error) => SnapshotError::Pickle(error),
+                None => SnapshotError::NotASnapshot(describe(value)),
+            });
+        }
+        let mut problems: Vec<Problem> = error.map(Problem::Broken).into_iter().collect();
+        found.settle(&mut snapshot, &heap, &mut problems);
+        if malformed > unknown_actions {
+            problems.push(Problem::Malformed(malformed - unknown_actions));
+        }
+        if unknown_actions > 0 {
+            problems.push(Problem::UnknownActions(unknown_actions));
+        }
+        Ok((snapshot, problems))
+    }
+}
+
+const fn describe(value: Option<Value>) -> &'static str {
+    match value {
+        Some(Value::Object(_)) => "other data",
+        Some(Value::Text(_)) => "a text",
+        Some(Value::Int(_) | Value::Unsigned(_) | Value::Huge | Value::Float(_)) => "a number",
+        _ => "nothing",
+    }
+}
+
+/// The parts of a snapshot among the values of a pickle.
+#[derive(Default)]
+struct Found {
+    anything: bool,
+    segments: Option<Value>,
+    traces: Option<Value>,
+    annotations: Option<Value>,
+    settings: Option<Value>,
+}
+
+impl Found {
+    fn look_at(&mut self, whole: Value, heap: &Heap) {
+        // `torch.cuda.memory_snapshot()` alone is a list of segments.
+        if heap.run(whole).is_some_and(|run| run.kind == SEGMENT) {
+            self.segments = Some(whole);
+            self.anything = true;
+        }
+        for (key, value) in heap.pairs(whole) {
+            let is_list =
+                matches!(heap.object(value), Some(Object::EmptyList | Object::List(_) | Object::Run(_)));
+            let place = match key.as_text() {
+                Some(keys::SEGMENTS) => &mut self.segments,
+                Some(keys::DEVICE_TRACES) => &mut self.traces,
+                Some(keys::EXTERNAL_ANNOTATIONS) => &mut self.annotations,
+                Some(keys::ALLOCATOR_SETTINGS) => &mut self.settings,
+                _ => continue,
+            };
+            *place = Some(value);
+            let holds_memory = matches!(key.as_text(), Some(keys::SEGMENTS | keys::DEVICE_TRACES));
+            self.anything |= holds_memory && is_list;
+        }
+    }
+
+    fn settle(&self, snapshot: &mut Snapshot, heap: &Heap, problems: &mut Vec<Problem>) {
+        snapshot.traces = self.traces.map_or_else(Vec::new, |traces| device_traces(traces, heap, snapshot));
+        keep_run(&mut snapshot.segments, self.segments, SEGMENT, heap);
+        keep_run(&mut snapshot.annotations, self.annotations, ANNOTATION, heap);
+        snapshot.settings = self.settings.map(|settings| traced_settings(settings, heap, snapshot));
+        let before = snapshot.segments.len();
+        let blocks = &snapshot.blocks;
+        snapshot.segments.retain(|segment| {
+            let mut next = Some(segment.address);
+            for block in &blocks[segment.blocks.clone()] {
+                next =
+                    next.filter(|next| *next == block.address).and_then(|next| next.checked_add(block.size));
+            }
+            next.is_some() && next == segment.address.checked_add(segment.size)
+        });
+        let uneven = (before - snapshot.segments.len()) as u64;
+        if uneven > 0 {
+            problems.push(Problem::UnevenSegments(uneven));
+        }
+    }
+}
+
+/// Keeps those rows of a table that are in a list: the table may hold others, of lists that are not needed.
+fn keep_run<T>(table: &mut Vec<T>, list: Option<Value>, kind: crate::pickle::RowKind, heap: &Heap) {
+    match list.and_then(|list| heap.run(list)).filter(|run| run.kind == kind) {
+        Some(run) => {
+            table.truncate((run.start + run.length) as usize);
+            table.drain(..run.start as usize);
+        }
+        None => table.clear(),
+    }
+}
+
+/// Each device's events. They lie in the table one device after another, unless somebody wove the file otherwise.
+fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Vec<std::ops::Range<usize>> {
+    let lists = heap.elements(traces);
+    let mut ranges = Vec::with_capacity(lists.len());
+    for list in lists {
+        let range = if let Some(run) = heap.run(*list).filter(|run| run.kind == EVENT) {
+            run.start as usize..(run.start + run.length) as usize
+        } else {
+            // Entries that make no sense tear holes into a list.
+            let rows = heap.elements(*list).iter().filter_map(|element| heap.row(*element));
+            let rows = rows.filter(|row| row.kind == EVENT).map(|row| row.index as usize);
+            let events: Vec<TraceEvent> = rows.map(|row| snapshot.events[row]).collect();
+            let start = snapshot.events.len();
+            snapshot.events.extend(events);
+            start..snapshot.events.len()
+        };
+        ranges.push(range);
+    }
+    ranges
+}
+
+fn traced_settings(settings: Value, heap: &Heap, snapshot: &Snapshot) -> TracedSettings {
+    let mut traced = TracedSettings::default();
+    for (key, value) in heap.pairs(settings) {
+        match key.as_text() {
+            Some(keys::CONF) => {
+                let text = value.as_text().map_or("", |id| snapshot.texts.get(TextId(id)));
+                text.clone_into(&mut traced.text);
+            }
+            // No limit is written as -1.
+            Some(keys::MAX_SPLIT_SIZE) => {
+                traced.max_split_size = value.as_u64().filter(|size| *size < i64::MAX as u64);
+            }
+            Some(keys::GC_THRESHOLD) => {
+                if let Value::Float(threshold) = value {
+                    traced.garbage_collection_threshold = threshold;
+                }
+            }
+            Some(keys::EXPANDABLE_SEGMENTS) => traced.expandable_segments = value == Value::Bool(true),
+            Some(keys::ROUNDUP) if matches!(heap.object(value), Some(Object::Dict(_))) => {
+                for (power, divisions) in heap.pairs(value) {
+                    let power = power.as_text().and_then(|id| snapshot.texts.get(TextId(id)).parse().ok());
+                    if let (Some(power), Some(divisions)) = (power, divisions.as_u64()) {
+                        traced.roundup_power2_divisions.insert(power, divisions);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    traced
+}

@@ -1,0 +1,337 @@
+//! From dicts to rows: frames, events, blocks, segments and annotations are known by their keys.
+
+use std::num::NonZeroU16;
+
+use super::keys;
+use super::{
+    Annotation, Frame, FrameId, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TraceAction,
+    TraceEvent,
+};
+use crate::TextId;
+use crate::pickle::{Heap, Object, Row, RowKind, Shape, Value};
+
+pub(super) const FRAME: RowKind = RowKind(0);
+pub(super) const EVENT: RowKind = RowKind(1);
+pub(super) const BLOCK: RowKind = RowKind(2);
+pub(super) const SEGMENT: RowKind = RowKind(3);
+pub(super) const ANNOTATION: RowKind = RowKind(4);
+pub(super) const HISTORY: RowKind = RowKind(5);
+
+const fn bit(key: u32) -> u64 {
+    1 << key
+}
+
+/// The keys that make a dict a frame, an event and so on.
+const FRAME_KEYS: u64 = bit(keys::NAME) | bit(keys::FILENAME) | bit(keys::LINE);
+const EVENT_KEYS: u64 = bit(keys::ACTION) | bit(keys::SIZE) | bit(keys::STREAM);
+const BLOCK_KEYS: u64 = bit(keys::STATE) | bit(keys::SIZE);
+const SEGMENT_KEYS: u64 = bit(keys::TOTAL_SIZE) | bit(keys::ADDRESS) | bit(keys::BLOCKS);
+const ANNOTATION_KEYS: u64 = bit(keys::STAGE) | bit(keys::NAME);
+const HISTORY_KEYS: u64 = bit(keys::REAL_SIZE);
+
+/// What is built while a pickle is read.
+#[derive(Debug)]
+pub(super) struct Builder {
+    pub(super) snapshot: Snapshot,
+    histories: Vec<StackId>,
+    /// Dicts that looked like something known and were not.
+    pub(super) malformed: u64,
+    /// Events of kinds that are not known.
+    pub(super) unknown_actions: u64,
+    /// Bytes of texts.
+    text_bytes: u64,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        let snapshot = Snapshot { texts: keys::texts(), pools: vec![(0, 0)], ..Snapshot::default() };
+        Self { snapshot, histories: Vec::new(), malformed: 0, unknown_actions: 0, text_bytes: 0 }
+    }
+
+    fn frame(&mut self, pairs: &[Value]) -> Option<Row> {
+        let mut frame = Frame::default();
+        for (key, value) in entries(pairs) {
+            match key {
+                keys::NAME => frame.name = TextId(value.as_text()?),
+                keys::FILENAME => frame.file = TextId(value.as_text()?),
+                // Lines of native frames are written as zero, and some releases wrote -1.
+                keys::LINE => frame.line = value.as_u64().unwrap_or(0) as u32,
+                _ => {}
+            }
+        }
+        Some(Row { kind: FRAME, index: self.snapshot.stacks.intern_frame(frame).0 })
+    }
+
+    fn event(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        let mut event = TraceEvent {
+            address: 0,
+            size: 0,
+            time_us: 0,
+            stack: StackId::NONE,
+            metadata: TextId::NONE,
+            stream: 0,
+            pool: None,
+            action: TraceAction::Snapshot,
+        };
+        for (key, value) in entries(pairs) {
+            match key {
+                keys::ACTION => {
+                    let known = action(value.as_text()?);
+                    self.unknown_actions += u64::from(known.is_none());
+                    event.action = known?;
+                }
+                keys::ADDR | keys::DEVICE_FREE => event.address = value.as_u64()?,
+                keys::SIZE => event.size = value.as_u64()?,
+                keys::STREAM => event.stream = number_of(&mut self.snapshot.streams, stream(value)?)?,
+                keys::TIME_US => event.time_us = value.as_u64()?,
+                keys::FRAMES => event.stack = stack(value, heap)?,
+                keys::USER_METADATA => event.metadata = TextId(value.as_text().unwrap_or(0)),
+                keys::POOL_ID => {
+                    let place = number_of(&mut self.snapshot.pools, pool(value, heap)?)?;
+                    event.pool = NonZeroU16::new(place + 1);
+                }
+                _ => {}
+            }
+        }
+        self.snapshot.events.push(event);
+        row(EVENT, self.snapshot.events.len())
+    }
+
+    fn block(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        let mut block = SegmentBlock {
+            address: 0,
+            size: 0,
+            requested: 0,
+            state: SegmentBlockState::Inactive,
+            stack: StackId::NONE,
+        };
+        for (key, value) in entries(pairs) {
+            match key {
+                keys::ADDRESS => block.address = value.as_u64()?,
+                keys::SIZE => block.size = value.as_u64()?,
+                keys::REQUESTED_SIZE => block.requested = value.as_u64()?,
+                keys::STATE => {
+                    block.state = match value.as_text()? {
+                        keys::ACTIVE_ALLOCATED => SegmentBlockState::Allocated,
+                        keys::ACTIVE_PENDING_FREE | keys::ACTIVE_AWAITING_FREE => SegmentBlockState::Pending,
+                        keys::INACTIVE => SegmentBlockState::Inactive,
+                        _ => return None,
+                    }
+                }
+                keys::FRAMES => block.stack = stack(value, heap)?,
+                keys::HISTORY => {
+                    // Release 2.0 listed the allocations that a block had seen, the latest first.
+                    if let Some(run) = heap.run(value).filter(|run| run.kind == HISTORY) {
+                        block.stack = self.histories[run.start as usize];
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.snapshot.blocks.push(block);
+        row(BLOCK, self.snapshot.blocks.len())
+    }
+
+    fn segment(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        let mut segment = Segment {
+            device: 0,
+            address: 0,
+            size: 0,
+            stream: 0,
+            small: false,
+            pool: (0, 0),
+            expandable: false,
+            blocks: 0..0,
+        };
+        for (key, value) in entries(pairs) {
+            match key {
+                keys::DEVICE => {
+                    let device = u32::try_from(value.as_u64()?).ok();
+                    segment.device = device.filter(|device| *device < 1024)?;
+                }
+                keys::ADDRESS => segment.address = value.as_u64()?,
+                keys::TOTAL_SIZE => segment.size = value.as_u64()?,
+                keys::STREAM => segment.stream = stream(value)?,
+                keys::SEGMENT_TYPE => {
+                    segment.small = match value.as_text()? {
+                        keys::SMALL => true,
+                        keys::LARGE => false,
+                        _ => return None,
+                    }
+                }
+                keys::SEGMENT_POOL_ID => segment.pool = pool(value, heap)?,
+                keys::IS_EXPANDABLE => segment.expandable = value == Value::Bool(true),
+                keys::BLOCKS => segment.blocks = blocks(value, heap)?,
+                _ => {}
+            }
+        }
+        // Release 2.0 wrote no addresses of blocks.
+        let mut next = segment.address;
+        for block in &mut self.snapshot.blocks[segment.blocks.clone()] {
+            if block.address == 0 {
+                block.address = next;
+            }
+            next = block.address.checked_add(block.size)?;
+        }
+        self.snapshot.segments.push(segment);
+        row(SEGMENT, self.snapshot.segments.len())
+    }
+
+    fn annotation(&mut self, pairs: &[Value]) -> Option<Row> {
+        let mut annotation = Annotation { name: TextId::NONE, begins: false, device: None, time_us: 0 };
+        for (key, value) in entries(pairs) {
+            match key {
+                keys::NAME => annotation.name = TextId(value.as_text()?),
+                keys::STAGE => {
+                    annotation.begins = match value.as_text()? {
+                        keys::START => true,
+                        keys::END => false,
+                        _ => return None,
+                    }
+                }
+                keys::DEVICE => annotation.device = value.as_u64().map(|device| device as u32),
+                keys::TIME_US => annotation.time_us = value.as_u64()?,
+                _ => {}
+            }
+        }
+        self.snapshot.annotations.push(annotation);
+        row(ANNOTATION, self.snapshot.annotations.len())
+    }
+
+    fn history(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        let frames = entries(pairs).find(|(key, _)| *key == keys::FRAMES).map(|(_, frames)| frames);
+        self.histories.push(frames.map_or(Some(StackId::NONE), |frames| stack(frames, heap))?);
+        row(HISTORY, self.histories.len())
+    }
+}
+
+impl Shape for Builder {
+    fn text(&mut self, text: &str) -> u32 {
+        let before = self.snapshot.texts.len();
+        let id = self.snapshot.texts.intern(text);
+        if self.snapshot.texts.len() > before {
+            self.text_bytes += 2 * text.len() as u64 + 64;
+        }
+        id.0
+    }
+
+    fn text_of(&self, id: u32) -> &str {
+        self.snapshot.texts.get(TextId(id))
+    }
+
+    fn dict(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        let known = entries(pairs)
+            .fold(0, |known, (key, _)| if key < keys::COUNT { known | bit(key) } else { known });
+        let has = |keys: u64| known & keys == keys;
+        let row = if has(FRAME_KEYS) {
+            self.frame(pairs)
+        } else if has(EVENT_KEYS) {
+            self.event(pairs, heap)
+        } else if has(SEGMENT_KEYS) {
+            self.segment(pairs, heap)
+        } else if has(BLOCK_KEYS) {
+            self.block(pairs, heap)
+        } else if has(ANNOTATION_KEYS) {
+            self.annotation(pairs)
+        } else if has(HISTORY_KEYS) {
+            self.history(pairs, heap)
+        } else {
+            return None;
+        };
+        self.malformed += u64::from(row.is_none());
+        row
+    }
+
+    fn keeps(&self, kind: RowKind) -> bool {
+        kind == FRAME
+    }
+
+    fn keep(&mut self, before: Option<u32>, rows: &[u32]) -> u32 {
+        let stacks = &mut self.snapshot.stacks;
+        let Some(before) = before else {
+            return stacks.intern(rows.iter().map(|row| FrameId(*row))).0;
+        };
+        let mut frames = stacks.elements_of(StackId(before)).to_vec();
+        frames.extend(rows.iter().map(|row| FrameId(*row)));
+        stacks.intern(frames.into_iter()).0
+    }
+
+    fn memory(&self) -> u64 {
+        let snapshot = &self.snapshot;
+        let rows = snapshot.events.len() * size_of::<TraceEvent>()
+            + snapshot.blocks.len() * size_of::<SegmentBlock>()
+            + snapshot.segments.len() * size_of::<Segment>()
+            + snapshot.annotations.len() * size_of::<Annotation>()
+            + self.histories.len() * size_of::<StackId>();
+        rows as u64 + snapshot.stacks.memory() + self.text_bytes
+    }
+}
+
+/// The pairs whose keys are texts.
+fn entries(pairs: &[Value]) -> impl Iterator<Item = (u32, Value)> + '_ {
+    pairs.chunks_exact(2).filter_map(|pair| pair[0].as_text().map(|key| (key, pair[1])))
+}
+
+fn row(kind: RowKind, count: usize) -> Option<Row> {
+    u32::try_from(count - 1).ok().map(|index| Row { kind, index })
+}
+
+const fn action(text: u32) -> Option<TraceAction> {
+    Some(match text {
+        keys::ALLOC => TraceAction::Alloc,
+        keys::FREE_REQUESTED => TraceAction::FreeRequested,
+        keys::FREE_COMPLETED => TraceAction::FreeCompleted,
+        keys::SEGMENT_ALLOC => TraceAction::SegmentAlloc,
+        keys::SEGMENT_FREE => TraceAction::SegmentFree,
+        keys::SEGMENT_MAP => TraceAction::SegmentMap,
+        keys::SEGMENT_UNMAP => TraceAction::SegmentUnmap,
+        keys::SNAPSHOT => TraceAction::Snapshot,
+        keys::OOM => TraceAction::Oom,
+        keys::ANNOTATE => TraceAction::Annotate,
+        _ => return None,
+    })
+}
+
+/// A stream's handle. It was written as a signed number by some releases.
+const fn stream(value: Value) -> Option<u64> {
+    match value {
+        Value::Int(handle) => Some(handle.cast_unsigned()),
+        Value::Unsigned(handle) => Some(handle),
+        _ => None,
+    }
+}
+
+fn stack(frames: Value, heap: &Heap) -> Option<StackId> {
+    match heap.object(frames) {
+        Some(Object::Kept(stack)) => Some(StackId(stack)),
+        Some(Object::EmptyList) => Some(StackId::NONE),
+        None if frames == Value::None => Some(StackId::NONE),
+        _ => None,
+    }
+}
+
+/// A segment's blocks among all blocks.
+fn blocks(list: Value, heap: &Heap) -> Option<std::ops::Range<usize>> {
+    if heap.object(list)? == Object::EmptyList {
+        return Some(0..0);
+    }
+    let run = heap.run(list).filter(|run| run.kind == BLOCK)?;
+    Some(run.start as usize..(run.start + run.length) as usize)
+}
+
+fn pool(value: Value, heap: &Heap) -> Option<(u64, u64)> {
+    match heap.elements(value) {
+        [first, second] => Some((first.as_u64()?, second.as_u64()?)),
+        _ => None,
+    }
+}
+
+/// The place of an element among the few that there are.
+fn number_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> Option<u16> {
+    let place = known.iter().position(|other| *other == element).unwrap_or_else(|| {
+        known.push(element);
+        known.len() - 1
+    });
+    // A hostile file may name any number of them, and looking for one must not take forever.
+    u16::try_from(place).ok().filter(|place| *place < 4096)
+}

@@ -1,0 +1,174 @@
+//! Stacks of calls, each kept once: most events of a training run come from a few thousand places.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::TextId;
+
+/// The number of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(pub u32);
+
+/// The number of a stack. Zero is the empty one, which stands for "not known".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(pub u32);
+
+impl StackId {
+    /// No stack.
+    pub const NONE: Self = Self(0);
+}
+
+/// A place in a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function.
+    pub name: TextId,
+    /// The file.
+    pub file: TextId,
+    /// The line.
+    pub line: u32,
+}
+
+/// All stacks, the innermost frame first.
+#[derive(Clone, Debug)]
+pub struct Stacks {
+    frames: Vec<Frame>,
+    frame_numbers: HashMap<Frame, FrameId>,
+    /// The frames of all stacks, one stack after another.
+    elements: Vec<FrameId>,
+    /// Where each stack begins, and where the last one ends.
+    starts: Vec<u32>,
+    /// Stacks by the hash of their frames; the rare others with the same hash follow in `collisions`.
+    numbers: HashMap<u64, StackId, BuildHasherDefault<Identity>>,
+    collisions: Vec<(u64, StackId)>,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        Self {
+            frames: Vec::new(),
+            frame_numbers: HashMap::new(),
+            elements: Vec::new(),
+            starts: vec![0, 0],
+            numbers: HashMap::default(),
+            collisions: Vec::new(),
+        }
+    }
+}
+
+/// The keys are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+impl Stacks {
+    /// How many stacks there are, the empty one included.
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Whether there is no stack but the empty one.
+    pub fn is_empty(&self) -> bool {
+        self.len() <= 1
+    }
+
+    /// The frames of a stack, the innermost first.
+    pub fn get(&self, id: StackId) -> impl ExactSizeIterator<Item = Frame> + '_ {
+        self.elements_of(id).iter().map(|frame| self.frames[frame.0 as usize])
+    }
+
+    /// The number of a frame, which is kept if it is new.
+    pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
+        let next = FrameId(self.frames.len() as u32);
+        let id = *self.frame_numbers.entry(frame).or_insert(next);
+        if id == next {
+            self.frames.push(frame);
+        }
+        id
+    }
+
+    /// The number of a stack, which is kept if it is new.
+    pub fn intern(&mut self, frames: impl ExactSizeIterator<Item = FrameId> + Clone) -> StackId {
+        if frames.len() == 0 {
+            return StackId::NONE;
+        }
+        let hash = frames.clone().fold(frames.len() as u64, |hash, frame| {
+            (hash ^ u64::from(frame.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        });
+        let same = |id: StackId| self.elements_of(id).iter().copied().eq(frames.clone());
+        match self.numbers.get(&hash) {
+            Some(&id) if same(id) => return id,
+            Some(_) => {
+                let known = self.collisions.iter().find(|(other, id)| *other == hash && same(*id));
+                if let Some((_, id)) = known {
+                    return *id;
+                }
+            }
+            None => {}
+        }
+        let id = StackId(self.len() as u32);
+        self.elements.extend(frames);
+        self.starts.push(self.elements.len() as u32);
+        match self.numbers.entry(hash) {
+            Entry::Vacant(place) => {
+                place.insert(id);
+            }
+            Entry::Occupied(_) => self.collisions.push((hash, id)),
+        }
+        id
+    }
+
+    /// The frames of a stack by number.
+    pub(crate) fn elements_of(&self, id: StackId) -> &[FrameId] {
+        let place = id.0 as usize;
+        match (self.starts.get(place), self.starts.get(place + 1)) {
+            (Some(&start), Some(&end)) => &self.elements[start as usize..end as usize],
+            _ => &[],
+        }
+    }
+
+    /// Roughly how many bytes this holds.
+    pub(crate) fn memory(&self) -> u64 {
+        let bytes =
+            self.frames.len() * 3 * size_of::<Frame>() + self.elements.len() * 4 + self.starts.len() * 24;
+        bytes as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stack_is_kept_once() {
+        let mut stacks = Stacks::default();
+        let frames: Vec<FrameId> =
+            (0..3).map(|line| stacks.intern_frame(Frame { line, ..Frame::default() })).collect();
+        assert_eq!(stacks.intern_frame(Frame { line: 1, ..Frame::default() }), frames[1]);
+        let whole = stacks.intern(frames.iter().copied());
+        let part = stacks.intern(frames[1..].iter().copied());
+        assert_ne!(whole, part);
+        assert_eq!(stacks.intern(frames.iter().copied()), whole);
+        assert_eq!(stacks.intern([].into_iter()), StackId::NONE);
+        assert_eq!(stacks.get(part).map(|frame| frame.line).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(stacks.get(StackId::NONE).len(), 0);
+        assert_eq!(stacks.get(StackId(99)).len(), 0);
+        assert_eq!(stacks.len(), 3);
+    }
+}
