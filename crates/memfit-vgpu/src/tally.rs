@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use memfit_link::TallyKind;
 
+use crate::libraries::is_inside;
 use crate::machine;
 use crate::stubs::REFUSALS;
 
@@ -19,14 +20,21 @@ static PARTIAL: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call from the lists, and gives what it answers.
 pub(crate) fn refuse(index: usize) -> u64 {
+    let answer = u64::from(REFUSALS[index].status);
+    if is_inside() {
+        return answer;
+    }
     COUNTS[index].fetch_add(1, Ordering::Relaxed);
     machine::count(TallyKind::Unmodelled, REFUSALS[index].name);
-    u64::from(REFUSALS[index].status)
+    answer
 }
 
 /// Counts something that a modelled call does not model, by name: `cudaMemcpy3D(array)`.
 #[allow(dead_code, reason = "for the modelled calls")]
 pub(crate) fn refused(name: &str) {
+    if is_inside() {
+        return;
+    }
     machine::count(TallyKind::Unmodelled, name);
     let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
     match partial.get_mut(name) {

@@ -188,8 +188,11 @@ entry_points! {
     /// The number of a context: there is one for each card.
     fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32 + 1) }
 
-    /// Ends the recording.
-    fn cuptiFinalize() { status::SUCCESS }
+    /// Ends the recording, and whoever subscribed to it.
+    fn cuptiFinalize() {
+        SUBSCRIBED.store(false, Relaxed);
+        status::SUCCESS
+    }
 
     /// The version of the interface, as the release of CUDA that is loaded has it.
     fn cuptiGetVersion(version: Out<u32>) { answer(version, version_of(crate::versions::runtime())) }

@@ -22,3 +22,5 @@ mod entry;
 mod nccl;
 mod nvrtc;
 mod real;
+
+pub(crate) use real::is_inside;

