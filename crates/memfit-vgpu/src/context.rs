@@ -48,15 +48,15 @@ pub(crate) fn create(card: &Card, flags: u32) -> Outcome<u64> {
     Ok(handle)
 }
 
-/// `cuCtxDestroy`.
+/// `cuCtxDestroy`: a current context is taken off first.
 pub(crate) fn destroy(context: u64) -> Outcome {
-    let removed = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&context);
-    thread::with_contexts(|stack| {
-        if stack.last() == Some(&context) {
-            stack.pop();
-        }
-    });
-    removed.map(drop).ok_or(Status::INVALID_CONTEXT)
+    if !CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&context) {
+        return Err(Status::INVALID_CONTEXT);
+    }
+    if thread::with_contexts(|stack| stack.last() == Some(&context)) {
+        pop()?;
+    }
+    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&context).map(drop).ok_or(Status::INVALID_CONTEXT)
 }
 
 /// Makes a context current on top of the others.

@@ -4,7 +4,7 @@ use memfit_levers::Category;
 
 use crate::{
     clock, machine,
-    memory::{Block, find, space},
+    memory::{Block, device, find, space},
     status::{Outcome, Status},
     values, watch,
 };
@@ -82,6 +82,8 @@ fn side(address: u64, size: u64) -> Outcome<Side> {
             }
         }
         Some(_) => Ok(Side::Shared),
+        // Freed, or never allocated: the host must not follow it either.
+        None if device::is_device_address(address) => Err(Status::INVALID_VALUE),
         None => Ok(Side::Host),
     }
 }

@@ -210,11 +210,6 @@ pub(crate) fn nodes(graph: u64) -> Outcome<Vec<u64>> {
     lock().graphs.get(&graph).map(|graph| graph.nodes.clone()).ok_or(Status::INVALID_VALUE)
 }
 
-/// Whether a graph is alive.
-pub(crate) fn exists(graph: u64) -> Outcome {
-    if lock().graphs.contains_key(&graph) { Ok(()) } else { Err(Status::INVALID_VALUE) }
-}
-
 /// `cudaGraphDestroy`.
 pub(crate) fn destroy(graph: u64) -> Outcome {
     let removed = lock().graphs.remove(&graph).ok_or(Status::INVALID_VALUE)?;

@@ -32,3 +32,10 @@ mod thread;
 mod values;
 mod versions;
 mod watch;
+
+/// The names and offsets of the fields of `cudaDeviceProp` as a CUDA major has them, with the structure's size under an empty
+/// name; for the test that compares them with the headers. Nothing outside a run.
+#[doc(hidden)]
+pub fn property_layout(cuda_major: i32) -> Option<Vec<(&'static str, usize)>> {
+    properties::layout(cuda_major)
+}

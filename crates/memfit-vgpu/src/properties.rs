@@ -12,16 +12,13 @@ use crate::{
 #[derive(Default)]
 struct Record {
     bytes: Vec<u8>,
-    #[cfg(test)]
     offsets: Vec<(&'static str, usize)>,
 }
 
 impl Record {
     fn place(&mut self, name: &'static str, alignment: usize, bytes: &[u8]) {
         self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
-        #[cfg(test)]
         self.offsets.push((name, self.bytes.len()));
-        let _ = name;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -181,4 +178,10 @@ fn record(card: &Card, major: i32) -> Record {
     }
     r.place("", 8, &[]);
     r
+}
+
+/// The names and offsets of the structure's fields, with its size under an empty name.
+pub(crate) fn layout(major: i32) -> Option<Vec<(&'static str, usize)>> {
+    let card = crate::machine::card(0).ok()?;
+    Some(record(card, major).offsets)
 }

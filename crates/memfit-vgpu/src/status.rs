@@ -12,7 +12,6 @@ impl Status {
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     /// Also what CUDA answers in a child that was forked after the parent had used it.
     pub(crate) const INITIALIZATION: Self = Self(3);
-    pub(crate) const INVALID_DEVICE_POINTER: Self = Self(17);
     pub(crate) const INVALID_MEMCPY_DIRECTION: Self = Self(21);
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const INVALID_DEVICE: Self = Self(101);
@@ -20,7 +19,6 @@ impl Status {
     /// The runtime's `cudaErrorDeviceUninitialized`, the driver's `CUDA_ERROR_INVALID_CONTEXT`.
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
     pub(crate) const UNSUPPORTED_LIMIT: Self = Self(215);
-    pub(crate) const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     pub(crate) const FILE_NOT_FOUND: Self = Self(301);
     pub(crate) const OPERATING_SYSTEM: Self = Self(304);
     pub(crate) const INVALID_HANDLE: Self = Self(400);
@@ -29,7 +27,6 @@ impl Status {
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
     pub(crate) const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
-    pub(crate) const PRIMARY_CONTEXT_ACTIVE: Self = Self(708);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);

@@ -40,11 +40,6 @@ pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// The capture mode in force.
-pub(crate) fn capture_mode() -> i32 {
-    CAPTURE_MODE.get()
-}
-
 /// The driver's stack of current contexts, by handle; the last is current.
 pub(crate) fn with_contexts<T>(use_stack: impl FnOnce(&mut Vec<u64>) -> T) -> T {
     CONTEXTS.with_borrow_mut(use_stack)

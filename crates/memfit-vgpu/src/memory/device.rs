@@ -1,6 +1,9 @@
 //! `cudaMalloc` and `cudaFree`: device memory in the driver's granularity, booked before it is handed out.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use super::{
     GRANULARITY, Kind,
@@ -18,10 +21,15 @@ use crate::{
 /// The addresses of all cards' memory, and the small heaps, by ordinal.
 struct Addresses {
     arena: Arena,
+    /// What was reserved for it, by start and length.
+    portions: Vec<(u64, u64)>,
     heaps: Vec<SmallHeap>,
 }
 
-static ADDRESSES: Mutex<Addresses> = Mutex::new(Addresses { arena: Arena::EMPTY, heaps: Vec::new() });
+static ADDRESSES: Mutex<Addresses> = Mutex::new(Addresses { arena: Arena::EMPTY, portions: Vec::new(), heaps: Vec::new() });
+/// All portions lie between these, so that most addresses of the host need no lock to be told apart.
+static LOWEST: AtomicU64 = AtomicU64::new(u64::MAX);
+static HIGHEST: AtomicU64 = AtomicU64::new(0);
 
 /// Address space is reserved in portions of this size, or of a smaller one where there is a limit on address space.
 const PORTION: u64 = 1 << 40;
@@ -30,6 +38,17 @@ const PORTION: u64 = 1 << 40;
 pub(crate) fn take_addresses(length: u64, alignment: u64) -> Outcome<u64> {
     let mut addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
     addresses.take(length, alignment)
+}
+
+/// Whether an address is one that device memory could have, used or not.
+pub(crate) fn is_device_address(address: u64) -> bool {
+    (LOWEST.load(Relaxed)..HIGHEST.load(Relaxed)).contains(&address)
+        && ADDRESSES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .portions
+            .iter()
+            .any(|&(start, length)| (start..start + length).contains(&address))
 }
 
 /// Takes these very addresses, if they are ours and free.
@@ -53,6 +72,9 @@ impl Addresses {
             match pages::reserve(portion) {
                 Ok(start) => {
                     self.arena.add(start, portion);
+                    self.portions.push((start, portion));
+                    LOWEST.fetch_min(start, Relaxed);
+                    HIGHEST.fetch_max(start + portion, Relaxed);
                     return self.arena.take(length, alignment).ok_or(Status::OUT_OF_MEMORY);
                 }
                 Err(status) if portion == need => return Err(status),

@@ -89,11 +89,6 @@ impl Space {
         (address < block.start + block.size.max(1)).then_some(*block)
     }
 
-    /// The block that starts at an address.
-    pub(crate) fn at(&self, start: u64) -> Option<Block> {
-        self.blocks.get(&start).copied()
-    }
-
     /// Whether a range touches any block.
     pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
         self.blocks.range(..start.saturating_add(size)).next_back().is_some_and(|(_, block)| block.end() > start)

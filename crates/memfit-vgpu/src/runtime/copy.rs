@@ -2,7 +2,7 @@
 
 use super::memory::{Extent, PitchedPointer};
 use crate::{
-    abi::{In, Out},
+    abi::In,
     copies::{self, Direction},
     guard::calls,
     machine,
@@ -224,6 +224,10 @@ calls! { runtime;
         managed(address)
     }
 
+    fn cudaMemcpyWithAttributesAsync(target: u64, source: u64, size: u64, _attributes: In<u64>, stream: u64) {
+        queued(target, source, size, 4, stream)
+    }
+
     fn cudaMemcpyBatchAsync(
         targets: In<u64>, sources: In<u64>, sizes: In<u64>, count: u64,
         _attributes: In<u64>, _indices: In<u64>, _attribute_count: u64, last: u64, stream: u64,
@@ -247,6 +251,3 @@ fn managed(address: u64) -> Outcome {
         _ => Err(Status::INVALID_VALUE),
     }
 }
-
-#[allow(dead_code, reason = "the out-parameter of CUDA 12's batch copies")]
-type Failure = Out<u64>;

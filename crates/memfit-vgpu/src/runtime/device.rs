@@ -214,4 +214,22 @@ calls! { runtime;
         });
         Ok(())
     }
+
+    fn cudaThreadExit() {
+        crate::context::reset(machine::current()?)
+    }
+
+    fn cudaThreadGetLimit(value: Out<u64>, limit: i32) {
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        machine::current_context()?;
+        value.put(limits::get(limit)?);
+        Ok(())
+    }
+
+    fn cudaThreadSetLimit(limit: i32, value: u64) {
+        machine::current_context()?;
+        limits::set(limit, value)
+    }
 }

@@ -166,6 +166,26 @@ calls! { runtime;
         put_nodes(&graphs::nodes(graph)?, nodes, count)
     }
 
+    fn cudaGraphNodeGetDependencies(_node: u64, _nodes: Out<u64>, edges_or_count: Out<u64>, count: Out<u64>) {
+        // CUDA 12's has no edges: the count stands where CUDA 13 has them.
+        let count = if versions::major() >= 13 { count } else { edges_or_count };
+        if count.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        count.put(0);
+        Ok(())
+    }
+
+    fn cudaGraphNodeGetDependencies_v2 | cuGraphNodeGetDependencies_v2(
+        _node: u64, _nodes: Out<u64>, _edges: Out<u64>, count: Out<u64>,
+    ) {
+        if count.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        count.put(0);
+        Ok(())
+    }
+
     fn cudaGraphNodeGetType | cuGraphNodeGetType(_node: u64, kind: Out<i32>) {
         if kind.is_null() {
             return Err(Status::INVALID_VALUE);

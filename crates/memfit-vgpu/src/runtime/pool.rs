@@ -113,6 +113,16 @@ fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
     Ok(())
 }
 
+/// The card of a location; pools of the host's memory are not modelled.
+fn located(location: In<Location>, kind: i32) -> Outcome<&'static machine::Card> {
+    let location = location.get().ok_or(Status::INVALID_VALUE)?;
+    if location.kind != ON_DEVICE || kind != 1 {
+        crate::tally::refused("cudaMemGetMemPool (location or type)");
+        return Err(Status::NOT_SUPPORTED);
+    }
+    machine::card(location.id)
+}
+
 calls! { runtime;
     fn cudaMallocAsync | cuMemAllocAsync(address: Out<u64>, size: u64, stream: u64) {
         allocate(address, size, None, stream)
@@ -186,5 +196,17 @@ calls! { runtime;
 
     fn cudaDeviceGraphMemTrim | cuDeviceGraphMemTrim(device: i32) {
         machine::card(device).map(drop)
+    }
+
+    fn cudaMemGetDefaultMemPool | cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        put_pool(pool, || Ok(pool::default_of(located(location, kind)?)))
+    }
+
+    fn cudaMemGetMemPool | cuMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        put_pool(pool, || Ok(pool::current_of(located(location, kind)?)))
+    }
+
+    fn cudaMemSetMemPool | cuMemSetMemPool(location: In<Location>, kind: i32, pool: u64) {
+        pool::set_current(located(location, kind)?, pool)
     }
 }

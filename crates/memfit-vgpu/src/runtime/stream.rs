@@ -3,13 +3,16 @@
 use std::ffi::c_void;
 
 use crate::{
-    abi::{Out, Ptr},
+    abi::{In, Out, Ptr},
     graphs,
     guard::calls,
     machine,
     status::{Outcome, Status},
     streams, thread,
 };
+
+/// `cudaLaunchAttributePriority`.
+const PRIORITY: i32 = 8;
 
 type HostFunction = extern "C" fn(Ptr);
 type StreamCallback = extern "C" fn(u64, i32, Ptr);
@@ -129,5 +132,27 @@ calls! { runtime;
 
     fn cudaStreamAttachMemAsync | cuStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
         streams::resolve(stream).map(drop)
+    }
+
+    fn cudaStreamSetAttribute | cuStreamSetAttribute(stream: u64, _attribute: i32, value: In<u64>) {
+        if value.get().is_none() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // Cache windows and synchronisation policies: hints about time.
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cudaStreamGetAttribute | cuStreamGetAttribute(stream: u64, attribute: i32, value: Out<u64>) {
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let stream = streams::resolve(stream)?;
+        for word in 0..8 {
+            value.put_at(word, 0);
+        }
+        if attribute == PRIORITY {
+            value.cast::<i32>().put(stream.priority());
+        }
+        Ok(())
     }
 }

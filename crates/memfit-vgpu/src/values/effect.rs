@@ -1,6 +1,6 @@
 //! What a launch means for the contents of memory.
 
-use super::{MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature, sizes::Size};
+use super::{MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature, sizes::Size, writes::Writes};
 use crate::abi::{In, Ptr};
 
 /// The arguments of a launch: the address of each.
@@ -41,7 +41,8 @@ enum Kind {
     None,
     Elementwise(Elementwise),
     Reduction(Reduction),
-    Size(Size),
+    Size(Size, Writes),
+    Writes(Writes),
 }
 
 impl Effect {
@@ -51,8 +52,11 @@ impl Effect {
         let kind = None
             .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
             .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
-            .or_else(|| Size::of(&signature).map(Kind::Size));
-        Self(kind.unwrap_or(Kind::None))
+            .or_else(|| Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first())));
+        Self(kind.unwrap_or_else(|| match Writes::of(&signature) {
+            writes if writes.is_none() => Kind::None,
+            writes => Kind::Writes(writes),
+        }))
     }
 
     /// Applies it to a launch with these arguments.
@@ -68,7 +72,11 @@ impl Effect {
             Kind::None => {}
             Kind::Elementwise(elementwise) => elementwise.apply(arguments, memory),
             Kind::Reduction(reduction) => reduction.apply(arguments, memory),
-            Kind::Size(size) => size.apply(arguments, memory),
+            Kind::Size(size, writes) => {
+                writes.apply(arguments, memory);
+                size.apply(arguments, memory);
+            }
+            Kind::Writes(writes) => writes.apply(arguments, memory),
         }
     }
 }

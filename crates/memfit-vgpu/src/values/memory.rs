@@ -72,6 +72,14 @@ impl Memory {
         }
     }
 
+    /// Nothing is known any more of what was written together with this address, from the address on.
+    #[inline]
+    pub(super) fn forget_from(&self, address: u64) {
+        if self.perhaps(address) {
+            self.with(|store| store.forget_from(address, &self.filter));
+        }
+    }
+
     /// The store, for a while. Never held while user code runs.
     fn with<T>(&self, use_store: impl FnOnce(&mut Store) -> T) -> T {
         use_store(self.store.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())

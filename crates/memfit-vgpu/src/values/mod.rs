@@ -18,6 +18,7 @@ mod signature;
 mod sizes;
 mod store;
 mod strides;
+mod writes;
 
 use std::slice;
 

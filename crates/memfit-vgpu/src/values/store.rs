@@ -12,7 +12,7 @@ use std::{
 /// A longer write is not kept.
 pub(crate) const LARGEST_PIECE: usize = 1 << 20;
 /// When more than this is kept, the oldest pieces go.
-pub(crate) const LARGEST_TOTAL: usize = 256 << 20;
+pub(crate) const LARGEST_TOTAL: usize = 64 << 20;
 
 /// Where a known content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +171,13 @@ impl Store {
                 self.insert(start + to as u64, rest, piece.origin, cover);
             }
         }
+    }
+
+    /// Records that something was written at `address`, who knows how much: the piece there is known no more.
+    pub(crate) fn forget_from(&mut self, address: u64, cover: &impl Cover) {
+        let mut rest = 0;
+        self.overlapping(address, 1, |_, piece, from, _| rest = piece.bytes.len() - from);
+        self.forget(address, rest as u64, cover);
     }
 
     /// Reads `out.len()` bytes at `address`; bytes that are not known are left as they are.

@@ -155,3 +155,15 @@ fn a_small_rest_does_not_hold_a_large_whole() {
     let Content::Window { whole, .. } = &store.pieces[&BASE].bytes else { panic!("a window") };
     assert_eq!(whole.len(), 8);
 }
+
+#[test]
+fn a_write_of_unknown_length_ends_with_the_piece() {
+    let mut store = Store::default();
+    store.write(BASE, &[1; 16], Origin::True, &());
+    store.write(BASE + 16, &[2; 16], Origin::True, &());
+    store.forget_from(BASE + 4, &());
+    store.forget_from(BASE + 100, &());
+    assert_eq!(store.get(BASE, 4), Some((vec![1; 4], Origin::True)));
+    assert_eq!(store.get(BASE + 4, 1), None);
+    assert!(store.get(BASE + 16, 16).is_some());
+}

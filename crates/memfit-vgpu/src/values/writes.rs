@@ -1,0 +1,125 @@
+//! Where kernels write that are not modelled: what was known there is known no more.
+
+use super::{
+    effect::Arguments,
+    memory::Memory,
+    signature::{Signature, type_parts},
+    strides::Strides,
+};
+
+/// The addresses that a kernel writes to, as far as its signature tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    /// An argument, and where in it the address is.
+    addresses: Vec<(usize, usize)>,
+    /// How many addresses stand at the start of the first argument, for kernels over lists of tensors.
+    listed: usize,
+}
+
+/// A kernel has fewer parameters than this.
+const MOST_PARAMS: usize = 64;
+
+impl Writes {
+    /// From a kernel's name: C++ tells what is only read.
+    pub(super) fn of(signature: &Signature) -> Self {
+        if signature.name() == "multi_tensor_apply_kernel" {
+            return Self { addresses: Vec::new(), listed: signature.template(0).map_or(0, listed) };
+        }
+        let in_lambda = |tensors: usize| vec![(1, Strides::bytes(tensors).next_multiple_of(8))];
+        let addresses = match signature.name() {
+            // The lambda holds the offsets of three tensors, then the output's address.
+            "index_elementwise_kernel" => in_lambda(3),
+            "_scatter_gather_elementwise_kernel" => {
+                let fills = signature.template(2).is_some_and(|lambda| lambda.contains("fill_internal_kernel"));
+                in_lambda(if fills { 2 } else { 3 })
+            }
+            _ => (0..MOST_PARAMS)
+                .map_while(|index| signature.param(index).map(|text| (index, text)))
+                .filter(|(_, text)| is_output(text))
+                .map(|(index, _)| (index, 0))
+                .collect(),
+        };
+        Self { addresses, listed: 0 }
+    }
+
+    /// The same without the first argument, which some kernels that only read it do not declare const.
+    pub(super) fn but_first(mut self) -> Self {
+        self.addresses.retain(|(argument, _)| *argument != 0);
+        self
+    }
+
+    /// Whether anything is known to be written.
+    pub(super) fn is_none(&self) -> bool {
+        self.addresses.is_empty() && self.listed == 0
+    }
+
+    /// Applies a launch.
+    pub(super) fn apply(&self, arguments: Arguments, memory: &Memory) {
+        for (argument, offset) in &self.addresses {
+            if let Some(address) = arguments.get_at::<u64>(*argument, *offset) {
+                memory.forget_from(address);
+            }
+        }
+        for index in 0..self.listed {
+            if let Some(address) = arguments.get_at::<u64>(0, 8 * index) {
+                memory.forget_from(address);
+            }
+        }
+    }
+}
+
+/// Whether a parameter leads to memory that the kernel may write.
+fn is_output(text: &str) -> bool {
+    if let Some(pointee) = text.strip_suffix('*') {
+        return !pointee.trim_end().ends_with("const");
+    }
+    let (name, arguments) = type_parts(text);
+    let leads_to_memory = matches!(
+        name,
+        "TensorInfo" | "PackedTensorAccessor32" | "PackedTensorAccessor64" | "GenericPackedTensorAccessor"
+    );
+    leads_to_memory && arguments.first().is_some_and(|element| !element.ends_with("const"))
+}
+
+/// Addresses of a list of lists of tensors, by its depth: what fits into the arguments of a kernel, rounded down. Those that
+/// are not used hold rubbish, and what is forgotten for nothing is only unknown.
+fn listed(metadata: &str) -> usize {
+    const LISTS: [usize; 5] = [72, 60, 48, 36, 30];
+    let (_, arguments) = type_parts(metadata);
+    let depth: usize = arguments.last().and_then(|depth| depth.parse().ok()).unwrap_or(0);
+    depth.checked_sub(1).and_then(|index| LISTS.get(index)).map_or(0, |each| each * depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_that_are_not_const_are_written() {
+        let signature = Signature::of("_Z3addPKfPfiPKPKf").unwrap();
+        assert_eq!(Writes::of(&signature), Writes { addresses: vec![(1, 0)], listed: 0 });
+        for (text, expected) in [
+            ("float*", true),
+            ("float const*", false),
+            ("at::cuda::detail::TensorInfo<long, unsigned int>", true),
+            ("at::cuda::detail::TensorInfo<long const, unsigned int>", false),
+            ("at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>", false),
+            ("long", false),
+        ] {
+            assert_eq!(is_output(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_tensors_are_counted_by_their_depth() {
+        for (text, expected) in [
+            ("at::native::TensorListMetadata<1>", 72),
+            ("at::native::FusedOptimizerTensorListMetadata<4>", 144),
+            ("at::native::TensorListScalarListMetadata<float, 2>", 120),
+            ("at::native::TensorListMetadata<9>", 0),
+            ("other", 0),
+        ] {
+            assert_eq!(listed(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The run that the tests are in.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, Once, PoisonError},
+};
+
+use memfit_devices::Catalogue;
+use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const CARDS: i32 = 2;
+pub(crate) const CAPACITY: u64 = 8 * GIB;
+/// What a context takes, at most.
+pub(crate) const CONTEXT: u64 = 300 * MIB;
+
+static CARD: Mutex<()> = Mutex::new(());
+
+/// A run directory with two cards of 8 GiB.
+pub(crate) fn make_run(name: &str) -> PathBuf {
+    let path = env::temp_dir().join(format!("memfit-device-{}-{name}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    let device = Catalogue::builtin().unwrap().find("rtx-4090").unwrap().clone();
+    let card = CardSetup {
+        device: serde_json::to_value(device).unwrap(),
+        capacity: CAPACITY,
+        context: SizedInterval { low: 100 * MIB, typical: 200 * MIB, high: CONTEXT },
+        libraries: SizedInterval::default(),
+        communicator: SizedInterval::default(),
+    };
+    let setup = Setup {
+        protocol: PROTOCOL,
+        cards: vec![card; CARDS as usize],
+        steps: 0,
+        forward_steps: 0,
+        cover_full: false,
+        stacks: false,
+        values: ValuePolicy::default(),
+    };
+    setup.write(&RunDir::new(&path)).unwrap();
+    path
+}
+
+/// Puts this process into a run.
+pub(crate) fn enter() {
+    static ENTERED: Once = Once::new();
+    ENTERED.call_once(|| {
+        let path = make_run("shared");
+        // SAFETY: tests read the environment through the standard library only, which locks it.
+        unsafe { env::set_var(memfit_link::env::RUN_DIR, path) };
+    });
+}
+
+/// Holds the cards for one test: nobody else allocates meanwhile.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    enter();
+    CARD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The shared run's ledger.
+pub(crate) fn ledger() -> LedgerView {
+    let path = env::var_os(memfit_link::env::RUN_DIR).unwrap();
+    LedgerView::read(&RunDir::new(Path::new(&path))).unwrap().unwrap()
+}

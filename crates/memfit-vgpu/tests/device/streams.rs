@@ -1,0 +1,137 @@
+//! Streams and events.
+
+use std::{
+    ffi::c_void,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    thread,
+};
+
+use crate::{
+    cuda::*,
+    machine::enter,
+};
+
+#[test]
+fn streams_keep_what_they_were_made_with() {
+    enter();
+    for (flags, asked, priority) in [(0, 0, 0), (1, -3, -3), (1, -99, -5), (0, 99, 0)] {
+        let stream = out(|stream| cudaStreamCreateWithPriority(stream, flags, asked));
+        assert_eq!(out(|priority| cudaStreamGetPriority(stream, priority)), priority);
+        assert_eq!(out(|flags| cudaStreamGetFlags(stream, flags)), flags);
+        assert_eq!(out(|device| cudaStreamGetDevice(stream, device)), 0);
+        assert_eq!(cudaStreamQuery(stream), 0);
+        assert_eq!(cudaStreamDestroy(stream), 0);
+    }
+    let mut stream = 0;
+    assert_eq!(cudaStreamCreateWithPriority(&raw mut stream, 2, 0), INVALID_VALUE);
+    let (first, second) = (out(|stream| cudaStreamCreate(stream)), out(|stream| cudaStreamCreate(stream)));
+    let ids: Vec<u64> = [0, first, second].map(|stream| out(|id| cudaStreamGetId(stream, id))).into();
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+    cudaGetLastError();
+}
+
+#[test]
+fn what_is_not_a_stream_or_an_event_is_refused_everywhere() {
+    enter();
+    let dead = out(|stream| cudaStreamCreate(stream));
+    assert_eq!(cudaStreamDestroy(dead), 0);
+    let event = out(|event| cudaEventCreateWithFlags(event, 0));
+    for stream in [dead, event, 3, 0xdead_beef_0000, u64::MAX, 0x7fff_0000_0000] {
+        for (call, status) in [
+            ("query", cudaStreamQuery(stream)),
+            ("synchronize", cudaStreamSynchronize(stream)),
+            ("record", cudaEventRecord(event, stream)),
+            ("wait", cudaStreamWaitEvent(stream, event, 0)),
+            ("destroy", cudaStreamDestroy(stream)),
+            ("capture", cudaStreamBeginCapture(stream, 0)),
+        ] {
+            assert_eq!(status, INVALID_HANDLE, "{call} {stream:#x}");
+        }
+    }
+    assert_eq!(cudaEventDestroy(event), 0);
+    for event in [event, 0, 5, u64::MAX] {
+        for status in [cudaEventQuery(event), cudaEventSynchronize(event), cudaEventRecord(event, 0), cudaEventDestroy(event)] {
+            assert_eq!(status, INVALID_HANDLE, "{event:#x}");
+        }
+    }
+    cudaGetLastError();
+}
+
+#[test]
+fn events_measure_a_clock_that_moves() {
+    enter();
+    let (start, end) = (out(|event| cudaEventCreateWithFlags(event, 0)), out(|event| cudaEventCreateWithFlags(event, 0)));
+    let mut milliseconds = 0.0;
+    assert_eq!(cudaEventQuery(start), 0, "what was never recorded is done");
+    assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, start, end), INVALID_HANDLE, "but has no time");
+    assert_eq!(cudaEventRecord(start, 0), 0);
+    let device = malloc(64 << 20);
+    let own = vec![0u8; 64 << 20];
+    assert_eq!(cudaMemcpy(device, own.as_ptr() as u64, 64 << 20, HOST_TO_DEVICE), 0);
+    assert_eq!(cudaEventRecord(end, 0), 0);
+    assert_eq!(cudaEventSynchronize(end), 0);
+    assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, start, end), 0);
+    assert!((1.0..60.0).contains(&milliseconds), "64 MiB over PCIe took {milliseconds} ms");
+    assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, end, start), 0);
+    assert!(milliseconds < 0.0);
+
+    let untimed = out(|event| cudaEventCreateWithFlags(event, 2));
+    assert_eq!(cudaEventRecord(untimed, 0), 0);
+    assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, start, untimed), INVALID_HANDLE);
+    let mut event = 0;
+    assert_eq!(cudaEventCreateWithFlags(&raw mut event, 4), INVALID_VALUE, "interprocess events have no time");
+    assert_eq!(cudaEventCreateWithFlags(&raw mut event, 64), INVALID_VALUE);
+    assert_eq!(cudaFree(device), 0);
+    cudaGetLastError();
+}
+
+#[test]
+fn an_event_belongs_to_a_card() {
+    enter();
+    let event = out(|event| cudaEventCreateWithFlags(event, 0));
+    assert_eq!(cudaSetDevice(1), 0);
+    let stream = out(|stream| cudaStreamCreate(stream));
+    assert_eq!(cudaEventRecord(event, stream), INVALID_HANDLE);
+    assert_eq!(cudaStreamWaitEvent(stream, event, 0), 0, "another card may wait for it");
+    assert_eq!(cudaSetDevice(0), 0);
+    cudaGetLastError();
+}
+
+#[test]
+fn host_functions_run() {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn function(data: *mut c_void) {
+        RUNS.fetch_add(data as usize as u32, Relaxed);
+    }
+    extern "C" fn callback(_stream: u64, status: i32, data: *mut c_void) {
+        assert_eq!(status, 0);
+        RUNS.fetch_add(data as usize as u32, Relaxed);
+    }
+    enter();
+    assert_eq!(cudaLaunchHostFunc(0, Some(function), 3 as *mut c_void), 0);
+    assert_eq!(cudaStreamAddCallback(0, Some(callback), 40 as *mut c_void, 0), 0);
+    assert_eq!(RUNS.load(Relaxed), 43);
+    assert_eq!(cudaLaunchHostFunc(0, None, std::ptr::null_mut()), INVALID_VALUE);
+    assert_eq!(cudaStreamAddCallback(0, Some(callback), std::ptr::null_mut(), 1), INVALID_VALUE);
+    cudaGetLastError();
+}
+
+#[test]
+fn threads_make_and_destroy_streams_and_events_at_once() {
+    enter();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let stream = out(|stream| cudaStreamCreate(stream));
+                    let event = out(|event| cudaEventCreateWithFlags(event, 2));
+                    assert_eq!(cudaEventRecord(event, stream), 0);
+                    assert_eq!(cudaStreamWaitEvent(stream, event, 0), 0);
+                    assert_eq!(cudaEventQuery(event), 0);
+                    assert_eq!(cudaEventDestroy(event), 0);
+                    assert_eq!(cudaStreamDestroy(stream), 0);
+                }
+            });
+        }
+    });
+}
