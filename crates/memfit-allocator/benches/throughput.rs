@@ -1,6 +1,6 @@
 //! How many events a second the allocator handles on one core: a program like a training step, over and over.
 
-use std::time::Instant;
+#![allow(clippy::print_stdout)] // Printing figures is what a benchmark is for.
 
 use memfit_allocator::{Address, Allocator, Release, Settings, SimulatedDevice, Stream};
 
@@ -19,6 +19,12 @@ fn sizes() -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Nanoseconds that this thread has been running for: a busy machine must not look like a slow allocator.
+fn processor_time() -> u64 {
+    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    spent.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or_default()
+}
+
 fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
     let settings = Settings::parse(conf, Release::NEWEST).expect("the settings are valid");
     let mut allocator = Allocator::new(SimulatedDevice::unlimited(), settings, Release::NEWEST);
@@ -28,7 +34,7 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
         allocator.malloc(size, Stream(0)).expect("the device never runs out")
     };
     let parameters: Vec<Address> = sizes.iter().map(|(_, size)| get(&mut allocator, *size)).collect();
-    let begun = Instant::now();
+    let begun = processor_time();
     for _ in 0..STEPS {
         let mut kept = Vec::with_capacity(LAYERS);
         for (activation, temporary) in sizes {
@@ -47,7 +53,7 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
             allocator.free(gradient).expect("it was handed out");
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = (processor_time() - begun) as f64 / 1e9;
     drop(parameters);
     // A request and a free are one event each; what is alive at the end was not freed.
     (2 * (events - LAYERS), seconds)

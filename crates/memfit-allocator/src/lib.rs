@@ -15,6 +15,7 @@ mod error;
 mod ids;
 mod pool;
 mod release;
+mod replay;
 mod restore;
 mod rounding;
 mod settings;
@@ -26,6 +27,7 @@ pub use device::{Action, Device, Entry, SimulatedDevice, Ticket};
 pub use error::{AllocationError, FreeError, OutOfMemory, PoolError, RestoreError};
 pub use ids::{Address, PoolId, Stream};
 pub use release::{Release, ReleaseError};
+pub use replay::{Given, Mismatch, Rewound, Tally, Verification, rewind, verify};
 pub use rounding::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,
     segment_size,

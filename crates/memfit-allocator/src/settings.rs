@@ -57,6 +57,17 @@ impl Divisions {
         Self(entries)
     }
 
+    /// The entries by the power of two, in MiB, that each begins at; those that are missing are off.
+    pub fn from_powers(powers: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut entries = [0; Self::LEN];
+        for (power, steps) in powers {
+            if power.is_power_of_two() {
+                entries[Self::index(power.ilog2())] = steps;
+            }
+        }
+        Self(entries)
+    }
+
     /// The steps for a request of `size` bytes, which is not zero.
     pub(crate) fn of(&self, size: u64) -> u64 {
         self.0[Self::index(size.ilog2().saturating_sub(Self::FIRST_BIT))]

@@ -21,6 +21,24 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
+    /// Frees a block that waits for other streams, now: for replays, where a trace says when.
+    pub fn finish_pending(&mut self, address: Address) -> Result<(), FreeError> {
+        let waiting = self.pending.iter().copied().find(|id| self.blocks[*id].address == address.0);
+        let id = waiting.ok_or(FreeError(address))?;
+        for queue in self.events.values_mut() {
+            queue.retain(|(_, waiting)| *waiting != id);
+        }
+        self.events.retain(|_, queue| !queue.is_empty());
+        self.deferred.retain(|deferred| *deferred != id);
+        self.uses.remove(&id);
+        self.uses_in_captures.remove(&id);
+        let block = &mut self.blocks[id];
+        block.events = 0;
+        block.used_elsewhere = false;
+        self.complete_free(id);
+        Ok(())
+    }
+
     /// One event on each stream that used the block.
     pub(super) fn insert_events(&mut self, id: BlockId) {
         self.blocks[id].used_elsewhere = false;

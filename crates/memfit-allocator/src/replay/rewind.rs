@@ -1,0 +1,297 @@
+//! Playing a trace backwards, from the segments at its end to the state in which it began.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
+
+use super::Given;
+use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, SMALL_SEGMENT, round_size};
+use crate::{Address, BlockState, BlockView, PoolId, SegmentView, Stream};
+
+/// A state that was worked out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewound {
+    /// The segments, by address.
+    pub segments: Vec<SegmentView>,
+    /// Blocks of which only the least size is known: they were freed later, and nothing was placed behind them before.
+    pub uncertain: u64,
+    /// Events that do not fit the state after them.
+    pub inconsistent: u64,
+}
+
+/// A block in use.
+#[derive(Clone, Copy)]
+struct Used {
+    size: u64,
+    requested: u64,
+    pending: bool,
+    /// Whether the size is known, or only the least that it can be.
+    exact: bool,
+}
+
+/// Reserved memory: a segment, or a mapped run of one.
+#[derive(Clone, Copy)]
+struct Held {
+    size: u64,
+    stream: u64,
+    small: bool,
+    pool: (u64, u64),
+    expandable: bool,
+}
+
+#[derive(Default)]
+struct State {
+    held: BTreeMap<u64, Held>,
+    used: BTreeMap<u64, Used>,
+    inconsistent: u64,
+}
+
+/// The state of a device right before one of its events.
+pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) -> Rewound {
+    let trace = snapshot.trace(device);
+    let classes = Classes::of(snapshot, device);
+    let mut state = State::at_end(snapshot, device);
+    for event in trace[before..].iter().rev() {
+        state.undo(event, snapshot, given, &classes);
+    }
+    state.settle_tails(&trace[before..], given);
+    let uncertain = state.used.values().filter(|used| !used.exact).count() as u64;
+    Rewound { segments: state.views(), uncertain, inconsistent: state.inconsistent }
+}
+
+/// Which pools ranges of expandable segments serve: the trace does not say it of ranges that are gone at the end.
+struct Classes {
+    /// Ranges that are known, by address: whether they are small, and their pool.
+    known: BTreeMap<u64, (u64, bool, (u64, u64))>,
+}
+
+impl Classes {
+    fn of(snapshot: &Snapshot, device: usize) -> Self {
+        let mut known = BTreeMap::new();
+        for segment in
+            snapshot.segments.iter().filter(|segment| segment.device as usize == device && segment.expandable)
+        {
+            known.insert(segment.address, (segment.stream, segment.small, segment.pool));
+        }
+        // A block says which pool its range is in, by its size.
+        for event in snapshot.trace(device).iter().filter(|event| event.action == TraceAction::Alloc) {
+            let stream = snapshot.streams[usize::from(event.stream)];
+            let near = known.range(..=event.address).next_back().map(|(_, class)| *class);
+            let small = event.size <= SMALL_LIMIT;
+            if near.is_none_or(|near| (near.0, near.1) != (stream, small)) {
+                known.insert(event.address, (stream, small, (0, 0)));
+            }
+        }
+        Self { known }
+    }
+
+    /// The class of a range: that of what lies in it, or right below it, or next above it.
+    fn of_range(&self, address: u64, size: u64, stream: u64) -> (bool, (u64, u64)) {
+        let fits = |(_, class): &(&u64, &(u64, bool, (u64, u64)))| class.0 == stream;
+        let within = self.known.range(address..address + size).find(fits);
+        let below = || self.known.range(..address).rev().find(fits);
+        let above = || self.known.range(address..).find(fits);
+        let class = within.or_else(below).or_else(above).map(|(_, class)| *class);
+        class.map_or((size == SMALL_SEGMENT, (0, 0)), |(_, small, pool)| (small, pool))
+    }
+}
+
+impl State {
+    fn at_end(snapshot: &Snapshot, device: usize) -> Self {
+        let mut state = Self::default();
+        for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
+            let held = Held {
+                size: segment.size,
+                stream: segment.stream,
+                small: segment.small,
+                pool: segment.pool,
+                expandable: segment.expandable,
+            };
+            state.held.insert(segment.address, held);
+            for block in snapshot.blocks_of(segment) {
+                if block.state != SegmentBlockState::Inactive {
+                    let pending = block.state == SegmentBlockState::Pending;
+                    let used = Used { size: block.size, requested: block.requested, pending, exact: true };
+                    state.used.insert(block.address, used);
+                }
+            }
+        }
+        state
+    }
+
+    fn undo(&mut self, event: &TraceEvent, snapshot: &Snapshot, given: &Given, classes: &Classes) {
+        let TraceEvent { address, size, .. } = *event;
+        let stream = snapshot.streams[usize::from(event.stream)];
+        let fits = match event.action {
+            TraceAction::Alloc => self.used.remove(&address).is_some(),
+            TraceAction::FreeRequested => match self.used.get_mut(&address) {
+                Some(used) => {
+                    used.pending = false;
+                    true
+                }
+                None => false,
+            },
+            TraceAction::FreeCompleted => {
+                let least = round_size(size, &given.settings);
+                let used = Used { size: least, requested: size, pending: true, exact: false };
+                self.used.insert(address, used).is_none()
+            }
+            TraceAction::SegmentAlloc => self.held.remove(&address).is_some_and(|held| held.size == size),
+            TraceAction::SegmentFree => {
+                let small = size == SMALL_SEGMENT;
+                let pool = event.pool_index().map_or((0, 0), |pool| snapshot.pools[pool]);
+                self.held.insert(address, Held { size, stream, small, pool, expandable: false }).is_none()
+            }
+            TraceAction::SegmentMap => self.unmap(address, size),
+            TraceAction::SegmentUnmap => {
+                let (small, pool) = classes.of_range(address, size, stream);
+                self.map(address, Held { size, stream, small, pool, expandable: true });
+                true
+            }
+            _ => true,
+        };
+        self.inconsistent += u64::from(!fits);
+    }
+
+    /// Adds a range, and makes it one with the ranges beside it that it continues.
+    fn map(&mut self, address: u64, range: Held) {
+        let (mut start, mut joined) = (address, range);
+        let joins =
+            |other: &Held| other.expandable && (other.stream, other.small) == (range.stream, range.small);
+        if let Some((&before, held)) = self.held.range(..address).next_back()
+            && before + held.size == address
+            && joins(held)
+        {
+            start = before;
+            joined.size += held.size;
+            joined.pool = held.pool;
+            self.held.remove(&before);
+        }
+        if let Some(held) = self.held.get(&(address + range.size)).filter(|held| joins(held)).copied() {
+            joined.size += held.size;
+            self.held.remove(&(address + range.size));
+        }
+        self.held.insert(start, joined);
+    }
+
+    /// Takes a range away from the one that it is part of.
+    fn unmap(&mut self, address: u64, size: u64) -> bool {
+        let Some((&start, &held)) = self.held.range(..=address).next_back() else { return false };
+        let (end, whole_end) = (address + size, start + held.size);
+        if !held.expandable || end > whole_end {
+            return false;
+        }
+        self.held.remove(&start);
+        if start < address {
+            self.held.insert(start, Held { size: address - start, ..held });
+        }
+        if end < whole_end {
+            self.held.insert(end, Held { size: whole_end - end, ..held });
+        }
+        true
+    }
+
+    /// A large block may have kept up to 1 MiB behind it when it was handed out. Free blocks of that size do not exist in
+    /// the large pool, so a gap of up to 1 MiB is such a rest; with a wider gap, the first block that is placed in it
+    /// tells where it begins.
+    fn settle_tails(&mut self, trace: &[TraceEvent], given: &Given) {
+        let mut open = BTreeMap::new();
+        let starts: Vec<u64> = self.used.keys().copied().collect();
+        for (place, &address) in starts.iter().enumerate() {
+            let used = self.used[&address];
+            if used.exact {
+                continue;
+            }
+            let Some((&start, held)) = self.held.range(..=address).next_back() else { continue };
+            let end = start + held.size;
+            let next = starts.get(place + 1).map_or(end, |next| (*next).min(end));
+            let gap = next.saturating_sub(address + used.size);
+            let unsplit = held.small || held.expandable;
+            let oversize = used.size >= given.settings.max_split_size;
+            let settled = if gap == 0 || unsplit {
+                Some(used.size)
+            } else if gap <= SMALL_LIMIT || oversize {
+                Some(used.size + gap)
+            } else {
+                open.insert(address, (address + used.size, next));
+                None
+            };
+            if let Some(size) = settled {
+                self.used.insert(address, Used { size, exact: true, ..used });
+            }
+        }
+        self.settle_by_neighbours(trace, open);
+    }
+
+    fn settle_by_neighbours(&mut self, trace: &[TraceEvent], mut open: BTreeMap<u64, (u64, u64)>) {
+        // Gaps by where they begin.
+        let mut gaps: BTreeMap<u64, u64> = open.iter().map(|(block, (start, _))| (*start, *block)).collect();
+        for event in trace {
+            if open.is_empty() {
+                break;
+            }
+            match event.action {
+                TraceAction::FreeCompleted => {
+                    if let Some((start, _)) = open.remove(&event.address) {
+                        gaps.remove(&start);
+                    }
+                }
+                TraceAction::Alloc => {
+                    let Some((&start, &block)) = gaps.range(..=event.address).next_back() else { continue };
+                    let (_, end) = open[&block];
+                    if event.address >= end {
+                        continue;
+                    }
+                    open.remove(&block);
+                    gaps.remove(&start);
+                    let tail = event.address - start;
+                    if tail <= SMALL_LIMIT
+                        && tail.is_multiple_of(MIN_BLOCK)
+                        && let Some(used) = self.used.get_mut(&block)
+                    {
+                        used.size += tail;
+                        used.exact = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn views(&self) -> Vec<SegmentView> {
+        self.held.iter().map(|(start, held)| self.view(*start, held)).collect()
+    }
+
+    fn view(&self, start: u64, held: &Held) -> SegmentView {
+        let end = start + held.size;
+        let mut blocks = Vec::new();
+        let mut next = start;
+        let mut push = |from: u64, to: u64, requested: u64, state: BlockState| {
+            if from < to {
+                blocks.push(BlockView { address: Address(from), size: to - from, requested, state });
+            }
+        };
+        for (&address, used) in self.used.range(start..end) {
+            push(next, address, 0, BlockState::Free);
+            let state = if used.pending { BlockState::Pending } else { BlockState::Allocated };
+            next = (address + used.size).min(end);
+            push(address.max(next.min(address)), next, used.requested, state);
+        }
+        push(next, end, 0, BlockState::Free);
+        SegmentView {
+            address: Address(start),
+            size: held.size,
+            stream: Stream(held.stream),
+            small: held.small,
+            pool: PoolId(held.pool.0, held.pool.1),
+            expandable: held.expandable,
+            blocks,
+        }
+    }
+}
+
+/// The addresses of all blocks in a state.
+pub(super) fn pending(segments: &[SegmentView]) -> BTreeSet<Address> {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    blocks.filter(|block| block.state == BlockState::Pending).map(|block| block.address).collect()
+}

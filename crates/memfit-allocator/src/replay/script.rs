@@ -1,0 +1,162 @@
+//! A device that answers as a trace says, and compares what the allocator does with it.
+
+use memfit_recording::{TraceAction, TraceEvent};
+
+use super::{Mismatch, Verification};
+use crate::{Action, Address, Device, Entry, Ticket};
+
+/// Most mismatches that are kept.
+const KEPT: usize = 16;
+
+/// A trace that is followed.
+pub(super) struct Script<'trace> {
+    events: &'trace [TraceEvent],
+    /// The next event that the allocator should cause.
+    pub(super) cursor: usize,
+    capacity: u64,
+    pub(super) found: Verification,
+    /// While the state is being prepared, nothing is compared.
+    pub(super) quiet: bool,
+    /// The allocator did something else than the trace says.
+    pub(super) diverged: bool,
+}
+
+const fn same(action: TraceAction, other: Action) -> bool {
+    matches!(
+        (action, other),
+        (TraceAction::Alloc, Action::Alloc)
+            | (TraceAction::FreeRequested, Action::FreeRequested)
+            | (TraceAction::FreeCompleted, Action::FreeCompleted)
+            | (TraceAction::SegmentAlloc, Action::SegmentAlloc)
+            | (TraceAction::SegmentFree, Action::SegmentFree)
+            | (TraceAction::SegmentMap, Action::SegmentMap)
+            | (TraceAction::SegmentUnmap, Action::SegmentUnmap)
+            | (TraceAction::Oom, Action::OutOfMemory)
+    )
+}
+
+/// Whether an event is about segments.
+pub(super) const fn concerns_segments(action: TraceAction) -> bool {
+    matches!(
+        action,
+        TraceAction::SegmentAlloc
+            | TraceAction::SegmentFree
+            | TraceAction::SegmentMap
+            | TraceAction::SegmentUnmap
+    )
+}
+
+impl<'trace> Script<'trace> {
+    pub(super) fn new(events: &'trace [TraceEvent], capacity: u64) -> Self {
+        let found = Verification { events: events.len() as u64, ..Verification::default() };
+        Self { events, cursor: 0, capacity, found, quiet: true, diverged: false }
+    }
+
+    pub(super) fn next(&self) -> Option<&'trace TraceEvent> {
+        self.events.get(self.cursor)
+    }
+
+    /// The next event, if it is of this kind.
+    fn expect(&self, action: TraceAction) -> Option<&'trace TraceEvent> {
+        self.next().filter(|event| event.action == action)
+    }
+
+    /// Counts an event that the allocator did not cause, or not so.
+    pub(super) fn miss(&mut self, replayed: Option<(Action, u64, u64)>) {
+        self.diverged = true;
+        let Some(event) = self.next() else { return };
+        if self.found.mismatches.len() < KEPT {
+            self.found.mismatches.push(Mismatch {
+                event: self.cursor,
+                action: event.action,
+                recorded: (event.address, event.size),
+                replayed,
+            });
+        }
+        self.tally(event.action, false);
+    }
+
+    fn tally(&mut self, action: TraceAction, right: bool) {
+        if action == TraceAction::Alloc {
+            self.found.addresses.count(right);
+        } else if concerns_segments(action) {
+            self.found.segments.count(right);
+        }
+    }
+
+    /// Leaves out what the allocator has no part in.
+    pub(super) fn skip_remarks(&mut self) {
+        while self.next().is_some_and(|event| {
+            !matches!(
+                event.action,
+                TraceAction::Alloc
+                    | TraceAction::FreeRequested
+                    | TraceAction::FreeCompleted
+                    | TraceAction::SegmentAlloc
+                    | TraceAction::SegmentFree
+                    | TraceAction::SegmentMap
+                    | TraceAction::SegmentUnmap
+                    | TraceAction::Oom
+            )
+        }) {
+            self.cursor += 1;
+        }
+    }
+}
+
+impl Device for Script<'_> {
+    fn malloc(&mut self, size: u64) -> Option<Address> {
+        self.skip_remarks();
+        let given = self.expect(TraceAction::SegmentAlloc).filter(|event| event.size == size);
+        given.map(|event| Address(event.address))
+    }
+
+    fn free(&mut self, _address: Address, _size: u64) {}
+
+    fn reserve(&mut self, _size: u64) -> Address {
+        self.skip_remarks();
+        self.expect(TraceAction::SegmentMap).map_or(Address::NULL, |event| Address(event.address))
+    }
+
+    fn unreserve(&mut self, _address: Address, _size: u64) {}
+
+    fn map(&mut self, address: Address, size: u64) -> bool {
+        self.skip_remarks();
+        let given = self.expect(TraceAction::SegmentMap);
+        given.is_some_and(|event| event.address == address.0 && event.size == size)
+    }
+
+    fn unmap(&mut self, _address: Address, _size: u64) {}
+
+    fn total(&self) -> u64 {
+        self.capacity
+    }
+
+    fn available(&self) -> u64 {
+        self.expect(TraceAction::Oom).map_or(0, |event| event.address)
+    }
+
+    fn is_done(&mut self, _ticket: Ticket) -> bool {
+        // The trace says when each block is free, and whoever drives the replay tells the allocator.
+        false
+    }
+
+    fn traced(&mut self, entry: Entry) {
+        if self.quiet || self.diverged {
+            return;
+        }
+        self.skip_remarks();
+        let replayed = Some((entry.action, entry.address.0, entry.size));
+        match self.next() {
+            Some(event) if same(event.action, entry.action) => {
+                if event.address == entry.address.0 && event.size == entry.size {
+                    self.tally(event.action, true);
+                } else {
+                    self.miss(replayed);
+                }
+                self.cursor += 1;
+            }
+            _ => self.miss(replayed),
+        }
+    }
+}

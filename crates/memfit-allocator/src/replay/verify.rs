@@ -1,0 +1,273 @@
+//! Whether the allocator, given the calls of a trace, does what the trace says it did.
+
+use std::collections::BTreeMap;
+
+use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
+
+use super::rewind::{pending, rewind};
+use super::script::Script;
+use super::{Given, Verification};
+use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
+
+/// A stream that no program has: what uses a block that is given back and not free at once.
+const ELSEWHERE: Stream = Stream(u64::MAX);
+
+/// After so many new beginnings, the rest is counted as wrong.
+const MOST_RESUMED: u64 = 64;
+
+/// Replays one device's trace. Given to the replay are the calls and their order, the addresses of new segments, and when
+/// blocks used by other streams became free; everything else is predicted. Where the replay parts from the trace, that is
+/// counted, and the replay goes on from the state that the trace implies.
+pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verification, RestoreError> {
+    let trace = snapshot.trace(device);
+    let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity))?;
+    loop {
+        replay.run();
+        let mut script = replay.allocator.into_device();
+        if script.cursor >= trace.len() {
+            return Ok(script.found);
+        }
+        // Past the call that went another way: to the end of its events, and on from the state that the trace implies.
+        script.diverged = false;
+        script.found.resumed += 1;
+        script.cursor = end_of_call(trace, script.cursor);
+        if script.found.resumed > MOST_RESUMED {
+            for event in &trace[script.cursor..] {
+                match event.action {
+                    TraceAction::Alloc => script.found.addresses.count(false),
+                    action if super::script::concerns_segments(action) => script.found.segments.count(false),
+                    _ => {}
+                }
+            }
+            script.cursor = trace.len();
+            return Ok(script.found);
+        }
+        replay = Replay::begin(snapshot, device, given, script)?;
+    }
+}
+
+/// The place behind the events of the call that the event at `from` is part of.
+fn end_of_call(trace: &[TraceEvent], from: usize) -> usize {
+    let ends = |action| matches!(action, TraceAction::Alloc | TraceAction::Oom | TraceAction::FreeRequested);
+    let rest = &trace[from..];
+    if rest.first().is_some_and(|event| super::script::concerns_segments(event.action)) {
+        let length = rest.iter().position(|event| ends(event.action)).unwrap_or(rest.len());
+        // A segment is got for the block that follows; segments are given back for their own sake.
+        let through =
+            usize::from(rest.get(length).is_some_and(|event| event.action != TraceAction::FreeRequested));
+        return (from + length + through).min(trace.len());
+    }
+    from + 1
+}
+
+struct Replay<'trace> {
+    allocator: Allocator<Script<'trace>>,
+    snapshot: &'trace Snapshot,
+    trace: &'trace [TraceEvent],
+    device: usize,
+    /// Private pools, by the addresses of their segments at the end.
+    private: BTreeMap<u64, (u64, PoolId)>,
+}
+
+impl<'trace> Replay<'trace> {
+    fn begin(
+        snapshot: &'trace Snapshot,
+        device: usize,
+        given: &Given,
+        script: Script<'trace>,
+    ) -> Result<Self, RestoreError> {
+        let rewound = rewind(snapshot, device, given, script.cursor);
+        let mut script = script;
+        script.quiet = true;
+        if script.found.resumed == 0 {
+            script.found.uncertain = rewound.uncertain;
+        }
+        let trace = snapshot.trace(device);
+        let lowest = lowest_addresses(snapshot, trace, &rewound.segments);
+        let known = |segment: &SegmentView| lowest.get(&served(segment)).copied().map(Address);
+        let mut allocator =
+            Allocator::restore(script, given.settings, given.release, &rewound.segments, known)?;
+        for address in pending(&rewound.segments) {
+            give_back_pending(&mut allocator, address);
+        }
+        let mut private = BTreeMap::new();
+        for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
+            let pool = PoolId(segment.pool.0, segment.pool.1);
+            if pool != PoolId::DEFAULT {
+                private.insert(segment.address, (segment.address + segment.size, pool));
+                allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
+            }
+        }
+        for pool in &snapshot.pools {
+            let pool = PoolId(pool.0, pool.1);
+            if pool != PoolId::DEFAULT {
+                allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
+            }
+        }
+        allocator.device_mut().quiet = false;
+        Ok(Self { allocator, snapshot, trace, device, private })
+    }
+
+    /// Follows the trace to its end, or to where the replay parts from it.
+    fn run(&mut self) {
+        loop {
+            self.allocator.device_mut().skip_remarks();
+            let script = self.allocator.device();
+            if script.diverged {
+                return;
+            }
+            let before = script.cursor;
+            let Some(event) = script.next() else { break };
+            match event.action {
+                TraceAction::FreeRequested => self.free(event),
+                TraceAction::FreeCompleted if self.releases_follow() => self.allocator.empty_cache(),
+                TraceAction::FreeCompleted => {
+                    if self.allocator.finish_pending(Address(event.address)).is_err() {
+                        self.allocator.device_mut().miss(None);
+                    }
+                }
+                TraceAction::SegmentFree | TraceAction::SegmentUnmap => self.release(),
+                _ => self.malloc(),
+            }
+            let script = self.allocator.device_mut();
+            if script.cursor == before && !script.diverged {
+                script.miss(None);
+            }
+        }
+        self.compare_end();
+    }
+
+    fn free(&mut self, event: &TraceEvent) {
+        let script = self.allocator.device();
+        let following = self.trace.get(script.cursor + 1);
+        let at_once = following
+            .is_some_and(|next| next.action == TraceAction::FreeCompleted && next.address == event.address);
+        let address = Address(event.address);
+        let done = if at_once {
+            self.allocator.free(address)
+        } else {
+            self.allocator.record_stream(address, ELSEWHERE).and_then(|()| self.allocator.free(address))
+        };
+        if done.is_err() {
+            self.allocator.device_mut().miss(None);
+        }
+    }
+
+    /// Whether what becomes free now does so because everything is being given back to the device.
+    fn releases_follow(&self) -> bool {
+        let rest = &self.trace[self.allocator.device().cursor..];
+        let next = rest.iter().find(|event| event.action != TraceAction::FreeCompleted);
+        next.is_some_and(|event| matches!(event.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap))
+    }
+
+    /// Segments are given back: by a request that the device refused at first, or by `empty_cache()`. Both give back the
+    /// same, except where splitting is limited.
+    fn release(&mut self) {
+        let limited = self.allocator.settings().limits_splits()
+            || self.allocator.settings().garbage_collection_threshold > 0.0;
+        if limited
+            && let Some((request, pool)) = self.coming_request()
+            && !self.allocator.is_cached(pool, request.size, self.stream(request))
+        {
+            return self.malloc();
+        }
+        let rest = &self.trace[self.allocator.device().cursor..];
+        let run = rest.iter().take_while(|event| event.action == TraceAction::SegmentFree);
+        let gone: Vec<PoolId> =
+            run.map(|event| self.pool_of(event)).filter(|pool| *pool != PoolId::DEFAULT).collect();
+        for pool in gone {
+            while self.allocator.release_pool(pool).is_ok() {}
+        }
+        self.allocator.empty_cache();
+    }
+
+    fn malloc(&mut self) {
+        let Some((request, pool)) = self.coming_request() else { return };
+        let stream = self.stream(request);
+        // A request that fails is traced with the size that it was rounded to, which rounds to itself.
+        let _ = self.allocator.malloc_in(pool, request.size, stream);
+    }
+
+    /// The request that the coming events are about.
+    fn coming_request(&self) -> Option<(&'trace TraceEvent, PoolId)> {
+        let rest = &self.trace[self.allocator.device().cursor..];
+        let request = rest.iter().find(|event| {
+            matches!(event.action, TraceAction::Alloc | TraceAction::Oom | TraceAction::FreeRequested)
+        })?;
+        let pool = if request.action == TraceAction::Alloc { self.pool_of(request) } else { PoolId::DEFAULT };
+        (request.action != TraceAction::FreeRequested).then_some((request, pool))
+    }
+
+    fn pool_of(&self, event: &TraceEvent) -> PoolId {
+        if let Some(pool) = event.pool_index() {
+            let (first, second) = self.snapshot.pools[pool];
+            return PoolId(first, second);
+        }
+        let near = self.private.range(..=event.address).next_back();
+        near.filter(|(_, (end, _))| event.address < *end).map_or(PoolId::DEFAULT, |(_, (_, pool))| *pool)
+    }
+
+    fn stream(&self, event: &TraceEvent) -> Stream {
+        Stream(self.snapshot.streams[usize::from(event.stream)])
+    }
+
+    /// Compares the blocks at the end.
+    fn compare_end(&mut self) {
+        let mut replayed = BTreeMap::new();
+        for segment in self.allocator.segments() {
+            for block in segment.blocks {
+                replayed.insert(block.address.0, (block.size, block.state));
+            }
+        }
+        let device = self.device;
+        let segments = self.snapshot.segments.iter().filter(|segment| segment.device as usize == device);
+        let found = &mut self.allocator.device_mut().found;
+        for block in segments.flat_map(|segment| self.snapshot.blocks_of(segment)) {
+            let state = match block.state {
+                SegmentBlockState::Allocated => BlockState::Allocated,
+                SegmentBlockState::Pending => BlockState::Pending,
+                SegmentBlockState::Inactive => BlockState::Free,
+            };
+            found.blocks.count(replayed.get(&block.address) == Some(&(block.size, state)));
+        }
+    }
+}
+
+fn give_back_pending(allocator: &mut Allocator<Script<'_>>, address: Address) {
+    // The block is there, since it was restored from the same list.
+    if allocator.record_stream(address, ELSEWHERE).is_ok() {
+        let _ = allocator.free(address);
+    }
+}
+
+type Served = (Stream, bool, PoolId);
+
+const fn served(segment: &SegmentView) -> Served {
+    (segment.stream, segment.small, segment.pool)
+}
+
+/// The lowest address that each expandable segment ever had memory at: where its reservation begins, as far as is known.
+fn lowest_addresses(
+    snapshot: &Snapshot,
+    trace: &[TraceEvent],
+    segments: &[SegmentView],
+) -> BTreeMap<Served, u64> {
+    let mut lowest: BTreeMap<Served, u64> = BTreeMap::new();
+    for segment in segments.iter().filter(|segment| segment.expandable) {
+        let address = lowest.entry(served(segment)).or_insert(segment.address.0);
+        *address = (*address).min(segment.address.0);
+    }
+    // Ranges that are mapped later, below what is mapped now.
+    for event in trace.iter().filter(|event| event.action == TraceAction::SegmentMap) {
+        let stream = Stream(snapshot.streams[usize::from(event.stream)]);
+        let near = lowest.iter_mut().filter(|(served, _)| served.0 == stream);
+        let near = near.min_by_key(|(_, address)| address.abs_diff(event.address));
+        if let Some((_, address)) = near
+            && event.address < *address
+            && *address - event.address < 1 << 36
+        {
+            *address = event.address;
+        }
+    }
+    lowest
+}
