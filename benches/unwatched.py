@@ -1,7 +1,8 @@
-"""Run a command on the virtual card without the watcher: the device stays in front, the probe and the log do not.
+"""Run a command on the virtual card without the watcher: the device stays in front, the probe and the log
+do not.
 
-To be started by `memfit run -- python unwatched.py COMMAND…`. The steps of the command are not counted then, so the
-run has to go to its end (`--steps 0`).
+To be started by `memfit run -- python unwatched.py COMMAND…`. The steps of the command are not counted
+then, so the run has to go to its end (`--steps 0`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ def environment() -> dict[str, str]:
     env = dict(os.environ)
     preloaded = [name for name in env.get("LD_PRELOAD", "").split(":") if name and "memfit_watch" not in name]
     env["LD_PRELOAD"] = ":".join(preloaded)
-    folders = [f for f in env.get("PYTHONPATH", "").split(":") if f and not (Path(f) / "sitecustomize.py").exists()]
+    folders = [
+        f for f in env.get("PYTHONPATH", "").split(":") if f and not (Path(f) / "sitecustomize.py").exists()
+    ]
     env["PYTHONPATH"] = ":".join(folders)
     return env
 

@@ -34,7 +34,9 @@ def main():
     parser.add_argument("--latent", type=int, default=128)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--critic-steps", type=int, default=1, help="discriminator steps for each generator step")
+    parser.add_argument(
+        "--critic-steps", type=int, default=1, help="discriminator steps for each generator step"
+    )
     parser.add_argument("--steps", type=int, default=10)
     args = parser.parse_args()
 

@@ -3,7 +3,8 @@
 Each class is a grating with its own direction and colour, under noise, so the data needs no download and
 the network has something to learn. A short run on the CPU:
 
-    python train.py --arch resnet18 --image-size 32 --train-images 512 --test-images 128 --batch-size 32 --epochs 2
+    python train.py --arch resnet18 --image-size 32 --train-images 512 --test-images 128 \\
+        --batch-size 32 --epochs 2
 """
 
 import argparse
@@ -104,7 +105,11 @@ def main():
 
     train_set = Gratings(args.train_images, args.classes, args.image_size, seed=1)
     test_set = Gratings(args.test_images, args.classes, args.image_size, seed=2)
-    options = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": device.type == "cuda"}
+    options = {
+        "batch_size": args.batch_size,
+        "num_workers": args.workers,
+        "pin_memory": device.type == "cuda",
+    }
     train_loader = DataLoader(train_set, shuffle=True, drop_last=True, **options)
     test_loader = DataLoader(test_set, **options)
 

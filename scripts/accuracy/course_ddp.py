@@ -10,7 +10,6 @@ import os
 
 import torch
 import torch.distributed as dist
-
 from course_lm import build, cross_entropy
 from measured import report
 

@@ -1,7 +1,9 @@
-"""The language model of a published course assignment, rebuilt from its description, and measured as its author did.
+"""The language model of a published course assignment, rebuilt from its description, and measured as its
+author did.
 
-A pre-norm transformer whose every operation is a separate tensor operation (no fused attention, no fused loss), with
-an AdamW that is written out tensor by tensor. What is measured is one step after a few others, as PyTorch counts it.
+A pre-norm transformer whose every operation is a separate tensor operation (no fused attention, no fused
+loss), with an AdamW that is written out tensor by tensor. What is measured is one step after a few others,
+as PyTorch counts it.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ import math
 from contextlib import nullcontext
 
 import torch
-from torch import nn
-
 from measured import record, recorded_peak, report
+from torch import nn
 
 
 class Linear(nn.Module):
@@ -166,7 +167,7 @@ class WrittenOutAdamW(torch.optim.Optimizer):
                 count = state.get("count", 1)
                 rate = group["lr"] * math.sqrt(1 - beta2**count) / (1 - beta1**count)
                 p.data -= group["lr"] * group["weight_decay"] * p.data
-                # The default is made even where the state is there, as in the original: it counts at the peak.
+                # The default is made even where the state is there, as in the original: it counts.
                 before1 = state.get("first", torch.zeros_like(grad))
                 before2 = state.get("second", torch.zeros_like(grad))
                 first = beta1 * before1 + ((1 - beta1) * grad)

@@ -1,4 +1,4 @@
-"""The classifier head of a large vocabulary and its loss, by themselves: what the operation needs beyond its inputs."""
+"""The head of a large vocabulary and its loss, by themselves: what they need beyond their inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-
 from measured import report
 
 

@@ -33,8 +33,9 @@ def record() -> None:
 def recorded_peak() -> int:
     """The peak of allocated memory since `record`, as one gets it from a snapshot that somebody published.
 
-    A snapshot knows the blocks that are there at its end by their own sizes, and the events before by the sizes that
-    were asked for. What was there at the beginning follows by subtraction; the rest is a running sum.
+    A snapshot knows the blocks that are there at its end by their own sizes, and the events before by the
+    sizes that were asked for. What was there at the beginning follows by subtraction; the rest is a
+    running sum.
     """
     import torch
 

@@ -2,8 +2,9 @@
 
     python scripts/accuracy/run.py [--python 2.11=PATH]… [--only WORDS]
 
-Each case is run with the nearest of the interpreters given (by the release of torch; by default the one that runs
-this), on the card that its source names. Where a source names none, the case says which card is assumed.
+Each case is run with the nearest of the interpreters given (by the release of torch; by default the one
+that runs this), on the card that its source names. Where a source names none, the case says which card is
+assumed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import argparse
 import shutil
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from measured import parse
 
 HERE = Path(__file__).resolve().parent
@@ -31,8 +32,8 @@ OTHERWISE = 0.01
 NOT_REBUILT = """## Not rebuilt
 
 Cases of the same sources or of the same grade that cannot be rebuilt honestly: those whose model code was not
-published in full, those that need a library which quantises or packs the weights, or a release of a framework from
-the time of torch 2.1, and those on eight GPUs and more.
+published in full, those that need a library which quantises or packs the weights, or a release of a
+framework from the time of torch 2.1, and those on eight GPUs and more.
 """
 
 
@@ -62,7 +63,9 @@ def release(version: str) -> tuple[int, int]:
 
 
 def torch_of(python: str) -> str:
-    return subprocess.check_output([python, "-c", "import torch; print(torch.__version__)"], text=True).strip()
+    return subprocess.check_output(
+        [python, "-c", "import torch; print(torch.__version__)"], text=True
+    ).strip()
 
 
 def nearest(wanted: str, pythons: dict[str, str]) -> str:
@@ -105,18 +108,19 @@ def run_case(case: dict[str, Any], version: str, python: str) -> list[Line]:
 def row(line: Line) -> str:
     case = line.case
     if line.found is None or line.error is None:
-        found, error, verdict = "–", "–", line.problem or "not reported"
+        found, error, verdict = "-", "-", line.problem or "not reported"
     else:
         found, error = f"{line.found:,.2f}", f"{line.error:+.2%}"
         verdict = "hit" if line.hit else "**miss**"
-    return (
-        f"| {case['name']} | {line.metric.replace('_', ' ')} | {line.published:,.2f} | {found} | {error} | {verdict} "
-        f"| {case['torch_stated']} → {line.torch} | {case['gpu_stated']} → {case['gpu']} |"
-    )
+    metric = line.metric.replace("_", " ")
+    torch = f"{case['torch_stated']} → {line.torch}"
+    card = f"{case['gpu_stated']} → {case['gpu']}"
+    cells = [case["name"], metric, f"{line.published:,.2f}", found, error, verdict, torch, card]
+    return f"| {' | '.join(cells)} |"
 
 
 def table(lines: list[Line]) -> str:
-    head = "| case | metric | published, MiB | memfit, MiB | error | | torch | card |\n|---|---|---|---|---|---|---|---|"
+    head = "| case | metric | published, MiB | memfit, MiB | error | | torch | card |\n" + "|---" * 8 + "|"
     return "\n".join([head, *(row(line) for line in lines)])
 
 
@@ -133,11 +137,12 @@ def page(lines: list[Line]) -> str:
     hits = sum(line.hit for line in judged)
     return f"""# Published peaks, and what the virtual card says
 
-Peaks that other people measured on real cards and published, each rebuilt from its stated settings and run on the
-virtual card. Written by `python scripts/accuracy/run.py`; the cases are in `scripts/accuracy/cases.toml`.
+Peaks that other people measured on real cards and published, each rebuilt from its stated settings and run
+on the virtual card. Written by `python scripts/accuracy/run.py`; the cases are in
+`scripts/accuracy/cases.toml`.
 
-A hit is within 1 % for allocated memory and within 2 % for reserved memory. `stated → used` says which torch and
-which card the source names, and which ones were used here.
+A hit is within 1 % for allocated memory and within 2 % for reserved memory. `stated → used` says which
+torch and which card the source names, and which ones were used here.
 
 ## Measured with torch 2.11 or later: {hits} of {len(judged)} within their bounds
 
@@ -163,10 +168,14 @@ which card the source names, and which ones were used here.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
-    parser.add_argument("--only", help="run only the cases whose name holds this, and print instead of writing")
+    parser.add_argument(
+        "--only", help="run only the cases whose name holds this, and print instead of writing"
+    )
     args = parser.parse_args()
     pythons = dict(pair.split("=", 1) for pair in args.python)
-    pythons = {torch_of(path): path for path in pythons.values()} or {torch_of(sys.executable): sys.executable}
+    pythons = {torch_of(path): path for path in pythons.values()} or {
+        torch_of(sys.executable): sys.executable
+    }
     cases = tomllib.loads((HERE / "cases.toml").read_text())["case"]
     lines: list[Line] = []
     for case in cases:

@@ -1,8 +1,8 @@
 """A small language model of another author, measured from the process's start, the model's making included.
 
-It differs from `course_lm.py` in its details, and they decide the peak: the norm divides by a root, the softmax
-computes its exponentials twice, the mask comes from the host for each layer, and the loss is taken from a one-hot
-tensor of the last position only.
+It differs from `course_lm.py` in its details, and they decide the peak: the norm divides by a root, the
+softmax computes its exponentials twice, the mask comes from the host for each layer, and the loss is taken
+from a one-hot tensor of the last position only.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import math
 from contextlib import nullcontext
 
 import torch
-from torch import nn
-
 from measured import record, recorded_peak, report
+from torch import nn
 
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, HIDDEN = 10000, 256, 512, 4, 16, 1344
 
@@ -177,7 +176,11 @@ class WrittenOutAdam(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = {"first": torch.zeros_like(p.data), "second": torch.zeros_like(p.data), "count": 0}
+                self.state[p] = {
+                    "first": torch.zeros_like(p.data),
+                    "second": torch.zeros_like(p.data),
+                    "count": 0,
+                }
 
     def step(self, closure=None):
         for group in self.param_groups:

@@ -6,9 +6,8 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from measured import report
+from torch import nn
 
 WIDTH, LAYERS, HEADS, PATCH, IMAGE = 1280, 32, 16, 14, 224
 
@@ -21,7 +20,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        q, k, v = self.qkv(x).reshape(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(x).reshape(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         x = F.scaled_dot_product_attention(q, k, v)
         return self.project(x.transpose(1, 2).reshape(batch, length, WIDTH))
 

@@ -2,9 +2,10 @@
 
     python scripts/container/rehearse.py [--keep] [--dry-run]
 
-COPY copies this tree, RUN lines are run by a shell with the paths of the image moved into the scratch folder, ENV
-and WORKDIR take effect as they would. Packages of the distribution are not installed: each is looked up, and must be
-either installed here or known to the package manager. At the end the container's own command is run.
+COPY copies this tree, RUN lines are run by a shell with the paths of the image moved into the scratch
+folder, ENV and WORKDIR take effect as they would. Packages of the distribution are not installed: each is
+looked up, and must be either installed here or known to the package manager. At the end the container's
+own command is run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Rehearsal:
         self.dry = dry
         self.env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         for name, value in os.environ.items():
-            if name.lower().endswith("_proxy") or name.startswith(("PIP_", "UV_", "CARGO_", "RUSTUP_", "SSL_")):
+            if name.lower().endswith("_proxy") or name.startswith(
+                ("PIP_", "UV_", "CARGO_", "RUSTUP_", "SSL_")
+            ):
                 self.env[name] = value
         self.folder = scratch
         self.entry: list[str] = []
@@ -74,7 +77,9 @@ class Rehearsal:
     def look_up(self, command: str) -> None:
         words = command.split("apt-get install", 1)[1].split("&&")[0].split()
         for package in (word for word in words if not word.startswith("-")):
-            installed = subprocess.run(["dpkg", "-s", package], capture_output=True, check=False).returncode == 0
+            installed = (
+                subprocess.run(["dpkg", "-s", package], capture_output=True, check=False).returncode == 0
+            )
             known = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
             if not installed and known.returncode:
                 sys.exit(f"no such package of the distribution: {package}")

@@ -1,15 +1,16 @@
 """Write docs/overhead.md: what lies on a card outside PyTorch's allocator, from the catalogue's own table.
 
-    python scripts/docs/overhead.py [--check]
+python scripts/docs/overhead.py [--check]
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "crates/memfit-devices/data/overhead.toml"
@@ -23,13 +24,13 @@ KINDS = {
 }
 INTRODUCTION = """# What lies outside PyTorch's allocator
 
-The card sees more than PyTorch's `reserved` memory: the CUDA context, kernels that are loaded when they are first used,
-the handles of cuBLAS and cuDNN, NCCL's buffers, and other processes. PyTorch does not report any of it, so `memfit run`
-adds it from this table: the *typical* figure for `peak.device`, and the *high* one for `peak.device_upper`, which is
-what a virtual out-of-memory error and the verdict are judged by.
+The card sees more than PyTorch's `reserved` memory: the CUDA context, kernels that are loaded when they
+are first used, the handles of cuBLAS and cuDNN, NCCL's buffers, and other processes. PyTorch does not
+report any of it, so `memfit run` adds it from this table: the *typical* figure for `peak.device`, and the
+*high* one for `peak.device_upper`, which is what a virtual out-of-memory error and the verdict are judged by.
 
-The figures are bounds drawn from what people reported publicly, not laws. `--memory` leaves them as they are; a card of
-your own in a file may say better ones. Written by `python scripts/docs/overhead.py` from
+The figures are bounds drawn from what people reported publicly, not laws. `--memory` leaves them as they
+are; a card of your own in a file may say better ones. Written by `python scripts/docs/overhead.py` from
 `crates/memfit-devices/data/overhead.toml`.
 """
 
@@ -41,7 +42,9 @@ def section(entry: dict[str, Any]) -> str:
     lines = [f"## {cards}, CUDA {majors}", "", "| | low | typical | high |", "|---|---|---|---|"]
     for key, words in KINDS.items():
         if key in entry:
-            lines.append(f"| {words} | " + " | ".join(entry[key][end] for end in ("low", "typical", "high")) + " |")
+            lines.append(
+                f"| {words} | " + " | ".join(entry[key][end] for end in ("low", "typical", "high")) + " |"
+            )
     lines.append("")
     lines += [f"- {name.replace('_', ' ')}: {source}" for name, source in entry["sources"].items()]
     return "\n".join(lines)

@@ -1,8 +1,10 @@
 """Draw what a command prints on a terminal as an SVG picture.
 
-    python scripts/docs/terminal_svg.py -o docs/run.svg --columns 96 -- memfit run --gpu rtx-4090 -- python train.py
+    python scripts/docs/terminal_svg.py -o docs/run.svg --columns 96 -- memfit run --gpu rtx-4090 -- python
+    train.py
 
-The command is run with colour forced and a fixed width; its standard output is drawn, whatever its exit status.
+The command is run with colour forced and a fixed width; its standard output is drawn, whatever its exit
+status.
 """
 
 from __future__ import annotations

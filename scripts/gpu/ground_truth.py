@@ -1,6 +1,6 @@
 """Compare the virtual card with the real one of its kind, workload by workload.
 
-    python scripts/gpu/ground_truth.py --gpu NAME [--only WORDS] [--rehearse]
+python scripts/gpu/ground_truth.py --gpu NAME [--only WORDS] [--rehearse]
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def verdict(outcome: Outcome) -> str:
 def row(outcome: Outcome) -> str:
     cells = [f"`{outcome.case.command}`"]
     for metric in METRICS:
-        for side in (outcome.real, outcome.virtual):
-            cells.append(f"{side[metric] / MIB:,.1f}" if side else "–")
+        sides = (outcome.real, outcome.virtual)
+        cells += [f"{side[metric] / MIB:,.1f}" if side else "-" for side in sides]
         error = outcome.error(metric)
-        cells.append(f"{error:+.2%}" if error is not None else "–")
+        cells += [f"{error:+.2%}" if error is not None else "-"]
     return "| " + " | ".join([*cells, verdict(outcome)]) + " |"
 
 
@@ -96,15 +96,24 @@ def page(outcomes: list[Outcome], gpu: str, rehearsed: bool) -> str:
     both = [o for o in outcomes if o.real and o.virtual]
     facts = both[0].real if both else {}
     outside = [o.real["outside"] / MIB for o in both]
-    lying = f"{statistics.median(outside):.0f} MiB (median), {min(outside):.0f} to {max(outside):.0f}" if outside else "–"
+    lying = (
+        f"{statistics.median(outside):.0f} MiB (median), {min(outside):.0f} to {max(outside):.0f}"
+        if outside
+        else "-"
+    )
     sizes = "| workload | allocated, real | virtual | error | reserved, real | virtual | error | |"
     head = f"{sizes}\n|---|---|---|---|---|---|---|---|"
-    title = "A rehearsal: the virtual card on both sides" if rehearsed else f"{facts.get('card', gpu)}: real and virtual"
+    title = (
+        "A rehearsal: the virtual card on both sides"
+        if rehearsed
+        else f"{facts.get('card', gpu)}: real and virtual"
+    )
     return f"""# {title}
 
-Written by `python scripts/gpu/ground_truth.py --gpu {gpu}` ({datetime.date.today()}; torch {facts.get("torch")},
-cuDNN {facts.get("cudnn")}). Sizes in MiB, as PyTorch counted them in the same script on either side. A hit is within 1 %
-for allocated and 2 % for reserved memory.
+Written by `python scripts/gpu/ground_truth.py --gpu {gpu}`
+({datetime.date.today()}; torch {facts.get("torch")}, cuDNN {facts.get("cudnn")}).
+Sizes in MiB, as PyTorch counted them in the same script on either side.
+A hit is within 1 % for allocated and 2 % for reserved memory.
 
 {head}
 {chr(10).join(row(outcome) for outcome in outcomes)}

@@ -1,4 +1,4 @@
-"""How the end-to-end tests run `memfit run`: one process a question, its answer kept for all tests that ask it."""
+"""How the end-to-end tests run `memfit run`: one run a question, its answer kept for all who ask."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(
     options: str = "",
     python: str = sys.executable,
 ) -> Run:
-    """Dry-run `python COMMAND`, from the workloads' folder; the same question is asked only once in a session."""
+    """Dry-run `python COMMAND` in the workloads' folder; the same question is asked once in a session."""
     arguments = ["run", "--gpu", gpu, "--format", "json", *options.split()]
     if memory is not None:
         arguments += ["--memory", f"{memory // MIB}MiB"]
@@ -96,7 +96,9 @@ def run(
 def completed(command: str, **settings: Any) -> Run:
     """The same, for a run that must fit; its report is held to what is true of every report."""
     answer = run(command, **settings)
-    assert answer.status == 0, f"{command}: status {answer.status}\n{answer.stdout[-3000:]}\n{answer.stderr[-3000:]}"
+    assert answer.status == 0, (
+        f"{command}: status {answer.status}\n{answer.stdout[-3000:]}\n{answer.stderr[-3000:]}"
+    )
     hold_to_contract(answer.report)
     assert answer.report["verdict"] == "fits"
     return answer

@@ -21,6 +21,8 @@ def test_the_steps_can_be_carried_out():
 
 def test_the_image_is_for_the_only_machine_that_the_device_knows():
     first = next(
-        line for line in (ROOT / "Containerfile").read_text().splitlines() if line and not line.startswith("#")
+        line
+        for line in (ROOT / "Containerfile").read_text().splitlines()
+        if line and not line.startswith("#")
     )
     assert first.startswith("FROM --platform=linux/amd64 ")

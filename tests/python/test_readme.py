@@ -1,8 +1,9 @@
-"""What the README and the guides show is what happens: each console block is carried out, and its output compared.
+"""What the README and the guides show is what happens: each console block is carried out, and its output
+compared.
 
-A block is fenced as `console`; a line that begins with `$ ` is a command, the lines below it what it prints on
-standard output. `…` stands for anything within a line, and alone on a line for any number of lines. A remark in the
-line above the fence can expect another exit status than 0: `<!-- status: 1 -->`.
+A block is fenced as `console`; a line that begins with `$ ` is a command, the lines below it what it
+prints on standard output. `…` stands for anything within a line, and alone on a line for any number of
+lines. A remark in the line above the fence can expect another exit status than 0: `<!-- status: 1 -->`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
 from runs import memfit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,9 +48,11 @@ def commands(page: Path) -> list[Command]:
 
 
 def pattern(lines: list[str]) -> re.Pattern[str]:
-    parts = []
-    for line in lines:
-        parts.append(r"(?:.*\n)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\s*\n")
+    some, rest_of_line = r"(?:.*\n)*?", r"\s*\n"
+    parts = [
+        some if line.strip() == "…" else ".*".join(map(re.escape, line.split("…"))) + rest_of_line
+        for line in lines
+    ]
     return re.compile("".join(parts))
 
 
@@ -60,7 +62,10 @@ ALL = [command for page in PAGES if page.exists() for command in commands(page)]
 @pytest.mark.parametrize("command", ALL, ids=lambda command: f"{command.page}: {command.text[:60]}")
 def test_a_shown_command_prints_what_is_shown(command):
     folder = str(Path(memfit()).parent)
-    env = {**os.environ, "PATH": os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])}
+    env = {
+        **os.environ,
+        "PATH": os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
     env |= {"NO_COLOR": "1", "COLUMNS": "100", "VIRTUAL_ENV": str(Path(sys.executable).parent.parent)}
     done = subprocess.run(
         command.text, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False
@@ -78,7 +83,9 @@ def test_the_readme_shows_every_verb():
     assert not missing
 
 
-@pytest.mark.parametrize("page", [p for p in [*PAGES, *ROOT.glob("*.md")] if p.exists()], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in [*PAGES, *ROOT.glob("*.md")] if p.exists()], ids=lambda p: p.name
+)
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

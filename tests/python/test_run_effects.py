@@ -1,4 +1,4 @@
-"""What people do about memory has, on the virtual card, the effect that it has on a real one: sign and size."""
+"""What people do about memory has the effect that it has on a real card: in sign and in size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_foreach_needs_temporaries_that_fused_does_not():
     loop = completed(f"{VIT} --keep-gradients --optimizer loop")
     weights = foreach.categories["parameters"]
     more = foreach.peak["allocated"] - fused.peak["allocated"]
-    assert 0.5 * weights < more <= 1.2 * weights, "one list of square roots, less what the backward pass needs"
+    assert 0.5 * weights < more <= 1.2 * weights, (
+        "one list of square roots, less what the backward pass needs"
+    )
     assert fused.peak["allocated"] <= loop.peak["allocated"] < foreach.peak["allocated"]
     assert foreach.report["at_peak"]["phase"] == "optimizer"
 
@@ -68,7 +70,9 @@ def test_checkpointing_trades_activations_for_time():
     assert checkpointed.peak["allocated"] < 0.7 * plain.peak["allocated"]
     times = [answer.report["time"]["step_ms_estimate"] for answer in (plain, checkpointed)]
     if None not in times:
-        assert 1.1 < times[1] / times[0] < 1.6, "about a third more: one forward pass besides a forward and a backward"
+        assert 1.1 < times[1] / times[0] < 1.6, (
+            "about a third more: one forward pass besides a forward and a backward"
+        )
 
 
 def test_transformers_own_checkpointing_does_too():

@@ -120,7 +120,9 @@ def test_json_stands_alone_on_stdout_and_goes_to_a_file_too(tmp_path):
 
 
 def test_the_text_begins_with_the_verdict():
-    answer = invoke(["run", "--gpu", "a100-80gb", "--", sys.executable, "late_import.py"], env={"NO_COLOR": "1"})
+    answer = invoke(
+        ["run", "--gpu", "a100-80gb", "--", sys.executable, "late_import.py"], env={"NO_COLOR": "1"}
+    )
     assert answer.status == 0
     first = next(line for line in answer.stdout.splitlines() if line.strip())
     assert "fits" in first.lower()
@@ -130,7 +132,8 @@ def test_the_text_begins_with_the_verdict():
 def test_nothing_of_the_users_is_overwritten(tmp_path):
     checkpoint = tmp_path / "classifier.pt"
     checkpoint.write_bytes(b"the weights of last week")
-    small = "--arch resnet18 --image-size 32 --batch-size 8 --train-images 16 --test-images 8 --epochs 1 --workers 0"
+    small = "--arch resnet18 --image-size 32 --batch-size 8 --epochs 1 --workers 0"
+    small += " --train-images 16 --test-images 8"
     example = f"../examples/classifier/train.py {small} --checkpoint {checkpoint}"
     answer = run(example, options="--steps 0")
     assert answer.status == 0, answer.stderr

@@ -13,7 +13,8 @@ WORKLOADS = ROOT / "workloads"
 
 SMALL = {
     "resnet": "--arch resnet18 --batch-size 2 --image-size 32 --classes 4 --steps 2",
-    "bert": "--layers 1 --hidden 64 --heads 2 --vocabulary 100 --sequence 16 --batch-size 2 --padding --steps 2",
+    "bert": "--layers 1 --hidden 64 --heads 2 --vocabulary 100 --sequence 16 --batch-size 2 "
+    "--padding --steps 2",
     "gpt2": "--layers 1 --hidden 64 --heads 2 --vocabulary 100 --sequence 16 --batch-size 2 "
     "--gradient-checkpointing --steps 2",
     "t5": "--layers 1 --hidden 64 --heads 2 --vocabulary 100 --source 16 --target 8 --batch-size 2 --steps 2",
@@ -24,7 +25,8 @@ SMALL = {
     "lstm": "--layers 2 --width 32 --vocabulary 50 --sequence 8 --batch-size 4 --packed --steps 2",
     "vit": "--image-size 32 --layers 1 --width 32 --heads 2 --batch-size 2 --optimizer fused --steps 2",
     "accumulate": "--image-size 32 --batch-size 2 --accumulate 2 --steps 2",
-    "evaluate": "--image-size 32 --batch-size 4 --eval-batch-size 8 --train-images 8 --test-images 16 --epochs 2",
+    "evaluate": "--image-size 32 --batch-size 4 --eval-batch-size 8 --train-images 8 "
+    "--test-images 16 --epochs 2",
     "gan": "--latent 8 --width 4 --batch-size 4 --critic-steps 2 --steps 2",
     "detection": "--image-size 64 --batch-size 1 --objects 2 --steps 1",
     "inference": "--arch resnet18 --image-size 32 --batch-size 2 --batches 2",
@@ -48,14 +50,17 @@ def test_trains_on_the_cpu(name, monkeypatch, capsys):
 
 
 def test_the_trainer_trains_and_evaluates(monkeypatch, capsys, tmp_path):
-    small = "--layers 1 --hidden 64 --vocabulary 100 --sequence 16 --batch-size 2 --eval-batch-size 2 --steps 2"
+    small = (
+        "--layers 1 --hidden 64 --vocabulary 100 --sequence 16 --batch-size 2 --eval-batch-size 2 --steps 2"
+    )
     run_here("trainer.py", f"{small} --output {tmp_path}", monkeypatch)
     assert "eval_loss" in capsys.readouterr().out
 
 
 def test_the_package_trains(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(WORKLOADS))
-    monkeypatch.setattr(sys, "argv", ["tagger", *"--width 32 --layers 1 --heads 2 --sequence 8 --steps 2".split()])
+    small = "--width 32 --layers 1 --heads 2 --sequence 8 --steps 2"
+    monkeypatch.setattr(sys, "argv", ["tagger", *small.split()])
     runpy.run_module("tagger", run_name="__main__")
     assert capsys.readouterr().out.startswith("step 0 loss")
 
@@ -67,7 +72,8 @@ def test_every_workload_is_tried():
 
 
 def test_the_example_learns(monkeypatch, capsys, tmp_path):
-    small = "--arch resnet18 --image-size 32 --train-images 192 --test-images 32 --batch-size 16 --epochs 1 --workers 0"
+    small = "--arch resnet18 --image-size 32 --batch-size 16 --epochs 1 --workers 0"
+    small += " --train-images 192 --test-images 32"
     checkpoint = tmp_path / "classifier.pt"
     monkeypatch.setattr(sys, "argv", ["train.py", *small.split(), "--checkpoint", str(checkpoint)])
     runpy.run_path(str(ROOT / "examples/classifier/train.py"), run_name="__main__")
