@@ -147,7 +147,9 @@ fn available_shared(kernel: &Kernel, blocks: i32) -> Outcome<u64> {
     let card = machine::current()?;
     let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(Status::INVALID_VALUE)?;
     let attributes = kernel.attributes(card)?;
-    Ok(u64::from(multiprocessor(card).dynamic_shared(blocks, attributes.shared).min(attributes.dynamic_shared)))
+    Ok(u64::from(
+        multiprocessor(card).dynamic_shared(blocks, attributes.shared).min(attributes.dynamic_shared),
+    ))
 }
 
 /// Clusters that are resident at the same time on the whole card, each in one group of multiprocessors.
@@ -211,7 +213,11 @@ impl LaunchShape {
         let attributes = In::<LaunchAttribute>::from_address(self.attributes);
         let list = attributes.list(self.count.min(MOST_ATTRIBUTES) as usize);
         let dimension = list.iter().find(|attribute| attribute.id == CLUSTER_DIMENSION);
-        dimension.map_or(1, |attribute| attribute.value[..3].iter().fold(1i32, |size, extent| size.saturating_mul((*extent).max(1) as i32)))
+        dimension.map_or(1, |attribute| {
+            attribute.value[..3]
+                .iter()
+                .fold(1i32, |size, extent| size.saturating_mul((*extent).max(1) as i32))
+        })
     }
 }
 
@@ -286,7 +292,9 @@ fn potential_block(
     let mut best = (0, 0, 0);
     for threads in (1..=most / WARP).rev().map(|warps| warps * WARP) {
         let dynamic = shared.map_or(fixed, |shared| shared(threads));
-        let blocks = active_blocks(card, attributes, threads as u32, u32::try_from(dynamic).unwrap_or(u32::MAX)) as i32;
+        let blocks =
+            active_blocks(card, attributes, threads as u32, u32::try_from(dynamic).unwrap_or(u32::MAX))
+                as i32;
         if blocks * threads > best.0 {
             best = (blocks * threads, blocks, threads);
         }

@@ -175,7 +175,9 @@ fn attributes(data: &[u8], mut each: impl FnMut(u8, &[u8])) {
 fn shared_attributes(data: &[u8], symbols: &[&str], functions: &mut HashMap<String, Function>) {
     attributes(data, |number, value| {
         let (Some(symbol), Some(amount)) = (u32_at(value, 0), u32_at(value, 4)) else { return };
-        let Some(function) = symbols.get(symbol as usize).and_then(|name| functions.get_mut(*name)) else { return };
+        let Some(function) = symbols.get(symbol as usize).and_then(|name| functions.get_mut(*name)) else {
+            return;
+        };
         match number {
             attribute::REGISTERS => function.registers = amount,
             attribute::FRAME_SIZE => function.local = amount,
@@ -188,7 +190,8 @@ fn own_attributes(data: &[u8], function: &mut Function) {
     attributes(data, |number, value| match number {
         attribute::MAX_THREADS | attribute::REQUIRED_THREADS => {
             let threads = (0..3).filter_map(|axis| u32_at(value, axis * 4));
-            function.launch_bound = threads.fold(1, |product: u32, extent| product.saturating_mul(extent.max(1)));
+            function.launch_bound =
+                threads.fold(1, |product: u32, extent| product.saturating_mul(extent.max(1)));
         }
         attribute::KPARAM_INFO => own_parameter(value, &mut function.params),
         _ => {}
@@ -197,7 +200,8 @@ fn own_attributes(data: &[u8], function: &mut Function) {
 
 /// `index: u32, ordinal: u16, offset: u16, …: u18, size in words: u14`
 fn own_parameter(value: &[u8], params: &mut Vec<Param>) {
-    let (Some(ordinal), Some(offset), Some(packed)) = (u16_at(value, 4), u16_at(value, 6), u32_at(value, 8)) else {
+    let (Some(ordinal), Some(offset), Some(packed)) = (u16_at(value, 4), u16_at(value, 6), u32_at(value, 8))
+    else {
         return;
     };
     if u32::from(ordinal) >= MOST_PARAMS {

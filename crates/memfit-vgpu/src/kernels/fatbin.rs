@@ -126,13 +126,16 @@ impl Image<'_> {
         }
         match self.packing {
             Packing::Plain => Ok(self.stored.to_vec()),
-            Packing::Lz4 => lz4_flex::block::decompress(self.stored, self.unpacked).map_err(|_| UnpackError::Damaged),
+            Packing::Lz4 => {
+                lz4_flex::block::decompress(self.stored, self.unpacked).map_err(|_| UnpackError::Damaged)
+            }
             Packing::Zstd => self.unzstd(),
         }
     }
 
     fn unzstd(&self) -> Result<Vec<u8>, UnpackError> {
-        let decoder = ruzstd::decoding::StreamingDecoder::new(self.stored).map_err(|_| UnpackError::Damaged)?;
+        let decoder =
+            ruzstd::decoding::StreamingDecoder::new(self.stored).map_err(|_| UnpackError::Damaged)?;
         // Grown as the bytes come: a header alone must not make this process ask for hundreds of megabytes.
         let mut bytes = Vec::with_capacity(self.unpacked.min(self.stored.len().saturating_mul(16)));
         decoder.take(self.unpacked as u64 + 1).read_to_end(&mut bytes).map_err(|_| UnpackError::Damaged)?;

@@ -21,10 +21,7 @@ pub(super) enum Loaded {
     /// A container of images.
     Container(Vec<u8>),
     /// Assembly text.
-    Ptx {
-        target: u32,
-        kernels: Vec<String>,
-    },
+    Ptx { target: u32, kernels: Vec<String> },
 }
 
 /// Reads the image at an address; nothing if there is none that is understood.
@@ -66,7 +63,9 @@ fn elf_length(address: u64) -> Option<u64> {
     let (program_size, program_count) = (u16_at(&header, 0x36)?, u16_at(&header, 0x38)?);
     let (section_size, section_count) = (u16_at(&header, 0x3a)?, u16_at(&header, 0x3c)?);
     let table = u64::from(section_size) * u64::from(section_count);
-    let mut length = sections.checked_add(table)?.max(programs.checked_add(u64::from(program_size) * u64::from(program_count))?);
+    let mut length = sections
+        .checked_add(table)?
+        .max(programs.checked_add(u64::from(program_size) * u64::from(program_count))?);
     if length > LARGEST || u64::from(section_size) != HEADER {
         return None;
     }
@@ -93,7 +92,10 @@ fn ptx(text: &str) -> Option<Loaded> {
     let target = text.split(".target").nth(1)?.trim_start().strip_prefix("sm_")?;
     let digits = target.find(|c: char| !c.is_ascii_digit()).unwrap_or(target.len());
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$');
-    let kernels = text.split(".entry").skip(1).map(|rest| rest.trim_start().split(|c| !is_name(c)).next().unwrap_or("").to_owned());
+    let kernels = text
+        .split(".entry")
+        .skip(1)
+        .map(|rest| rest.trim_start().split(|c| !is_name(c)).next().unwrap_or("").to_owned());
     Some(Loaded::Ptx { target: target[..digits].parse().ok()?, kernels: kernels.collect() })
 }
 

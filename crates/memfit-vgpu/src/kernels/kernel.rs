@@ -142,7 +142,9 @@ impl Kernel {
             Code::Compiled(target) => (target, version),
             Code::Missing => return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE),
         };
-        let function = self.function(version).unwrap_or(Function { registers: UNKNOWN_REGISTERS, ..Function::default() });
+        let function = self
+            .function(version)
+            .unwrap_or(Function { registers: UNKNOWN_REGISTERS, ..Function::default() });
         let sm = multiprocessor(card);
         let bound = if function.launch_bound == 0 { u32::MAX } else { function.launch_bound };
         Ok(Attributes {

@@ -91,7 +91,14 @@ fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>) -> Outcome {
 
 /// A launch through the runtime, which names kernels by the host function or a handle.
 #[inline]
-fn launch_symbol(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) -> Outcome {
+fn launch_symbol(
+    symbol: Ptr,
+    grid: Dim3,
+    block: Dim3,
+    arguments: In<Ptr>,
+    shared: usize,
+    stream: Ptr,
+) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
     launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
 }
@@ -122,7 +129,12 @@ pub(crate) struct DriverConfig {
 
 impl DriverConfig {
     fn launch(&self) -> Launch {
-        Launch { grid: self.grid, block: self.block, shared: u64::from(self.shared), stream: self.stream as u64 }
+        Launch {
+            grid: self.grid,
+            block: self.block,
+            shared: u64::from(self.shared),
+            stream: self.stream as u64,
+        }
     }
 }
 
@@ -165,7 +177,14 @@ calls! { runtime;
 }
 
 /// All blocks of a cooperative launch must be resident at the same time.
-fn launch_cooperative(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) -> Outcome {
+fn launch_cooperative(
+    symbol: Ptr,
+    grid: Dim3,
+    block: Dim3,
+    arguments: In<Ptr>,
+    shared: usize,
+    stream: Ptr,
+) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
     check_cooperative(kernel, grid, block, shared as u64)?;
     launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
@@ -283,7 +302,12 @@ thread_local! {
 /// Keeps what stands between `<<<` and `>>>`; the compiler's stub takes it back. Zero is success.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared: usize, stream: Ptr) -> u32 {
+pub(crate) extern "C" fn __cudaPushCallConfiguration(
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: Ptr,
+) -> u32 {
     let configuration = Configuration { grid, block, shared, stream: stream as u64 };
     CONFIGURATIONS.with_borrow_mut(|configurations| configurations.push(configuration));
     0

@@ -5,7 +5,10 @@ use std::{
     ffi::CStr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::{Acquire, Release}},
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
     },
 };
 
@@ -69,19 +72,15 @@ impl Module {
         Self::new(match image {
             Loaded::Container(bytes) => Source::Container(bytes),
             Loaded::Ptx { target, kernels } => Source::Ptx { target: Target::new(target, 0), kernels },
-            Loaded::Machine { target, elf } => {
-                Source::Machine { target: Target::new(target, 0), functions: Arc::new(cubin::functions(&elf)) }
-            }
+            Loaded::Machine { target, elf } => Source::Machine {
+                target: Target::new(target, 0),
+                functions: Arc::new(cubin::functions(&elf)),
+            },
         })
     }
 
     fn new(source: Source) -> Self {
-        Self {
-            source,
-            unloaded: AtomicBool::new(false),
-            choices: Mutex::default(),
-            named: Mutex::default(),
-        }
+        Self { source, unloaded: AtomicBool::new(false), choices: Mutex::default(), named: Mutex::default() }
     }
 
     /// What a program calls it by: its address.

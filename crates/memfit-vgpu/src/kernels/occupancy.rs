@@ -98,8 +98,14 @@ mod tests {
         shared_per_block: 99 << 10,
         shared_reserved: 1 << 10,
     };
-    const AMPERE: Multiprocessor =
-        Multiprocessor { version: 80, threads: 2048, blocks: 32, shared: 164 << 10, shared_per_block: 163 << 10, ..ADA };
+    const AMPERE: Multiprocessor = Multiprocessor {
+        version: 80,
+        threads: 2048,
+        blocks: 32,
+        shared: 164 << 10,
+        shared_per_block: 163 << 10,
+        ..ADA
+    };
     const TURING: Multiprocessor = Multiprocessor {
         version: 75,
         threads: 1024,

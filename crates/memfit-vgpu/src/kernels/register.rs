@@ -141,7 +141,8 @@ pub(crate) extern "C" fn __cudaRegisterManagedVar(
 /// A variable on the host that device code may use; nothing follows from it.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn __cudaRegisterHostVar(_handle: Ptr, _name: *const c_char, _host: Ptr, _size: usize) {}
+pub(crate) extern "C" fn __cudaRegisterHostVar(_handle: Ptr, _name: *const c_char, _host: Ptr, _size: usize) {
+}
 
 /// A table of functions for both sides; nothing follows from it.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]

@@ -11,7 +11,10 @@ use std::{
     ffi::{CStr, c_char},
     sync::{
         PoisonError, RwLock,
-        atomic::{AtomicU32, Ordering::{Acquire, Release}},
+        atomic::{
+            AtomicU32,
+            Ordering::{Acquire, Release},
+        },
     },
 };
 

@@ -1,6 +1,9 @@
 //! What a launch means for the contents of memory.
 
-use super::{MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature, sizes::Size, writes::Writes};
+use super::{
+    MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature,
+    sizes::Size, writes::Writes,
+};
 use crate::abi::{In, Ptr};
 
 /// The arguments of a launch: the address of each.
@@ -52,7 +55,9 @@ impl Effect {
         let kind = None
             .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
             .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
-            .or_else(|| Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first())));
+            .or_else(|| {
+                Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first()))
+            });
         Self(kind.unwrap_or_else(|| match Writes::of(&signature) {
             writes if writes.is_none() => Kind::None,
             writes => Kind::Writes(writes),

@@ -61,9 +61,13 @@ impl Elementwise {
     /// From a kernel's name; nothing if it is of another family.
     pub(super) fn of(signature: &Signature) -> Option<Self> {
         match signature.name() {
-            "vectorized_elementwise_kernel" => Self::new(Form::Dense, signature.template(1)?, signature.template(2)?),
+            "vectorized_elementwise_kernel" => {
+                Self::new(Form::Dense, signature.template(1)?, signature.template(2)?)
+            }
             "unrolled_elementwise_kernel" => {
-                let strided = |index| signature.template(index).is_some_and(|text| type_parts(text).0 == "OffsetCalculator");
+                let strided = |index| {
+                    signature.template(index).is_some_and(|text| type_parts(text).0 == "OffsetCalculator")
+                };
                 let cast = signature.template(5).is_some_and(|text| type_parts(text).0 == "LoadWithCast");
                 let form = Form::Unrolled { strided_inputs: strided(3), strided_output: strided(4), cast };
                 Self::new(form, signature.template(0)?, signature.template(1)?)
@@ -79,13 +83,21 @@ impl Elementwise {
                 };
                 let functor = Functor::of(arguments.first()?)?;
                 let inputs = functor.inputs.len();
-                (inputs < MOST_TENSORS).then_some(Self { form: Form::Strided { cast }, functor: Some(functor), inputs })
+                (inputs < MOST_TENSORS).then_some(Self {
+                    form: Form::Strided { cast },
+                    functor: Some(functor),
+                    inputs,
+                })
             }
             "elementwise_kernel_with_index" => {
                 let lambda = signature.template(1)?;
                 let position = lambda.rsplit("{lambda()#").next()?.split('}').next()?.parse().ok()?;
                 let kind = Type::from_dispatch(position)?;
-                (enclosing(lambda) == "arange_cuda_out").then_some(Self { form: Form::Range(kind), functor: None, inputs: 0 })
+                (enclosing(lambda) == "arange_cuda_out").then_some(Self {
+                    form: Form::Range(kind),
+                    functor: None,
+                    inputs: 0,
+                })
             }
             _ => None,
         }
@@ -186,7 +198,11 @@ impl Elementwise {
                 let bytes = arguments.bytes(1, start + functor.fields() + all)?;
                 let types = if cast {
                     let codes = start + functor.size;
-                    bytes.get(codes..codes + all)?.iter().map(|code| Type::from_code(*code)).collect::<Option<_>>()?
+                    bytes
+                        .get(codes..codes + all)?
+                        .iter()
+                        .map(|code| Type::from_code(*code))
+                        .collect::<Option<_>>()?
                 } else {
                     own
                 };

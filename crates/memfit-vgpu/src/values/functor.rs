@@ -76,7 +76,8 @@ impl Functor {
         let types: Vec<Option<Type>> = arguments.iter().map(|argument| Type::from_cpp(argument)).collect();
         let first = types.first().copied().flatten()?;
         let math = first.for_arithmetic();
-        let simple = |rule, inputs, output, size| Some(Self { rule: Some(rule), inputs, output, given: None, size });
+        let simple =
+            |rule, inputs, output, size| Some(Self { rule: Some(rule), inputs, output, given: None, size });
         match name {
             "FillFunctor" => simple(Rule::Fill, vec![], first, first.size()),
             "AbsFunctor" => simple(Rule::Absolute, vec![first], first, 1),
@@ -153,8 +154,20 @@ impl Functor {
                     _ => at_most(at_least(field(low)?), field(high)?),
                 }
             }
-            (Rule::Where, [condition, a, b]) => if condition.is_true() { *a } else { *b },
-            (Rule::MaskedFill, [a, mask]) => if mask.is_true() { self.output.load(fields)? } else { *a },
+            (Rule::Where, [condition, a, b]) => {
+                if condition.is_true() {
+                    *a
+                } else {
+                    *b
+                }
+            }
+            (Rule::MaskedFill, [a, mask]) => {
+                if mask.is_true() {
+                    self.output.load(fields)?
+                } else {
+                    *a
+                }
+            }
             _ => return None,
         })
     }
@@ -274,7 +287,9 @@ fn lambda(text: &str) -> Option<Functor> {
     let inputs: Vec<Type> = parameters.iter().map(|name| Type::from_cpp(name)).collect::<Option<_>>()?;
     let first = *inputs.first()?;
     let math = first.for_arithmetic();
-    let simple = |rule, output| Some(Functor { rule: Some(rule), inputs: inputs.clone(), output, given: None, size: 1 });
+    let simple = |rule, output| {
+        Some(Functor { rule: Some(rule), inputs: inputs.clone(), output, given: None, size: 1 })
+    };
     match function {
         "direct_copy_kernel_cuda" => simple(Rule::Copy, first),
         "converting_copy_kernel_cuda" => {
@@ -284,7 +299,9 @@ fn lambda(text: &str) -> Option<Functor> {
         }
         "bfloat16_copy_kernel_cuda" => simple(Rule::Copy, Type::Bf16),
         "float16_copy_kernel_cuda" => simple(Rule::Copy, Type::F16),
-        "bfloat16tofloat32_copy_kernel_cuda" | "float16tofloat32_copy_kernel_cuda" => simple(Rule::Copy, Type::F32),
+        "bfloat16tofloat32_copy_kernel_cuda" | "float16tofloat32_copy_kernel_cuda" => {
+            simple(Rule::Copy, Type::F32)
+        }
         "neg_kernel_cuda" => simple(Rule::Negative, first),
         "bitwise_not_kernel_cuda" => simple(Rule::BitNot, first),
         "logical_not_kernel_cuda" => simple(Rule::LogicalNot, Type::Bool),

@@ -27,7 +27,12 @@ fn functors_compute_what_their_names_say() {
         ("at::native::CompareFunctor<float>", vec![2], vec![real(1.0), real(1.0)], int(1)),
         ("at::native::CompareFunctor<long>", vec![3], vec![int(1), int(1)], int(0)),
         ("at::native::CompareFunctor<float>", vec![0], vec![real(f64::NAN), real(1.0)], int(0)),
-        ("at::native::CUDAFunctor_add<float>", vec![(-1.0_f32).to_bits()], vec![real(5.0), real(3.0)], real(2.0)),
+        (
+            "at::native::CUDAFunctor_add<float>",
+            vec![(-1.0_f32).to_bits()],
+            vec![real(5.0), real(3.0)],
+            real(2.0),
+        ),
         ("at::native::CUDAFunctorOnSelf_add<long>", vec![3, 0, u32::MAX, u32::MAX], vec![int(10)], int(7)),
         ("at::native::CUDAFunctorOnOther_add<long>", vec![3, 0, u32::MAX, u32::MAX], vec![int(10)], int(-7)),
         (
@@ -61,8 +66,18 @@ fn functors_compute_what_their_names_say() {
             vec![int(-7)],
             int(-4),
         ),
-        ("void compare_scalar_kernel<float>(T&, OpType, float)::{lambda(float)#1}", vec![1, one], vec![real(2.0)], int(1)),
-        ("void compare_scalar_kernel<long>(T&, OpType, long)::{lambda(long)#1}", vec![0, 9, 7, 0], vec![int(6)], int(0)),
+        (
+            "void compare_scalar_kernel<float>(T&, OpType, float)::{lambda(float)#1}",
+            vec![1, one],
+            vec![real(2.0)],
+            int(1),
+        ),
+        (
+            "void compare_scalar_kernel<long>(T&, OpType, long)::{lambda(long)#1}",
+            vec![0, 9, 7, 0],
+            vec![int(6)],
+            int(0),
+        ),
         (
             "at::native::direct_copy_kernel_cuda(T&)::{lambda()#3}::operator()() const::{lambda(long)#1}",
             vec![],
@@ -85,7 +100,12 @@ fn functors_compute_what_their_names_say() {
             vec![int(0), int(1), int(2)],
             int(2),
         ),
-        ("f::logical_not_kernel_cuda(T&)::{lambda()#7}::operator()() const::{lambda(float)#1}", vec![], vec![real(0.5)], int(0)),
+        (
+            "f::logical_not_kernel_cuda(T&)::{lambda()#7}::operator()() const::{lambda(float)#1}",
+            vec![],
+            vec![real(0.5)],
+            int(0),
+        ),
         ("f::bitwise_not_kernel_cuda(T&)::{lambda(bool)#1}", vec![], vec![int(1)], int(0)),
         ("f::bitwise_not_kernel_cuda(T&)::{lambda(long)#1}", vec![], vec![int(1)], int(-2)),
     ] {

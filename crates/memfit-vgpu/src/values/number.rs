@@ -147,7 +147,12 @@ impl Value {
     }
 
     /// Combines two values of the same type.
-    pub(super) fn with(self, other: Self, int: impl Fn(i64, i64) -> i64, real: impl Fn(f64, f64) -> f64) -> Self {
+    pub(super) fn with(
+        self,
+        other: Self,
+        int: impl Fn(i64, i64) -> i64,
+        real: impl Fn(f64, f64) -> f64,
+    ) -> Self {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => Self::Int(int(a, b)),
             _ => Self::Real(real(self.real(), other.real())),

@@ -74,13 +74,16 @@ impl Reduction {
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &Memory) {
         // The functor is empty; the value to start from follows it.
-        let configuration = (1usize.next_multiple_of(self.accumulator.size()) + self.accumulator.size()).next_multiple_of(4);
+        let configuration =
+            (1usize.next_multiple_of(self.accumulator.size()) + self.accumulator.size()).next_multiple_of(4);
         let inputs = configuration + CONFIGURATION;
         let outputs = inputs + Strides::bytes(1);
         let pointers = (outputs + Strides::bytes(2)).next_multiple_of(8);
-        let (Some(source), Some(target), Some(bytes)) =
-            (arguments.get_at::<u64>(0, pointers), arguments.get_at::<u64>(0, pointers + 8), arguments.bytes(0, pointers))
-        else {
+        let (Some(source), Some(target), Some(bytes)) = (
+            arguments.get_at::<u64>(0, pointers),
+            arguments.get_at::<u64>(0, pointers + 8),
+            arguments.bytes(0, pointers),
+        ) else {
             return;
         };
         let word = |offset: usize| Type::I32.load(bytes.get(offset..)?).map(Value::int);
@@ -97,8 +100,12 @@ impl Reduction {
         let dense = kept <= 1 || across.is_dense(0, self.output.size());
         match (result, self.fold) {
             (Some((bytes, origin)), _) if dense => memory.write(target, &bytes, origin),
-            (None, Fold::All) if dense && memory.answers() => memory.fill(target, 1, kept as u64, Origin::Answer(ALL)),
-            (None, Fold::Any) if dense && memory.answers() => memory.fill(target, 0, kept as u64, Origin::Answer(ANY)),
+            (None, Fold::All) if dense && memory.answers() => {
+                memory.fill(target, 1, kept as u64, Origin::Answer(ALL))
+            }
+            (None, Fold::Any) if dense && memory.answers() => {
+                memory.fill(target, 0, kept as u64, Origin::Answer(ANY))
+            }
             _ => memory.forget(target, span),
         }
     }
@@ -121,7 +128,8 @@ impl Reduction {
             let mut total: Option<Value> = None;
             for element in 0..folded {
                 along.offsets(element, &mut inner);
-                let value = self.accumulator.round(self.input.load(bytes.get((outer[1] + inner[0]) as usize..)?)?);
+                let value =
+                    self.accumulator.round(self.input.load(bytes.get((outer[1] + inner[0]) as usize..)?)?);
                 total = Some(total.map_or(value, |total| self.fold(total, value)));
             }
             self.output.store(total?, target);

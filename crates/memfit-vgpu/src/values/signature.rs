@@ -63,7 +63,9 @@ pub(super) fn type_parts(text: &str) -> (&str, Vec<&str>) {
     let opening = text.find('<').unwrap_or(text.len());
     let start = text[..opening].rfind(':').map_or(0, |index| index + 1);
     let arguments = match closing(text, opening) {
-        Some(end) => pieces(text, opening + 1, end).into_iter().map(|(start, end)| &text[start..end]).collect(),
+        Some(end) => {
+            pieces(text, opening + 1, end).into_iter().map(|(start, end)| &text[start..end]).collect()
+        }
         None => Vec::new(),
     };
     (text[start..opening].trim(), arguments)
@@ -144,7 +146,10 @@ mod tests {
         let text = "void a::f<(anonymous namespace)::g(T&)::{lambda()#1}::operator()() const::{lambda(long, bool)#2}, 3>(int)";
         let signature = Signature::parse(text.replace("(anonymous namespace)::", "")).unwrap();
         assert_eq!(signature.name(), "f");
-        assert_eq!(signature.template(0), Some("g(T&)::{lambda()#1}::operator()() const::{lambda(long, bool)#2}"));
+        assert_eq!(
+            signature.template(0),
+            Some("g(T&)::{lambda()#1}::operator()() const::{lambda(long, bool)#2}")
+        );
         assert_eq!(signature.template(1), Some("3"));
     }
 

@@ -44,7 +44,9 @@ impl Size {
     /// From a kernel's name; nothing if it writes no size.
     pub(super) fn of(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
-            "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => (1, 2, NONZERO, Some(counted(signature.param(0)?)?)),
+            "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
+                (1, 2, NONZERO, Some(counted(signature.param(0)?)?))
+            }
             // Selecting by a mask writes the size that was counted before.
             "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => (3, 7, UNIQUE, None),
             "DeviceReduceByKeyKernel" => (4, 9, UNIQUE, None),
@@ -72,7 +74,9 @@ impl Size {
         let Some(items) = items.and_then(|items| u64::try_from(items).ok()) else { return };
         let known = match self.counted {
             Some(Counted::Elements(element)) => count(element, items, arguments, memory),
-            Some(Counted::Partial) => arguments.get::<u64>(0).and_then(|source| partial(kind, source, memory)),
+            Some(Counted::Partial) => {
+                arguments.get::<u64>(0).and_then(|source| partial(kind, source, memory))
+            }
             None => None,
         };
         let (size, origin) = match known {
@@ -92,9 +96,13 @@ fn count(element: Type, items: u64, arguments: Arguments, memory: &Memory) -> Op
         return None;
     }
     // The iterator is an address and an empty functor, in an order that depends on the release.
-    let source = [0, 8].into_iter().filter_map(|offset| arguments.get_at::<u64>(0, offset)).find(|word| memory.perhaps(*word))?;
+    let source = [0, 8]
+        .into_iter()
+        .filter_map(|offset| arguments.get_at::<u64>(0, offset))
+        .find(|word| memory.perhaps(*word))?;
     let (bytes, origin) = memory.get(source, items * element.size() as u64)?;
-    let nonzero = |element_bytes: &&[u8]| element.load(element_bytes).is_some_and(super::number::Value::is_true);
+    let nonzero =
+        |element_bytes: &&[u8]| element.load(element_bytes).is_some_and(super::number::Value::is_true);
     Some((bytes.chunks_exact(element.size()).filter(nonzero).count() as u64, origin))
 }
 

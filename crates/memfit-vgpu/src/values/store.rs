@@ -68,7 +68,11 @@ impl Content {
                 let (start, length) = (start + from, to - from);
                 // A small rest must not hold on to a large whole: what is kept stays within twice what is counted.
                 if length < whole.len() / 2 {
-                    return Self::Window { whole: Arc::from(&whole[start..start + length]), start: 0, length };
+                    return Self::Window {
+                        whole: Arc::from(&whole[start..start + length]),
+                        start: 0,
+                        length,
+                    };
                 }
                 Self::Window { whole: Arc::clone(whole), start, length }
             }
@@ -256,7 +260,8 @@ impl Store {
         // The queue keeps entries of pieces that were overwritten; drop them before they outnumber the rest.
         if self.ages.len() > 2 * self.pieces.len() + 1024 {
             let pieces = &self.pieces;
-            self.ages.retain(|(address, serial)| pieces.get(address).is_some_and(|piece| piece.serial == *serial));
+            self.ages
+                .retain(|(address, serial)| pieces.get(address).is_some_and(|piece| piece.serial == *serial));
         }
     }
 }

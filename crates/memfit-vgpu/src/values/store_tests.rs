@@ -41,7 +41,8 @@ const SPACE: u64 = 96;
 fn step() -> impl Strategy<Value = Step> {
     let at = 0..SPACE - 32;
     prop_oneof![
-        (at.clone(), prop::collection::vec(any::<u8>(), 0..32)).prop_map(|(at, bytes)| Step::Write { at, bytes }),
+        (at.clone(), prop::collection::vec(any::<u8>(), 0..32))
+            .prop_map(|(at, bytes)| Step::Write { at, bytes }),
         (at.clone(), any::<u8>(), 0..32u64).prop_map(|(at, byte, length)| Step::Fill { at, byte, length }),
         (at.clone(), at.clone(), 0..32u64).prop_map(|(to, from, length)| Step::Copy { to, from, length }),
         (at, 0..32u64).prop_map(|(at, length)| Step::Forget { at, length }),

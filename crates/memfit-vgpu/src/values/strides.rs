@@ -29,7 +29,9 @@ impl Strides {
         let strides = 4 + DIMENSIONS * DIVIDER;
         let dimension = |index: usize| {
             let extent = word(4 + index * DIVIDER).filter(|extent| *extent > 0)?;
-            let own = (0..tensors).map(|tensor| word(strides + 4 * (index * tensors + tensor))).collect::<Option<_>>()?;
+            let own = (0..tensors)
+                .map(|tensor| word(strides + 4 * (index * tensors + tensor)))
+                .collect::<Option<_>>()?;
             Some((extent, own))
         };
         let dimensions = (0..count).map(dimension).collect::<Option<_>>()?;
@@ -58,7 +60,11 @@ impl Strides {
 
     /// Bytes from a tensor's first element to the last's end.
     pub(super) fn span(&self, tensor: usize, size: usize) -> u64 {
-        let last: u64 = self.dimensions.iter().map(|(extent, strides)| u64::from(extent - 1) * u64::from(strides[tensor])).sum();
+        let last: u64 = self
+            .dimensions
+            .iter()
+            .map(|(extent, strides)| u64::from(extent - 1) * u64::from(strides[tensor]))
+            .sum();
         last + size as u64
     }
 

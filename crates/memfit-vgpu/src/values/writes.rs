@@ -27,11 +27,11 @@ impl Writes {
         }
         let in_lambda = |tensors: usize| vec![(1, Strides::bytes(tensors).next_multiple_of(8))];
         let addresses = match signature.name() {
-            // The lambda holds the offsets of three tensors, then the output's address.
-            "index_elementwise_kernel" => in_lambda(3),
-            "_scatter_gather_elementwise_kernel" => {
-                let fills = signature.template(2).is_some_and(|lambda| lambda.contains("fill_internal_kernel"));
-                in_lambda(if fills { 2 } else { 3 })
+            // The lambda holds the offsets of output, input and index, then the output's address. Filling has no input.
+            "index_elementwise_kernel" | "_scatter_gather_elementwise_kernel" => {
+                let fills = ["index_fill_kernel", "scatter_fill_internal_kernel"];
+                let lambda = signature.template(2).unwrap_or("");
+                in_lambda(if fills.iter().any(|name| lambda.contains(name)) { 2 } else { 3 })
             }
             _ => (0..MOST_PARAMS)
                 .map_while(|index| signature.param(index).map(|text| (index, text)))
