@@ -49,6 +49,8 @@ pub struct Entry {
     pub target: Option<String>,
     /// The CUDA release that brought it, as `cuGetProcAddress` counts them.
     pub since: Option<u32>,
+    /// Whether another CUDA release gives it other parameters: the remark tells which.
+    pub varies: bool,
 }
 
 /// One parameter.
@@ -169,7 +171,8 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
     };
     for (number, line) in text.lines().enumerate() {
         let problem = |what: String| Problem { place: format!("{place}:{}", number + 1), what };
-        let line = line.split('#').next().unwrap_or_default().trim();
+        let (line, remark) = line.split_once('#').map_or((line, None), |(line, remark)| (line, Some(remark)));
+        let line = line.trim();
         let Some((word, rest)) = line.split_once(char::is_whitespace) else {
             if line.is_empty() {
                 continue;
@@ -207,7 +210,8 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
             "alias" => Class::Alias,
             other => return Err(problem(format!("`{other}` is neither a class nor a setting"))),
         };
-        library.entries.push(entry(class, rest).map_err(problem)?);
+        let varies = remark.is_some_and(|remark| remark.trim_start().starts_with("12: ("));
+        library.entries.push(Entry { varies, ..entry(class, rest).map_err(problem)? });
     }
     Ok(library)
 }
@@ -234,6 +238,7 @@ fn entry(class: Class, text: &str) -> Result<Entry, String> {
             answer: None,
             target,
             since,
+            varies: false,
         });
     }
     let (name, rest) = kept.split_once('(').ok_or("no parameters")?;
@@ -252,7 +257,16 @@ fn entry(class: Class, text: &str) -> Result<Entry, String> {
     if class == Class::Harmless && parameters.is_none() {
         return Err(format!("{name} cannot be harmless while its parameters are unknown"));
     }
-    Ok(Entry { name: name.trim().to_owned(), class, parameters, result, answer, target: None, since })
+    Ok(Entry {
+        name: name.trim().to_owned(),
+        class,
+        parameters,
+        result,
+        answer,
+        target: None,
+        since,
+        varies: false,
+    })
 }
 
 fn parameter(text: &str) -> Result<Parameter, String> {

@@ -59,7 +59,7 @@ pub fn size_of_kind(kind: &Kind) -> usize {
         Kind::Int | Kind::U32 | Kind::F32 => 4,
         Kind::Complex64 => 16,
         Kind::Bytes(size) => *size,
-        Kind::Text => 256,
+        Kind::Text => 1 << 16,
         Kind::Void | Kind::Variadic => 0,
         _ => 8,
     }

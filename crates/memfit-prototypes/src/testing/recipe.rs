@@ -9,8 +9,8 @@
 //!
 //! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out name` (the
 //! same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory, zero), `callback` (a function
-//! that does nothing), `list(a, b)` (an array of 8-byte values on the host) and `ints(a, b)` (of 4-byte values). Any other
-//! word is made by the line `given word = call(out)` of that file, or, if it is the type of a handle, by the call that
+//! that does nothing), `list(a, b)` (an array of 8-byte values on the host) and `ints(a, b)` (of 4-byte values); in a list, a
+//! text or a list is its address. `name = call()` remembers what a call returned. Any other word is made by the line `given word = call(out)` of that file, or, if it is the type of a handle, by the call that
 //! makes one out of nothing.
 //!
 //! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are made.
@@ -40,6 +40,8 @@ pub struct Recipe {
 
 #[derive(Clone, Debug)]
 struct Call {
+    /// What the call's own answer is remembered as.
+    binds: Option<String>,
     name: String,
     arguments: Vec<Word>,
 }
@@ -111,7 +113,7 @@ impl Recipes {
                 _ => Word::Number(0.0),
             });
         }
-        Ok(Recipe { calls: vec![Call { name: entry.name.clone(), arguments }], expected: None })
+        Ok(Recipe { calls: vec![Call { binds: None, name: entry.name.clone(), arguments }], expected: None })
     }
 }
 
@@ -159,6 +161,9 @@ impl<'a> Kitchen<'a> {
             }
             let answer = self.carry_out(last, Some((round, &mut canaries)))?;
             Self::judge_answer(entry, answer, recipe.expected)?;
+        }
+        if recipe.expected.is_some_and(|status| status != 0) {
+            return Ok(()); // A call that fails need not write.
         }
         for (index, canary) in canaries {
             canary.judge().map_err(|what| format!("parameter {index}: {what}"))?;
@@ -228,6 +233,9 @@ impl<'a> Kitchen<'a> {
                 self.names.insert(name.clone(), canary.bytes(round).to_vec());
             }
         }
+        if let (Some(name), Answer::Number(number)) = (&call.binds, answer) {
+            self.names.insert(name.clone(), number.to_le_bytes().to_vec());
+        }
         if !is_tested && entry.result == Kind::Status && answer != Answer::Number(0) {
             return Err(format!("its preparation {} answered {answer:?}", call.name));
         }
@@ -249,6 +257,11 @@ impl<'a> Kitchen<'a> {
                 for word in words {
                     let value = self.value(word)?;
                     bytes.extend_from_slice(&value[..*width]);
+                }
+                if matches!(kind, Kind::Bytes(_)) {
+                    let mut own = [0_u8; 512];
+                    own[..bytes.len()].copy_from_slice(&bytes);
+                    return Ok(Argument::new(own)); // A structure by value.
                 }
                 Argument::new(self.store(&bytes))
             }
@@ -272,10 +285,11 @@ impl<'a> Kitchen<'a> {
         match word {
             Word::Number(number) => Ok((*number as i64).to_le_bytes().to_vec()),
             Word::Null => Ok(vec![0; 8]),
-            Word::Text(_) | Word::Out(_) | Word::List(..) => match self.argument(word, &Kind::Ptr) {
-                Ok(_) => Err("a list of texts or lists is not supported".to_owned()),
-                Err(what) => Err(what),
-            },
+            Word::Text(_) | Word::List(..) => {
+                let address: u64 = self.argument(word, &Kind::Ptr)?.value();
+                Ok(address.to_le_bytes().to_vec())
+            }
+            Word::Out(_) => Err("`out` inside an argument".to_owned()),
             Word::Named(name) => {
                 if let Some(value) = self.names.get(name) {
                     return Ok(value.clone());
@@ -324,7 +338,7 @@ impl<'a> Kitchen<'a> {
                 let parameters = entry.parameters.as_deref().unwrap_or_default();
                 parameters.len() == 1 && parameters[0].flow == Flow::Out && parameters[0].kind == wanted
             })
-            .map(|entry| Call { name: entry.name.clone(), arguments: vec![Word::Out(None)] })
+            .map(|entry| Call { binds: None, name: entry.name.clone(), arguments: vec![Word::Out(None)] })
             .ok_or(format!("nothing makes a `{handle}` by itself: it needs a `given` line"))
     }
 
@@ -357,7 +371,11 @@ fn parse_calls(text: &str) -> Result<Vec<Call>, String> {
 fn parse_call(text: &str) -> Result<Call, String> {
     let (name, rest) = text.split_once('(').ok_or("no `(`")?;
     let inside = rest.strip_suffix(')').ok_or("no `)` at the end")?;
-    Ok(Call { name: name.trim().to_owned(), arguments: parse_words(inside)? })
+    let (binds, name) = match name.split_once('=') {
+        Some((word, name)) => (Some(word.trim().to_owned()), name),
+        None => (None, name),
+    };
+    Ok(Call { binds, name: name.trim().to_owned(), arguments: parse_words(inside)? })
 }
 
 fn parse_words(text: &str) -> Result<Vec<Word>, String> {

@@ -10,7 +10,9 @@ use crate::{
 #[test]
 fn attributes_are_the_cards() {
     enter();
-    for (attribute, value) in [(1, 1024), (10, 32), (16, 128), (75, 8), (76, 9), (39, 1536), (97, 101_376), (41, 1), (102, 1)] {
+    for (attribute, value) in
+        [(1, 1024), (10, 32), (16, 128), (75, 8), (76, 9), (39, 1536), (97, 101_376), (41, 1), (102, 1)]
+    {
         assert_eq!(out(|answer| cudaDeviceGetAttribute(answer, attribute, 0)), value, "{attribute}");
     }
     for wrong in [-1, 0, 10_000] {
@@ -30,14 +32,24 @@ fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
         #define __align__(n) __attribute__((aligned(n)))\n#define __builtin_align__(n) __align__(n)\n\
         #define __device_builtin_texture_type__\n#define __device_builtin_surface_type__\n";
     fs::write(folder.join("crt/host_defines.h"), host).unwrap();
-    let mut code = "#include <stddef.h>\n#include <stdio.h>\n#include \"driver_types.h\"\nint main(void) {\n".to_owned();
+    let mut code =
+        "#include <stddef.h>\n#include <stdio.h>\n#include \"driver_types.h\"\nint main(void) {\n".to_owned();
     for name in names {
         code += &format!("printf(\"{name} %zu\\n\", offsetof(struct cudaDeviceProp, {name}));\n");
     }
     code += "printf(\"size %zu\\n\", sizeof(struct cudaDeviceProp));\nreturn 0; }\n";
     let (source, program) = (folder.join("fields.c"), folder.join("fields"));
     fs::write(&source, code).unwrap();
-    let status = Command::new("cc").arg("-I").arg(&folder).arg("-I").arg(include).arg(&source).arg("-o").arg(&program).status().unwrap();
+    let status = Command::new("cc")
+        .arg("-I")
+        .arg(&folder)
+        .arg("-I")
+        .arg(include)
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .status()
+        .unwrap();
     assert!(status.success(), "cc cannot compile against {include}");
     let output = Command::new(&program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -52,7 +64,9 @@ fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
 fn includes() -> Vec<PathBuf> {
     let list = env::var_os("MEMFIT_TEST_SITE_PACKAGES").unwrap_or_default();
     env::split_paths(&list)
-        .flat_map(|site| ["nvidia/cu13/include", "nvidia/cuda_runtime/include"].map(|folder| site.join(folder)))
+        .flat_map(|site| {
+            ["nvidia/cu13/include", "nvidia/cuda_runtime/include"].map(|folder| site.join(folder))
+        })
         .filter(|folder| folder.join("driver_types.h").exists())
         .collect()
 }
@@ -63,7 +77,9 @@ fn properties_lie_where_the_headers_say() {
     for include in includes() {
         let version = fs::read_to_string(include.join("cuda_runtime_api.h")).unwrap();
         let number = version.split("CUDART_VERSION").nth(1).unwrap().trim_start();
-        let major: i32 = number.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<i32>().unwrap() / 1000;
+        let major: i32 =
+            number.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<i32>().unwrap()
+                / 1000;
         let layout = memfit_vgpu::property_layout(major).unwrap();
         let names: Vec<&str> = layout.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
         let expected = fields(include.to_str().unwrap(), &names);

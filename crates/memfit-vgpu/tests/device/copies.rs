@@ -89,7 +89,11 @@ fn rows_are_copied_to_their_own_pitch() {
     assert_eq!(received[..8], sent[..8]);
     assert_eq!(received[8..12], [0xff; 4], "between the rows nothing is written");
     assert_eq!(received[24..32], sent[20..28]);
-    assert_eq!(cudaMemcpy2D(device, 4, sent.as_ptr() as u64, 10, 8, 3, HOST_TO_DEVICE), 12, "wider than the pitch");
+    assert_eq!(
+        cudaMemcpy2D(device, 4, sent.as_ptr() as u64, 10, 8, 3, HOST_TO_DEVICE),
+        12,
+        "wider than the pitch"
+    );
     assert_eq!(cudaFree(device), 0);
     cudaGetLastError();
 }
@@ -117,9 +121,11 @@ fn reading_back_much_leaves_untouched_pages_alone() {
     // SAFETY: within the mapping above.
     assert_eq!(unsafe { host.cast::<u8>().add(5 << 20).read() }, 0);
     let mut resident = 0;
-    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines().skip_while(|line| {
-        !line.starts_with(&format!("{:x}-", host as u64))
-    }) {
+    for line in std::fs::read_to_string("/proc/self/smaps")
+        .unwrap()
+        .lines()
+        .skip_while(|line| !line.starts_with(&format!("{:x}-", host as u64)))
+    {
         if let Some(rest) = line.strip_prefix("Rss:") {
             resident = rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
             break;

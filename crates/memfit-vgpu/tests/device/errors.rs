@@ -38,7 +38,12 @@ fn errors_have_names_and_texts() {
         (2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
         (3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
         (100, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
-        (700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"),
+        (
+            700,
+            "cudaErrorIllegalAddress",
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "an illegal memory access was encountered",
+        ),
     ] {
         assert_eq!(text(cudaGetErrorName(code)), name);
         assert_eq!(text(cudaGetErrorString(code)), says);
@@ -85,10 +90,16 @@ fn functions_are_found_by_name_and_release() {
 
     let name = c"cuMemAddressReserve";
     let (mut function, mut result) = (0, 9);
-    let status = cudaGetDriverEntryPointByVersion(name.as_ptr(), &raw mut function, 12_000, 0, &raw mut result);
+    let status =
+        cudaGetDriverEntryPointByVersion(name.as_ptr(), &raw mut function, 12_000, 0, &raw mut result);
     assert_eq!((status, result), (0, 0));
     assert_ne!(function, 0);
-    let status =
-        cudaGetDriverEntryPointByVersion(c"cuNothing".as_ptr(), &raw mut function, 12_000, 0, &raw mut result);
+    let status = cudaGetDriverEntryPointByVersion(
+        c"cuNothing".as_ptr(),
+        &raw mut function,
+        12_000,
+        0,
+        &raw mut result,
+    );
     assert_eq!((status, function, result), (0, 0, 1), "who asks for a result gets no error");
 }

@@ -27,7 +27,8 @@ fn status(stream: u64) -> i32 {
 fn a_capture_becomes_a_graph_that_can_be_launched() {
     let _alone = alone();
     let (main, side) = (stream(), stream());
-    let (fork, join) = (out(|event| cudaEventCreateWithFlags(event, 2)), out(|event| cudaEventCreateWithFlags(event, 2)));
+    let (fork, join) =
+        (out(|event| cudaEventCreateWithFlags(event, 2)), out(|event| cudaEventCreateWithFlags(event, 2)));
     let device = malloc(MIB);
     assert_eq!(status(main), 0);
     assert_eq!(cudaStreamBeginCapture(main, RELAXED), 0);
@@ -44,7 +45,12 @@ fn a_capture_becomes_a_graph_that_can_be_launched() {
     assert_eq!(cudaStreamWaitEvent(main, join, 0), 0);
     let (mut state, mut id, mut graph, mut nodes, mut count) = (9, 0, 0, 9, 9);
     let info = cudaStreamGetCaptureInfo_v2(
-        side, &raw mut state, &raw mut id, &raw mut graph, &raw mut nodes, &raw mut count,
+        side,
+        &raw mut state,
+        &raw mut id,
+        &raw mut graph,
+        &raw mut nodes,
+        &raw mut count,
     );
     assert_eq!((info, state), (0, 1));
     assert_ne!(id, 0);
@@ -92,7 +98,11 @@ fn waiting_for_a_captured_stream_spoils_the_capture() {
     let mut graph = 0;
     cudaStreamEndCapture(main, &raw mut graph);
     assert_eq!(cudaDeviceSynchronize(), 0);
-    assert_eq!(cudaStreamBeginCapture(0, RELAXED), CAPTURE_UNSUPPORTED, "the default stream cannot be captured");
+    assert_eq!(
+        cudaStreamBeginCapture(0, RELAXED),
+        CAPTURE_UNSUPPORTED,
+        "the default stream cannot be captured"
+    );
     assert_eq!(cudaStreamBeginCapture(main, 7), INVALID_VALUE);
     cudaGetLastError();
 }

@@ -37,7 +37,8 @@ fn the_driver_knows_pointers_too() {
     enter();
     let device = malloc(MIB);
     let (mut kind, mut ordinal, mut size, mut managed) = (9u32, 9i32, 9u64, 9u8);
-    let places = [&raw mut kind as u64, &raw mut ordinal as u64, &raw mut size as u64, &raw mut managed as u64];
+    let places =
+        [&raw mut kind as u64, &raw mut ordinal as u64, &raw mut size as u64, &raw mut managed as u64];
     let numbers = [2, 9, 12, 8];
     assert_eq!(cuPointerGetAttributes(4, numbers.as_ptr(), places.as_ptr(), device), 0);
     assert_eq!((kind, ordinal, size, managed), (2, 0, MIB, 0));
@@ -79,7 +80,8 @@ fn memory_is_registered_once_and_whole() {
 #[test]
 fn page_locked_memory_is_booked_and_can_be_used() {
     let _alone = alone();
-    let pinned = |view: memfit_link::LedgerView| view.processes.iter().map(|process| process.pinned).sum::<u64>();
+    let pinned =
+        |view: memfit_link::LedgerView| view.processes.iter().map(|process| process.pinned).sum::<u64>();
     malloc(MIB);
     let before = pinned(ledger());
     let address = out(|address| cudaHostAlloc(address, 3 * MIB + 1, 4));

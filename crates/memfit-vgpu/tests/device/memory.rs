@@ -11,13 +11,9 @@ use crate::{
 fn allocations_cost_what_the_driver_maps_for_them() {
     let _alone = alone();
     malloc(2 * MIB); // the context and the first small piece are not what is measured
-    for (size, cost) in [
-        (MIB + 1, 2 * MIB),
-        (2 * MIB, 2 * MIB),
-        (2 * MIB + 1, 4 * MIB),
-        (20 * MIB, 20 * MIB),
-        (GIB - 1, GIB),
-    ] {
+    for (size, cost) in
+        [(MIB + 1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB), (20 * MIB, 20 * MIB), (GIB - 1, GIB)]
+    {
         let before = info().0;
         let address = malloc(size);
         assert_eq!(before - info().0, cost, "{size}");
@@ -87,7 +83,9 @@ fn only_a_block_that_is_alive_can_be_freed_and_only_by_its_first_address() {
     for size in [100, 3 * MIB] {
         let address = malloc(size);
         let local = 0u64;
-        for wrong in [address + 1, address + 64, address + size - 1, &raw const local as u64, 0xdead_beef, u64::MAX] {
+        for wrong in
+            [address + 1, address + 64, address + size - 1, &raw const local as u64, 0xdead_beef, u64::MAX]
+        {
             assert_eq!(cudaFree(wrong), INVALID_VALUE, "{wrong:#x}");
         }
         assert_eq!(cudaFree(address), 0);

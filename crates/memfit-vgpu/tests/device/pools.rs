@@ -19,8 +19,15 @@ fn set(pool: u64, attribute: i32, mut value: u64) -> i32 {
 }
 
 fn make(max_size: u64) -> u64 {
-    let properties =
-        PoolProperties { kind: 1, handles: 0, location_kind: 1, location: 0, security: 0, max_size, rest: [0; 7] };
+    let properties = PoolProperties {
+        kind: 1,
+        handles: 0,
+        location_kind: 1,
+        location: 0,
+        security: 0,
+        max_size,
+        rest: [0; 7],
+    };
     out(|pool| cudaMemPoolCreate(pool, &raw const properties))
 }
 

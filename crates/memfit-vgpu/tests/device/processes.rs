@@ -81,14 +81,21 @@ fn role() {
             assert_eq!(info().0, free, "opening books nothing");
         }
         Ok("open") => {
-            let words: Vec<u64> = env::var("MEMFIT_TEST_HANDLE").unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
+            let words: Vec<u64> = env::var("MEMFIT_TEST_HANDLE")
+                .unwrap()
+                .split(' ')
+                .map(|word| word.parse().unwrap())
+                .collect();
             let handle = IpcHandle(words.try_into().unwrap());
             let first = out(|address| cudaIpcOpenMemHandle(address, handle, 1));
             let second = out(|address| cudaIpcOpenMemHandle(address, handle, 1));
             assert_eq!(first, second, "it is open already");
             let own = [1u8; 64];
             assert_eq!(cudaMemcpy(first + 5 * MIB - 64, own.as_ptr() as u64, 64, HOST_TO_DEVICE), 0);
-            assert_eq!(cudaMemcpy(first + 5 * MIB - 63, own.as_ptr() as u64, 64, HOST_TO_DEVICE), INVALID_VALUE);
+            assert_eq!(
+                cudaMemcpy(first + 5 * MIB - 63, own.as_ptr() as u64, 64, HOST_TO_DEVICE),
+                INVALID_VALUE
+            );
             assert_eq!(cudaFree(first), INVALID_VALUE, "it is not this process's to free");
             assert_eq!((cudaIpcCloseMemHandle(first), cudaIpcCloseMemHandle(first)), (0, 0));
             assert_eq!(cudaIpcCloseMemHandle(first), INVALID_VALUE);

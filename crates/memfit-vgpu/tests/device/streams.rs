@@ -6,10 +6,7 @@ use std::{
     thread,
 };
 
-use crate::{
-    cuda::*,
-    machine::enter,
-};
+use crate::{cuda::*, machine::enter};
 
 #[test]
 fn streams_keep_what_they_were_made_with() {
@@ -50,7 +47,12 @@ fn what_is_not_a_stream_or_an_event_is_refused_everywhere() {
     }
     assert_eq!(cudaEventDestroy(event), 0);
     for event in [event, 0, 5, u64::MAX] {
-        for status in [cudaEventQuery(event), cudaEventSynchronize(event), cudaEventRecord(event, 0), cudaEventDestroy(event)] {
+        for status in [
+            cudaEventQuery(event),
+            cudaEventSynchronize(event),
+            cudaEventRecord(event, 0),
+            cudaEventDestroy(event),
+        ] {
             assert_eq!(status, INVALID_HANDLE, "{event:#x}");
         }
     }
@@ -60,7 +62,8 @@ fn what_is_not_a_stream_or_an_event_is_refused_everywhere() {
 #[test]
 fn events_measure_a_clock_that_moves() {
     enter();
-    let (start, end) = (out(|event| cudaEventCreateWithFlags(event, 0)), out(|event| cudaEventCreateWithFlags(event, 0)));
+    let (start, end) =
+        (out(|event| cudaEventCreateWithFlags(event, 0)), out(|event| cudaEventCreateWithFlags(event, 0)));
     let mut milliseconds = 0.0;
     assert_eq!(cudaEventQuery(start), 0, "what was never recorded is done");
     assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, start, end), INVALID_HANDLE, "but has no time");
@@ -79,7 +82,11 @@ fn events_measure_a_clock_that_moves() {
     assert_eq!(cudaEventRecord(untimed, 0), 0);
     assert_eq!(cudaEventElapsedTime(&raw mut milliseconds, start, untimed), INVALID_HANDLE);
     let mut event = 0;
-    assert_eq!(cudaEventCreateWithFlags(&raw mut event, 4), INVALID_VALUE, "interprocess events have no time");
+    assert_eq!(
+        cudaEventCreateWithFlags(&raw mut event, 4),
+        INVALID_VALUE,
+        "interprocess events have no time"
+    );
     assert_eq!(cudaEventCreateWithFlags(&raw mut event, 64), INVALID_VALUE);
     assert_eq!(cudaFree(device), 0);
     cudaGetLastError();

@@ -52,12 +52,20 @@ fn a_segment_grows_piece_by_piece_and_is_one_range() {
         assert_eq!(cuMemRelease(handle), 0);
     }
     let own = vec![1u8; 60 << 20];
-    assert_eq!(cudaMemcpy(space + 30 * MIB, own.as_ptr() as u64, 60 * MIB, HOST_TO_DEVICE), 0, "across pieces");
+    assert_eq!(
+        cudaMemcpy(space + 30 * MIB, own.as_ptr() as u64, 60 * MIB, HOST_TO_DEVICE),
+        0,
+        "across pieces"
+    );
     assert_eq!(cudaMemcpy(space + 190 * MIB, own.as_ptr() as u64, 11 * MIB, HOST_TO_DEVICE), INVALID_VALUE);
     assert_eq!(cuMemUnmap(space + 10 * MIB, 20 * MIB), INVALID_VALUE, "not at a piece's start");
     assert_eq!(cuMemUnmap(space, 30 * MIB), INVALID_VALUE, "a piece and a half");
     assert_eq!(cuMemUnmap(space + 20 * MIB, 40 * MIB), 0, "two pieces");
-    assert_eq!(cudaMemcpy(space + 10 * MIB, own.as_ptr() as u64, 20 * MIB, HOST_TO_DEVICE), INVALID_VALUE, "a hole");
+    assert_eq!(
+        cudaMemcpy(space + 10 * MIB, own.as_ptr() as u64, 20 * MIB, HOST_TO_DEVICE),
+        INVALID_VALUE,
+        "a hole"
+    );
     assert_eq!(cuMemUnmap(space + 20 * MIB, 20 * MIB), INVALID_VALUE, "nothing there");
     assert_eq!(cuMemUnmap(space, 20 * MIB), 0);
     assert_eq!(cuMemUnmap(space + 60 * MIB, 140 * MIB), 0);
@@ -70,13 +78,13 @@ fn what_cannot_be_is_refused() {
     let _alone = alone();
     let (space, handle, mut other) = (reserve(100 * MIB), create(4 * MIB), 0);
     for (address, size, offset, with) in [
-        (space, 3 * MIB, 0, handle),           // not a whole number of pieces
-        (space + MIB, 4 * MIB, 0, handle),     // not aligned
-        (space, 6 * MIB, 0, handle),           // more than there is
-        (space, 4 * MIB, 2 * MIB, handle),     // beyond its end
+        (space, 3 * MIB, 0, handle),            // not a whole number of pieces
+        (space + MIB, 4 * MIB, 0, handle),      // not aligned
+        (space, 6 * MIB, 0, handle),            // more than there is
+        (space, 4 * MIB, 2 * MIB, handle),      // beyond its end
         (space + 98 * MIB, 4 * MIB, 0, handle), // beyond the reservation
-        (space - 4 * MIB, 4 * MIB, 0, handle), // before it
-        (space, 4 * MIB, 0, 12345),            // no such memory
+        (space - 4 * MIB, 4 * MIB, 0, handle),  // before it
+        (space, 4 * MIB, 0, 12345),             // no such memory
     ] {
         assert_eq!(cuMemMap(address, size, offset, with, 0), INVALID_VALUE, "{:#x} {size}", address - space);
     }
