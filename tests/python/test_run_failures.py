@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -23,14 +24,17 @@ def test_a_script_that_exits_with_a_status():
     answer = run("failing.py --how status --status 7")
     assert answer.status == NO_ANSWER
     assert answer.report["verdict"] == "error"
-    assert "7" in answer.stderr
+    assert answer.report["script"]["exit_status"] == 7
 
 
 def test_a_script_that_is_killed_by_a_signal():
     answer = run("failing.py --how signal")
     assert answer.status == NO_ANSWER
     assert answer.report["verdict"] == "error"
-    assert signal.Signals.SIGSEGV.name in answer.stdout + answer.stderr
+    assert (
+        signal.Signals.SIGSEGV.name
+        in json.dumps(answer.report["script"]) + answer.report["problem"]["message"]
+    )
 
 
 def test_a_script_that_never_reaches_a_step():
@@ -38,7 +42,7 @@ def test_a_script_that_never_reaches_a_step():
     assert answer.status == NO_ANSWER
     assert answer.report["verdict"] in ("unknown", "error")
     assert answer.report["steps"] == 0
-    assert "15" in answer.stderr
+    assert answer.report["problem"]["kind"] == "timeout"
 
 
 def test_an_error_that_the_script_catches_and_overcomes():
@@ -115,7 +119,7 @@ def test_an_interpreter_without_torch(tmp_path):
 def test_json_stands_alone_on_stdout_and_goes_to_a_file_too(tmp_path):
     target = tmp_path / "report.json"
     answer = run("late_import.py", options=f"--json {target}")
-    assert answer.report == __import__("json").loads(target.read_text())
+    assert answer.report == json.loads(target.read_text())
     assert "step 0" not in answer.stdout
 
 
