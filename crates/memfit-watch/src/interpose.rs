@@ -12,10 +12,7 @@ use std::{
     },
 };
 
-use crate::{
-    device,
-    watch::{Report, Watch},
-};
+use crate::watch::{Report, Watch};
 
 /// `c10::DeviceType::CUDA`.
 const CUDA: u8 = 1;
@@ -45,9 +42,6 @@ pub unsafe extern "C" fn report_memory_usage(
     device: Device,
 ) {
     if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
-        if let Ok(bytes) = u64::try_from(bytes) {
-            device::fresh(block as u64, bytes);
-        }
         watch.report(&Report {
             device,
             address: block as u64,

@@ -9,7 +9,6 @@
 //! a log is judged.
 
 pub mod api;
-mod device;
 pub mod interpose;
 pub mod labels;
 mod watch;

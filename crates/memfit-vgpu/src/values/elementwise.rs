@@ -137,25 +137,8 @@ impl Elementwise {
         let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
         if let Some((bytes, origin)) = computed {
             put(&bytes, origin, &tensors, &work, memory);
-        } else if !self.assume(functor, &tensors, &work, memory) {
+        } else if !assume(functor, &tensors, &work, memory) {
             memory.forget(tensors.addresses[0], work.strides.span(0, work.types[0].size()));
-        }
-    }
-
-    /// Answers what holds for all finite numbers; false if nothing does.
-    fn assume(&self, functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) -> bool {
-        let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
-        let same = inputs.len() == 2
-            && tensors.addresses[1] == tensors.addresses[2]
-            && inputs[0] == inputs[1]
-            && work.strides.alike(1, 2);
-        match functor.always(&work.fields, same) {
-            Some(value) if work.strides.is_dense(0, 1) && memory.answers() => {
-                let byte = u8::from(value.is_true());
-                memory.fill(tensors.addresses[0], byte, tensors.count as u64, Origin::Answer(FINITE));
-                true
-            }
-            _ => false,
         }
     }
 
@@ -211,6 +194,23 @@ impl Elementwise {
             }
             Form::Unrolled { .. } | Form::Range(_) => None,
         }
+    }
+}
+
+/// Answers what holds for all finite numbers; false if nothing does.
+fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) -> bool {
+    let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
+    let same = inputs.len() == 2
+        && tensors.addresses[1] == tensors.addresses[2]
+        && inputs[0] == inputs[1]
+        && work.strides.alike(1, 2);
+    match functor.always(&work.fields, same) {
+        Some(value) if work.strides.is_dense(0, 1) && memory.answers() => {
+            let byte = u8::from(value.is_true());
+            memory.fill(tensors.addresses[0], byte, tensors.count as u64, Origin::Answer(FINITE));
+            true
+        }
+        _ => false,
     }
 }
 

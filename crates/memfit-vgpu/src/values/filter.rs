@@ -20,6 +20,7 @@ pub(super) struct Filter {
 
 impl Filter {
     /// Nothing is known anywhere.
+    #[expect(clippy::large_stack_arrays, reason = "it is the initial value of a static")]
     pub(super) const fn new() -> Self {
         Self { slots: [const { AtomicU16::new(0) }; 1 << SLOT_BITS] }
     }

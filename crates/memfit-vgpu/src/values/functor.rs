@@ -214,28 +214,22 @@ fn ordered(relation: i64, a: Value, b: Value) -> Option<bool> {
 }
 
 fn divide_down(a: Value, b: Value) -> Option<Value> {
-    match (a, b) {
-        (Value::Int(a), Value::Int(b)) => {
-            let quotient = a.checked_div(b)?;
-            Some(Value::Int(if a % b != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient }))
-        }
-        _ => Some(Value::Real((a.real() / b.real()).floor())),
+    if let (Value::Int(a), Value::Int(b)) = (a, b) {
+        let quotient = a.checked_div(b)?;
+        return Some(Value::Int(if a % b != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient }));
     }
+    Some(Value::Real((a.real() / b.real()).floor()))
 }
 
 /// With the sign of the divisor, as in Python.
 fn remainder(a: Value, b: Value) -> Option<Value> {
-    match (a, b) {
-        (Value::Int(a), Value::Int(b)) => {
-            let rest = a.checked_rem(b)?;
-            Some(Value::Int(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }))
-        }
-        _ => {
-            let rest = a.real() % b.real();
-            let flip = rest != 0.0 && (rest < 0.0) != (b.real() < 0.0);
-            Some(Value::Real(if flip { rest + b.real() } else { rest }))
-        }
+    if let (Value::Int(a), Value::Int(b)) = (a, b) {
+        let rest = a.checked_rem(b)?;
+        return Some(Value::Int(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }));
     }
+    let rest = a.real() % b.real();
+    let flip = rest != 0.0 && (rest < 0.0) != (b.real() < 0.0);
+    Some(Value::Real(if flip { rest + b.real() } else { rest }))
 }
 
 /// What a functor of two parameters holds: its rule, if it is modelled, and its bytes.

@@ -86,13 +86,6 @@ pub(crate) fn freed(address: u64, size: u64) {
     MEMORY.forget(address, size);
 }
 
-/// Memory inside an allocation has a new owner: what its last owner had there means nothing any more. Whoever divides
-/// allocations into blocks calls this for each block that it hands out; the device by itself sees only the allocation.
-#[unsafe(no_mangle)]
-pub extern "C" fn memfit_vgpu_fresh(address: u64, size: u64) {
-    MEMORY.forget(address, size);
-}
-
 /// An allocator above the device handed a block to another owner; the watcher library says so.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_handed_out(address: u64, size: u64) {

@@ -101,10 +101,10 @@ impl Reduction {
         match (result, self.fold) {
             (Some((bytes, origin)), _) if dense => memory.write(target, &bytes, origin),
             (None, Fold::All) if dense && memory.answers() => {
-                memory.fill(target, 1, kept as u64, Origin::Answer(ALL))
+                memory.fill(target, 1, kept as u64, Origin::Answer(ALL));
             }
             (None, Fold::Any) if dense && memory.answers() => {
-                memory.fill(target, 0, kept as u64, Origin::Answer(ANY))
+                memory.fill(target, 0, kept as u64, Origin::Answer(ANY));
             }
             _ => memory.forget(target, span),
         }
