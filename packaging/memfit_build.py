@@ -47,7 +47,9 @@ LIBRARIES = {
 Settings = dict[str, Any] | None
 
 
-def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
     build_libraries()
     return str(maturin.build_wheel(wheel_directory, config_settings, metadata_directory))
 

@@ -20,9 +20,7 @@ COMMAND = Path(sysconfig.get_path("scripts")) / "memfit"
 
 
 def command(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(COMMAND), *arguments], capture_output=True, text=True, check=False, **settings
-    )
+    return subprocess.run([str(COMMAND), *arguments], capture_output=True, text=True, check=False, **settings)
 
 
 def imported_by(code: str) -> set[str]:
@@ -52,7 +50,9 @@ def test_a_verb_that_runs_no_script_imports_no_torch(arguments: list[str]) -> No
 
 
 def test_python_can_run_it_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "memfit", "gpus"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "memfit", "gpus"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == command("gpus").stdout
 
 
@@ -64,7 +64,9 @@ def test_python_can_run_it_as_a_module() -> None:
         ("libmemfit_watch.so", None),
     ],
 )
-def test_the_device_libraries_are_there_under_the_names_that_loaders_look_for(name: str, soname: str | None) -> None:
+def test_the_device_libraries_are_there_under_the_names_that_loaders_look_for(
+    name: str, soname: str | None
+) -> None:
     library = PACKAGE / "_device" / name
     assert library.read_bytes()[:4] == b"\x7fELF"
     if soname is not None:
@@ -93,7 +95,9 @@ def test_the_doctor_finds_the_installed_libraries() -> None:
 
 
 def test_python_means_the_interpreter_that_memfit_is_installed_beside(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}
+    }
     script = tmp_path / "which.py"
     script.write_text("import pathlib, sys\npathlib.Path('which').write_text(sys.executable)\n")
     command("run", "--gpu", "t4", "--", "python", str(script), cwd=tmp_path, env=environment)
