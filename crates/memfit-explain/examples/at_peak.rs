@@ -7,13 +7,18 @@ use memfit_recording::Track;
 fn main() {
     for path in std::env::args_os().skip(1) {
         let (log, problems) = events::read(path.as_ref()).unwrap();
-        problems.iter().for_each(|problem| println!("problem: {problem}"));
+        for problem in &problems {
+            println!("problem: {problem}");
+        }
         let track = Track::from_log(&log, None);
         let (moments, blocks, calls) = (track.moments.len(), track.blocks.len(), track.calls.len());
         println!("{moments} moments, {blocks} blocks, {calls} calls, truncated: {}", log.truncated);
         for device in track.devices() {
             let Some(peak) = memfit_explain::at_peak(&track, device) else { continue };
-            println!("device {device}: {} allocated, {} reserved, step {} {}, {} unmeasured", peak.allocated, peak.reserved, peak.step, peak.phase, peak.unmeasured);
+            println!(
+                "device {device}: {} allocated, {} reserved, step {} {}, {} unmeasured",
+                peak.allocated, peak.reserved, peak.step, peak.phase, peak.unmeasured
+            );
             for (category, bytes) in &peak.by_category {
                 println!("  {category:<14} {bytes:>14}");
             }

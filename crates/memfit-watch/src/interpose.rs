@@ -51,9 +51,9 @@ pub unsafe extern "C" fn report_memory_usage(
         });
     }
     if bytes > 0 && cuda(device).is_some() {
+        static NEXT: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
         tell_device(block as u64, bytes.unsigned_abs());
     }
-    static NEXT: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
     if let Some(next) = NEXT.find(report_memory_usage as *mut c_void) {
         // SAFETY: the symbol of this name in libc10 has this signature.
         let next: ReportMemoryUsage = unsafe { mem::transmute(next) };
@@ -69,10 +69,10 @@ pub unsafe extern "C" fn report_memory_usage(
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, reserved: usize, device: Device) {
     if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
+        static NEXT: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
         let (allocated, reserved) = (allocated as u64, reserved as u64);
         watch.out_of_memory(&Report { device, address: 0, bytes, allocated, reserved });
     }
-    static NEXT: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
     if let Some(next) = NEXT.find(report_out_of_memory as *mut c_void) {
         // SAFETY: the symbol of this name in libc10 has this signature.
         let next: ReportOutOfMemory = unsafe { mem::transmute(next) };
