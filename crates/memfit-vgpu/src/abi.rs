@@ -32,6 +32,22 @@ impl<T> Out<T> {
         self.put_at(0, value);
     }
 
+    /// Writes the value; false where the caller passed null.
+    pub(crate) fn write(self, value: T) -> bool {
+        self.put_at(0, value);
+        !self.is_null()
+    }
+
+    /// Writes several values, one after the other; does nothing where the caller passed null.
+    pub(crate) fn put_all(self, values: impl IntoIterator<Item = T>) {
+        values.into_iter().enumerate().for_each(|(index, value)| self.put_at(index, value));
+    }
+
+    /// Nowhere: what is put there is dropped.
+    pub(crate) fn nowhere() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
     /// Writes one value of an array; does nothing where the caller passed null.
     pub(crate) fn put_at(self, index: usize, value: T) {
         if !self.0.is_null() {
@@ -130,11 +146,6 @@ impl<T> Out<T> {
     /// An out-parameter that writes into `target`.
     pub(crate) fn to(target: &mut T) -> Self {
         Self(target)
-    }
-
-    /// An out-parameter that the caller left out.
-    pub(crate) fn null() -> Self {
-        Self(std::ptr::null_mut())
     }
 }
 

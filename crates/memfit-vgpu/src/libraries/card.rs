@@ -5,7 +5,8 @@ use memfit_levers::Category;
 use memfit_link::{TallyKind, ledger::NAME_BYTES};
 
 use super::entry::Ptr;
-use crate::{machine, thread, versions, watch};
+use crate::memory::{Kind, device};
+use crate::{copies, machine, streams, thread, versions, watch};
 
 /// The ordinal of the calling thread's current card.
 pub(super) fn current() -> usize {
@@ -63,41 +64,33 @@ pub(super) fn note(text: &'static str) {
     machine::count(TallyKind::Note, text);
 }
 
-unsafe extern "C" {
-    // The runtime's own calls, exported from this library.
-    fn cudaMalloc(address: *mut Ptr, size: usize) -> i32;
-    fn cudaFree(address: Ptr) -> i32;
-    fn cudaMemcpyAsync(to: Ptr, from: Ptr, size: usize, way: i32, stream: Ptr) -> i32;
-    fn cudaMemcpy2D(
-        to: Ptr, to_pitch: usize, from: Ptr, from_pitch: usize, width: usize, height: usize, way: i32,
-    ) -> i32;
-}
-
 /// Device memory as the runtime gives it; `None` where the card has no room.
 pub(super) fn allocate(size: usize) -> Option<Ptr> {
-    let mut address = std::ptr::null_mut();
-    // SAFETY: `address` may be written.
-    (unsafe { cudaMalloc(&raw mut address, size) } == 0).then_some(address)
+    let card = machine::current_context().ok()?;
+    device::allocate(card, size as u64, Kind::Device).ok().map(|address| address as Ptr)
 }
 
-/// Gives device memory back; false where the runtime does not know it.
+/// Gives device memory back; false where it was not allocated.
 pub(super) fn free(address: Ptr) -> bool {
-    // SAFETY: the runtime checks the address.
-    unsafe { cudaFree(address) == 0 }
+    device::free(address as u64, |kind| kind == Kind::Device).is_ok()
 }
 
 /// Copies within the device, in the order of a stream; false if the runtime would not.
 pub(super) fn copy_on_device(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> bool {
     /// `cudaMemcpyDeviceToDevice`.
     const WITHIN: i32 = 3;
-    // SAFETY: the runtime checks the addresses, and follows none of the device's.
-    unsafe { cudaMemcpyAsync(to, from, size, WITHIN, stream) == 0 }
+    let copy = || {
+        streams::queue(stream as u64, 0)?;
+        copies::copy(to as u64, from as u64, size as u64, copies::Direction::new(WITHIN)?)
+    };
+    copy().is_ok()
 }
 
 /// Copies runs of bytes between the host and the device as the runtime does; false if it would not.
-pub(super) fn copy_2d(
-    to: Ptr, to_pitch: usize, from: Ptr, from_pitch: usize, width: usize, height: usize, way: i32,
-) -> bool {
-    // SAFETY: the runtime checks what it can, and the caller of the library vouches for the rest.
-    unsafe { cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, way) == 0 }
+pub(super) fn copy_2d(to: (Ptr, usize), from: (Ptr, usize), width: usize, height: usize, way: i32) -> bool {
+    let copy = || {
+        let (to, from) = ((to.0 as u64, to.1 as u64), (from.0 as u64, from.1 as u64));
+        copies::rectangle(to, from, width as u64, height as u64, copies::Direction::new(way)?)
+    };
+    copy().is_ok()
 }

@@ -39,8 +39,11 @@ pub(super) struct Algorithm {
 const SETTINGS: usize = 9;
 
 /// The algorithm that is given out.
-const ALGORITHM: Algorithm =
-    Algorithm { mark: u64::from_le_bytes(*b"memfit-1"), settings: [0; SETTINGS], reserved: [0; 14 - SETTINGS] };
+const ALGORITHM: Algorithm = Algorithm {
+    mark: u64::from_le_bytes(*b"memfit-1"),
+    settings: [0; SETTINGS],
+    reserved: [0; 14 - SETTINGS],
+};
 
 /// How many bytes a setting has.
 fn width(setting: i32) -> Option<(usize, usize)> {
@@ -104,7 +107,7 @@ entry_points! {
     fn cublasLtMatmulAlgoInit(
         _handle: Ptr, _compute: i32, _scale: i32, _a: i32, _b: i32, _c: i32, _d: i32, _id: i32, algorithm: Out<Algorithm>,
     ) {
-        if algorithm.put(ALGORITHM) { status::SUCCESS } else { status::INVALID_VALUE }
+        if algorithm.write(ALGORITHM) { status::SUCCESS } else { status::INVALID_VALUE }
     }
 
     /// The numbers of the algorithms for a type of operation: one.
@@ -112,7 +115,7 @@ entry_points! {
         _handle: Ptr, _compute: i32, _scale: i32, _a: i32, _b: i32, _c: i32, _d: i32,
         requested: i32, ids: Out<i32>, returned: Out<i32>,
     ) {
-        if requested < 1 || !ids.put(0) || !returned.put(1) { status::INVALID_VALUE } else { status::SUCCESS }
+        if requested < 1 || !ids.write(0) || !returned.write(1) { status::INVALID_VALUE } else { status::SUCCESS }
     }
 
     /// Any algorithm that was made here works.
@@ -138,7 +141,7 @@ entry_points! {
         let Some(low) = value.get().filter(|_| size == wide) else { return status::INVALID_VALUE };
         let high = if wide == 4 { value.at(1).unwrap_or_default() } else { [0; 2] };
         known.settings[index] = u32::from_le_bytes([low[0], low[1], high[0], high[1]]);
-        Out::<Algorithm>::at(algorithm).put(known);
+        Out::<Algorithm>::at(algorithm as u64).put(known);
         status::SUCCESS
     }
 
@@ -152,8 +155,11 @@ entry_points! {
         if size != 0 && size != wide || size == 0 && written.is_null() {
             return status::INVALID_VALUE;
         }
-        if size != 0 && !value.put_all(known.settings[index].to_le_bytes().into_iter().take(wide)) {
+        if size != 0 && value.is_null() {
             return status::INVALID_VALUE;
+        }
+        if size != 0 {
+            value.put_all(known.settings[index].to_le_bytes().into_iter().take(wide));
         }
         written.put(wide);
         status::SUCCESS
@@ -176,7 +182,7 @@ entry_points! {
 
 /// The algorithm in the caller's memory, if it was made here.
 fn algorithm_at(place: Ptr) -> Option<Algorithm> {
-    In::<Algorithm>::at_address(place).get().filter(|known| known.mark == ALGORITHM.mark)
+    In::<Algorithm>::from_address(place as u64).get().filter(|known| known.mark == ALGORITHM.mark)
 }
 
 forward! {
@@ -194,13 +200,19 @@ forward! {
     fn cublasLtMatmulPreferenceInit_internal(preference: Ptr, size: usize);
     fn cublasLtMatmulPreferenceDestroy(preference: Ptr);
     fn cublasLtMatmulPreferenceSetAttribute(preference: Ptr, attribute: i32, value: Ptr, size: usize);
-    fn cublasLtMatmulPreferenceGetAttribute(preference: Ptr, attribute: i32, value: Ptr, size: usize, written: Ptr);
+    fn cublasLtMatmulPreferenceGetAttribute(
+        preference: Ptr, attribute: i32, value: Ptr, size: usize, written: Ptr,
+    );
     fn cublasLtMatrixLayoutCreate(layout: Ptr, kind: i32, rows: u64, columns: u64, leading: i64);
-    fn cublasLtMatrixLayoutInit_internal(layout: Ptr, size: usize, kind: i32, rows: u64, columns: u64, leading: i64);
+    fn cublasLtMatrixLayoutInit_internal(
+        layout: Ptr, size: usize, kind: i32, rows: u64, columns: u64, leading: i64,
+    );
     fn cublasLtMatrixLayoutDestroy(layout: Ptr);
     fn cublasLtMatrixLayoutSetAttribute(layout: Ptr, attribute: i32, value: Ptr, size: usize);
     fn cublasLtMatrixLayoutGetAttribute(layout: Ptr, attribute: i32, value: Ptr, size: usize, written: Ptr);
-    fn cublasLtGroupedMatrixLayoutCreate(layout: Ptr, kind: i32, count: i32, rows: Ptr, columns: Ptr, leading: Ptr);
+    fn cublasLtGroupedMatrixLayoutCreate(
+        layout: Ptr, kind: i32, count: i32, rows: Ptr, columns: Ptr, leading: Ptr,
+    );
     fn cublasLtGroupedMatrixLayoutInit_internal(
         layout: Ptr, size: usize, kind: i32, count: i32, rows: Ptr, columns: Ptr, leading: Ptr,
     );
@@ -215,7 +227,9 @@ forward! {
     fn cublasLtEmulationDescInit_internal(descriptor: Ptr, size: usize);
     fn cublasLtEmulationDescDestroy(descriptor: Ptr);
     fn cublasLtEmulationDescSetAttribute(descriptor: Ptr, attribute: i32, value: Ptr, size: usize);
-    fn cublasLtEmulationDescGetAttribute(descriptor: Ptr, attribute: i32, value: Ptr, size: usize, written: Ptr);
+    fn cublasLtEmulationDescGetAttribute(
+        descriptor: Ptr, attribute: i32, value: Ptr, size: usize, written: Ptr,
+    );
 }
 
 /// The real library's version.
@@ -227,7 +241,9 @@ extern "C" fn cublasLtGetVersion() -> usize {
 /// The CUDA runtime that the real library was built with.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetCudartVersion() -> usize {
-    guarded("cublasLtGetCudartVersion", 0, || real!(CUBLASLT, cublasLtGetCudartVersion() -> usize).unwrap_or(0))
+    guarded("cublasLtGetCudartVersion", 0, || {
+        real!(CUBLASLT, cublasLtGetCudartVersion() -> usize).unwrap_or(0)
+    })
 }
 
 /// What is said of a status where the real library is not loaded.

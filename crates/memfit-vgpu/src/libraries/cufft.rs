@@ -88,10 +88,10 @@ struct Elements {
 /// By `cufftType`.
 fn elements(kind: i32) -> Option<Elements> {
     match kind {
-        0x29 => Some(Elements { complex: 8, half: false }),         // C2C
-        0x2a | 0x2c => Some(Elements { complex: 8, half: true }),   // R2C, C2R
-        0x69 => Some(Elements { complex: 16, half: false }),        // Z2Z
-        0x6a | 0x6c => Some(Elements { complex: 16, half: true }),  // D2Z, Z2D
+        0x29 => Some(Elements { complex: 8, half: false }), // C2C
+        0x2a | 0x2c => Some(Elements { complex: 8, half: true }), // R2C, C2R
+        0x69 => Some(Elements { complex: 16, half: false }), // Z2Z
+        0x6a | 0x6c => Some(Elements { complex: 16, half: true }), // D2Z, Z2D
         _ => None,
     }
 }
@@ -159,7 +159,7 @@ fn make(plan: i32, sizes: &[i64], batch: i64, elements: Option<Elements>, size: 
 fn estimate(sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usize>) -> i32 {
     let Some(elements) = elements else { return status::INVALID_TYPE };
     match work_size(sizes, batch, elements) {
-        Some(bytes) if size.put(bytes) => status::SUCCESS,
+        Some(bytes) if size.write(bytes) => status::SUCCESS,
         Some(_) => status::INVALID_VALUE,
         None => status::INVALID_SIZE,
     }
@@ -219,7 +219,7 @@ entry_points! {
 
     /// The size of a plan's work area.
     fn cufftGetSize(plan: i32, size: Out<usize>) {
-        with(plan, |plan| if size.put(plan.work_size) { status::SUCCESS } else { status::INVALID_VALUE })
+        with(plan, |plan| if size.write(plan.work_size) { status::SUCCESS } else { status::INVALID_VALUE })
     }
 
     /// A plan in one dimension.
@@ -383,7 +383,8 @@ mod tests {
 
     #[test]
     fn sizes_that_cannot_be_are_refused() {
-        for (sizes, batch) in [(vec![], 1), (vec![0], 1), (vec![-4], 1), (vec![4], 0), (vec![1 << 40; 3], 1)] {
+        for (sizes, batch) in [(vec![], 1), (vec![0], 1), (vec![-4], 1), (vec![4], 0), (vec![1 << 40; 3], 1)]
+        {
             assert_eq!(work_size(&sizes, batch, COMPLEX), None, "{sizes:?} × {batch}");
         }
     }

@@ -9,7 +9,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::card;
 use super::entry::{Handle, Kind, Out, Ptr, entry_points};
-use crate::versions;
 
 /// `CUptiResult`, as far as it is said here.
 mod status {
@@ -49,7 +48,7 @@ fn enable() -> i32 {
 
 /// Writes an answer.
 fn answer<T>(target: Out<T>, value: T) -> i32 {
-    if target.put(value) { status::SUCCESS } else { status::INVALID_PARAMETER }
+    if target.write(value) { status::SUCCESS } else { status::INVALID_PARAMETER }
 }
 
 fn subscribe(subscriber: Out<Handle<Subscriber>>) -> i32 {
@@ -149,7 +148,7 @@ entry_points! {
 
     /// The next record of a buffer: none.
     fn cuptiActivityGetNextRecord(_buffer: Ptr, _size: usize, record: Out<usize>) {
-        if record.put(0) { status::MAX_LIMIT_REACHED } else { status::INVALID_PARAMETER }
+        if record.write(0) { status::MAX_LIMIT_REACHED } else { status::INVALID_PARAMETER }
     }
 
     /// How many records were lost: none.

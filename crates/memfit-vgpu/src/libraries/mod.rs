@@ -9,10 +9,10 @@
 
 #![allow(non_snake_case, reason = "exported names are the libraries'")]
 
-mod cudnn;
 mod card;
 mod cublas;
 mod cublaslt;
+mod cudnn;
 mod cufft;
 mod cupti;
 mod curand;

@@ -86,7 +86,7 @@ fn with(communicator: Handle<Communicator>, body: impl FnOnce(&Communicator) -> 
 
 /// Writes an answer.
 fn answer<T>(target: Out<T>, value: T) -> i32 {
-    if target.put(value) { status::SUCCESS } else { status::INVALID_ARGUMENT }
+    if target.write(value) { status::SUCCESS } else { status::INVALID_ARGUMENT }
 }
 
 /// Bytes of so many elements of an `ncclDataType_t`.
@@ -164,7 +164,7 @@ entry_points! {
         }
         for rank in 0..count {
             let card = cards.at(rank as usize).map_or(rank as usize, |card| card as usize);
-            let place = Out::at(behind(communicators, rank, size_of::<usize>()));
+            let place = Out::at(behind(communicators, rank, size_of::<usize>()) as u64);
             match make(place, count, rank, card) {
                 status::SUCCESS => {}
                 failure => return failure,

@@ -73,7 +73,7 @@ fn with(handle: Handle<Context>, body: impl FnOnce(&Context) -> i32) -> i32 {
 
 /// Answers with a value that was set.
 fn answer<T>(target: Out<T>, value: T) -> i32 {
-    if target.put(value) { status::SUCCESS } else { status::INVALID_VALUE }
+    if target.write(value) { status::SUCCESS } else { status::INVALID_VALUE }
 }
 
 /// Declares the calls that set and get one field of a handle.
@@ -153,7 +153,7 @@ entry_points! {
     fn cublasSetWorkspace_v2(handle: Handle<Context>, workspace: Ptr, _size: usize) {
         with(handle, |_| {
             // cuBLAS wants 256 bytes of alignment.
-            if workspace as usize % 256 != 0 {
+            if !(workspace as usize).is_multiple_of(256) {
                 return status::INVALID_VALUE;
             }
             card::workspace(workspace);
@@ -222,7 +222,7 @@ fn copy(way: i32, [rows, columns, element]: [i64; 3], from: (Ptr, i64), to: (Ptr
         return status::INVALID_VALUE;
     }
     let bytes = |count: i64| usize::try_from(count.saturating_mul(element)).unwrap_or(usize::MAX);
-    let copied = card::copy_2d(to.0, bytes(to.1), from.0, bytes(from.1), bytes(rows), columns as usize, way);
+    let copied = card::copy_2d((to.0, bytes(to.1)), (from.0, bytes(from.1)), bytes(rows), columns as usize, way);
     if copied { status::SUCCESS } else { status::MAPPING_ERROR }
 }
 

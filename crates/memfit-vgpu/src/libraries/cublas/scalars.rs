@@ -25,11 +25,11 @@ fn settle<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
 /// Writes a result whose type a `cudaDataType` tells.
 fn settle_typed(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
     match kind {
-        0 => settle(handle, Out::at(result), 0_f32),
-        1 => settle(handle, Out::at(result), 0_f64),
-        2 | 14 => settle(handle, Out::at(result), 0_u16),
-        4 => settle(handle, Out::at(result), Complex::<f32>::default()),
-        5 => settle(handle, Out::at(result), Complex::<f64>::default()),
+        0 => settle(handle, Out::at(result as u64), 0_f32),
+        1 => settle(handle, Out::at(result as u64), 0_f64),
+        2 | 14 => settle(handle, Out::at(result as u64), 0_u16),
+        4 => settle(handle, Out::at(result as u64), Complex::<f32>::default()),
+        5 => settle(handle, Out::at(result as u64), Complex::<f64>::default()),
         _ => status::NOT_SUPPORTED,
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, Out::to(&mut result)), status::SUCCESS);
         assert_eq!(result, 0.0);
         super::super::cublasSetPointerMode_v2(handle, 1);
-        let on_the_device = Out::<f32>::at(0x7f00_0000_0000_usize as Ptr);
+        let on_the_device = Out::<f32>::at(0x7f00_0000_0000);
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, on_the_device), status::SUCCESS);
         assert_eq!(cublasSnrm2_v2(handle, 3, vector, 1, Out::nowhere()), status::INVALID_VALUE);
         assert!(handle.destroy());

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::image::{self, TYPE_HANDLE};
-use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{In, Out, Ptr, entry_points};
+use crate::libraries::real::real;
 
 /// `CUDNN_TYPE_BACKEND_DESCRIPTOR`.
 const TYPE_DESCRIPTOR: i32 = 15;

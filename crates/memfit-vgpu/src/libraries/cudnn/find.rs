@@ -3,10 +3,10 @@
 //! The real library would run each one. Here the order is that of its heuristics, and a caller that names its workspace gets
 //! those that fit into it.
 
-use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points};
+use crate::libraries::real::real;
 
 /// `cudnnConvolution…AlgoPerf_t`; the three directions share this layout.
 #[repr(C)]

@@ -5,10 +5,10 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};
 
 use super::image::Image;
-use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points, guarded};
+use crate::libraries::real::real;
 
 /// What is remembered of a handle, by its address.
 struct Context {
@@ -71,14 +71,14 @@ entry_points! {
     fn cudnnGetStream(handle: usize, stream: Out<usize>) {
         let known = with_handles(|handles| handles.get(&handle).map(|context| context.stream));
         match known {
-            Some(known) if stream.put(known) => status::SUCCESS,
+            Some(known) if stream.write(known) => status::SUCCESS,
             _ => status::BAD_PARAM,
         }
     }
 
     /// Nothing runs, so no error can have come up.
     fn cudnnQueryRuntimeError(handle: usize, result: Out<i32>, _mode: i32, _tag: Ptr) {
-        if is_alive(handle as Ptr) && result.put(status::SUCCESS) { status::SUCCESS } else { status::BAD_PARAM }
+        if is_alive(handle as Ptr) && result.write(status::SUCCESS) { status::SUCCESS } else { status::BAD_PARAM }
     }
 }
 
@@ -113,7 +113,9 @@ extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
     guarded("cudnnGetLastErrorString", (), || {
-        if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none() && size > 0 {
+        if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none()
+            && size > 0
+        {
             message.put(0);
         }
     });

@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use memfit_devices::Device;
 use serde_json::Value;
 
-use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::Ptr;
+use crate::libraries::real::real;
 
 /// How large a handle is made, in 32-bit words. The real one's properties lie in the first hundred; all that lies behind them
 /// reads as zero, and must be there to be read.

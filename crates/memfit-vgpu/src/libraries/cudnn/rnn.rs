@@ -1,9 +1,9 @@
 //! Recurrent networks and dropout: the few calls that the real library cannot be left alone with.
 
-use crate::libraries::real::real;
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points};
+use crate::libraries::real::real;
 
 /// What stands in an out-parameter until the library writes it.
 const UNWRITTEN: usize = usize::MAX;

@@ -40,7 +40,7 @@ macro_rules! settings {
                 /// What was set, or the library's default.
                 fn $get(handle: Handle<Context>, value: Out<$kind>) {
                     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
-                    if value.put(context.$field.load(Relaxed)) { status::SUCCESS } else { status::INVALID_VALUE }
+                    if value.write(context.$field.load(Relaxed)) { status::SUCCESS } else { status::INVALID_VALUE }
                 }
             )*
         }
@@ -139,7 +139,7 @@ approximate!(
 fn settled<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
     match handle.get() {
         None => status::NOT_INITIALIZED,
-        Some(_) if target.put(value) => status::SUCCESS,
+        Some(_) if target.write(value) => status::SUCCESS,
         Some(_) => status::INVALID_VALUE,
     }
 }

@@ -49,7 +49,11 @@ mod elements {
 
     /// Eigenvalues of a symmetric matrix by divide and conquer (LAPACK: 1 + 6n + 2n²), and the reduction before.
     pub(super) fn eigen(n: i64) -> i64 {
-        square(n).saturating_mul(2).saturating_add(n.saturating_mul(6)).saturating_add(panel(n, n)).saturating_add(1)
+        square(n)
+            .saturating_mul(2)
+            .saturating_add(n.saturating_mul(6))
+            .saturating_add(panel(n, n))
+            .saturating_add(1)
     }
 
     /// Eigenvalues of a general matrix: Hessenberg form, Schur form, and vectors.
@@ -68,7 +72,11 @@ fn answer(handle: Handle<Context>, valid: bool, size: Out<i32>, count: i64) -> i
         return status::NOT_INITIALIZED;
     }
     card::note("cuSOLVER: workspaces by LAPACK's formulas");
-    if valid && size.put(i32::try_from(count).unwrap_or(i32::MAX)) { status::SUCCESS } else { status::INVALID_VALUE }
+    if valid && size.write(i32::try_from(count).unwrap_or(i32::MAX)) {
+        status::SUCCESS
+    } else {
+        status::INVALID_VALUE
+    }
 }
 
 /// Declares the size queries that share a signature and a formula: `[names…](parameters) valid CONDITION => ELEMENTS`.
@@ -165,7 +173,13 @@ fn width(kind: i32) -> i64 {
 
 /// Writes sizes that count bytes. What the host is asked for is as much as a panel: it holds a small problem.
 fn answer_bytes(
-    handle: Handle<Context>, valid: bool, kind: i32, count: i64, device: Out<usize>, host: Out<usize>, on_host: i64,
+    handle: Handle<Context>,
+    valid: bool,
+    kind: i32,
+    count: i64,
+    device: Out<usize>,
+    host: Out<usize>,
+    on_host: i64,
 ) -> i32 {
     if handle.get().is_none() {
         return status::NOT_INITIALIZED;

@@ -30,7 +30,7 @@ impl Context {
 pub(super) fn answer<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
     match handle.get() {
         None => status::NOT_INITIALIZED,
-        Some(_) if target.put(value) => status::SUCCESS,
+        Some(_) if target.write(value) => status::SUCCESS,
         Some(_) => status::INVALID_VALUE,
     }
 }
@@ -122,7 +122,7 @@ entry_points! {
 /// Says that there was no zero; a position on the device stays as it is.
 fn no_pivot(handle: Handle<Context>, position: Out<i32>) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
-    if context.scalars_on_host() && !position.put(-1) {
+    if context.scalars_on_host() && !position.write(-1) {
         return status::INVALID_VALUE;
     }
     status::SUCCESS

@@ -13,5 +13,4 @@ mod status {
     pub(super) const NOT_INITIALIZED: i32 = 1;
     pub(super) const INVALID_VALUE: i32 = 3;
     pub(super) const INTERNAL_ERROR: i32 = 7;
-    pub(super) const NOT_SUPPORTED: i32 = 10;
 }

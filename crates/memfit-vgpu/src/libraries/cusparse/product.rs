@@ -47,7 +47,10 @@ impl Shape {
 
     /// How many times an entry of this matrix meets one of the other, if they are spread evenly.
     fn meetings(self, other: Self) -> i64 {
-        let row = other.entries.checked_div(other.rows).map_or(0, |full| full + i64::from(other.entries % other.rows != 0));
+        let row = other
+            .entries
+            .checked_div(other.rows)
+            .map_or(0, |full| full + i64::from(other.entries % other.rows != 0));
         self.entries.saturating_mul(row)
     }
 
@@ -62,7 +65,12 @@ const BYTES_OF_MEETING: i64 = 2 * (8 + 16);
 
 /// The first call of each of a product's steps asks for a size, and passes no buffer; the second one works.
 fn step(
-    handle: Handle<Context>, first: Ptr, second: Ptr, size: Out<usize>, buffer: Ptr, bytes: impl FnOnce(Shape, Shape) -> i64,
+    handle: Handle<Context>,
+    first: Ptr,
+    second: Ptr,
+    size: Out<usize>,
+    buffer: Ptr,
+    bytes: impl FnOnce(Shape, Shape) -> i64,
     work: impl FnOnce(Shape, Shape),
 ) -> i32 {
     if handle.get().is_none() {
@@ -71,7 +79,7 @@ fn step(
     let Some((first, second)) = Shape::of(first).zip(Shape::of(second)) else { return status::INVALID_VALUE };
     if buffer.is_null() {
         let bytes = usize::try_from(bytes(first, second)).unwrap_or(usize::MAX);
-        return if size.put(bytes) { status::SUCCESS } else { status::INVALID_VALUE };
+        return if size.write(bytes) { status::SUCCESS } else { status::INVALID_VALUE };
     }
     work(first, second);
     status::SUCCESS
@@ -111,7 +119,7 @@ entry_points! {
     /// A matrix's shape, and the size that a product gave it.
     fn cusparseSpMatGetSize(matrix: Ptr, rows: Out<i64>, columns: Out<i64>, entries: Out<i64>) {
         let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
-        if rows.put(shape.rows) && columns.put(shape.columns) && entries.put(shape.entries) {
+        if rows.write(shape.rows) && columns.write(shape.columns) && entries.write(shape.entries) {
             status::SUCCESS
         } else {
             status::INVALID_VALUE

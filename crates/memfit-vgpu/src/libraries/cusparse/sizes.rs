@@ -24,7 +24,11 @@ fn offsets(shape: Shape, operation: i32) -> i64 {
 
 /// What a triangular solve learns of its matrix: the levels of its rows, and where each waits.
 fn levels(shape: Shape) -> i64 {
-    shape.rows.saturating_mul(8 * INDEX).saturating_add(shape.entries.saturating_mul(2 * INDEX)).saturating_add(SCAN)
+    shape
+        .rows
+        .saturating_mul(8 * INDEX)
+        .saturating_add(shape.entries.saturating_mul(2 * INDEX))
+        .saturating_add(SCAN)
 }
 
 /// Keys and a permutation, twice.
