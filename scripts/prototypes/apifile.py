@@ -41,7 +41,12 @@ def read(path: Path) -> dict[str, Entry]:
         if match:
             fields = match.groupdict()
             entries[fields["name"]] = Entry(
-                fields["kind"], fields["name"], fields["signature"].strip(), fields["only"], (fields["note"] or "").strip(), fields["since"]
+                fields["kind"],
+                fields["name"],
+                fields["signature"].strip(),
+                only=fields["only"],
+                note=(fields["note"] or "").strip(),
+                since=fields["since"],
             )
         elif re.match(r"^(modelled|harmless|refused|alias)\b", line):
             raise ValueError(f"{path}:{number}: not a prototype: {line}")

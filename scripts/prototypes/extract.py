@@ -4,35 +4,43 @@
     python extract.py SITE_PACKAGES [SITE_PACKAGES ...]
     python extract.py --library nvml SITE_PACKAGES [SITE_PACKAGES ...]   # NVML's header has wheels of its own
 
-Every SITE_PACKAGES is a folder that holds `nvidia/` wheels (one CUDA release each; give all that are supported). Names
-come from the libraries' dynamic symbols and from the headers, parameters from the headers. A line that is already in a
-list keeps its class, its parameters and its note: they were decided by a person. New names come in as `refused`. What
-changed is printed, and names whose parameters differ from the newest header are pointed out.
+Every SITE_PACKAGES is a folder that holds `nvidia/` wheels (one CUDA release each; give all that are
+supported). Names come from the libraries' dynamic symbols and from the headers, parameters from the headers.
+A line that is already in a list keeps its class, its parameters and its note: they were decided by a person.
+New names come in as `refused`. What changed is printed, and names whose parameters differ from the newest
+header are pointed out.
 
-Needs `libclang` (the Python package) and a C compiler's own headers.
+Needs Python 3.11, `libclang` (the Python package) and a C compiler's own headers.
 """
 
 import argparse
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import apifile
+import tomllib
 from headers import Prototype, Reader
 
 HERE = Path(__file__).resolve().parent
+ENTRY_POINT = r"PFN_(cu\w+?)_v(\d{4,5})(_pt[ds][zs])?\b"
 VERSIONED = r"_\d+_\d+$"
 CRATES = HERE.parent.parent / "crates"
 
 
 def main() -> int:
     """Runs the extraction; 1 if something needs a person's eye."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("site_packages", nargs="+", type=Path)
     options.add_argument("--library", action="append", help="only these libraries")
-    options.add_argument("--refresh-refused", action="store_true", help="take parameters of refused calls from the headers again")
+    options.add_argument(
+        "--refresh-refused",
+        action="store_true",
+        help="take the parameters of refused calls from the headers again",
+    )
     arguments = options.parse_args()
 
     compiler_include = subprocess.run(
@@ -74,7 +82,11 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
     if name == "nccl":  # the profiling interface: the same functions under a second name
         for each in [n for n in seen if n.startswith("pnccl")]:
             prototypes.setdefault(each, prototypes.get(each[1:], {}))
-    by_stem = {re.sub(VERSIONED, "", each): prototype for each, prototype in prototypes.items() if re.search(VERSIONED, each)}
+    by_stem = {
+        re.sub(VERSIONED, "", each): prototype
+        for each, prototype in prototypes.items()
+        if re.search(VERSIONED, each)
+    }
     for each in seen:  # a library that versions its names keeps their parameters
         if each not in prototypes and re.search(VERSIONED, each):
             prototypes[each] = by_stem.get(re.sub(VERSIONED, "", each), {})
@@ -113,20 +125,22 @@ def _list(name: str, library: dict) -> Path:
 def _releases(environments, names: set[str]) -> dict[str, int]:
     """Which release brought each entry point of the driver.
 
-    The typedef headers name every version of a call after the release that brought it (`PFN_cuMemAlloc_v3020`), the
-    library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the same.
+    The typedef headers name every version of a call after the release that brought it (`PFN_cuMemAlloc_v3020`),
+    the library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the same.
     """
     releases: dict[tuple[str, str], set[int]] = {}
     for _, site in environments:
         for folder in _includes(site):
             for header in folder.glob("cuda*Typedefs.h"):
-                for name, release, stream in re.findall(r"PFN_(cu\w+?)_v(\d{4,5})(_pt[ds][zs])?\b", header.read_text()):
+                for name, release, stream in re.findall(ENTRY_POINT, header.read_text()):
                     releases.setdefault((name, stream), set()).add(int(release))
     since = {}
     for (name, stream), numbers in releases.items():
-        symbols = [s for s in [f"{name}{stream}", *(f"{name}_v{i}{stream}" for i in range(2, 10))] if s in names]
+        symbols = [
+            s for s in [f"{name}{stream}", *(f"{name}_v{i}{stream}" for i in range(2, 10))] if s in names
+        ]
         if len(symbols) == len(numbers):
-            since.update(zip(symbols, sorted(numbers)))
+            since.update(zip(symbols, sorted(numbers), strict=True))
         elif symbols:
             print(f"{name}{stream}: releases {sorted(numbers)}, but names {symbols}")
     return since
@@ -167,7 +181,9 @@ def _libraries(site: Path, patterns: list[str]) -> list[Path]:
 
 
 def _exports(shared: Path) -> set[str]:
-    table = subprocess.run(["nm", "-D", "--defined-only", str(shared)], check=True, capture_output=True, text=True).stdout
+    table = subprocess.run(
+        ["nm", "-D", "--defined-only", str(shared)], check=True, capture_output=True, text=True
+    ).stdout
     names = set()
     for line in table.splitlines():
         symbol = line.split()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clang.cindex import CursorKind, Index, TypeKind
 
-# A type is passed the way its ABI class says, so that is what a kind must tell; the rest of a kind says what the
-# argument means, which is what the tests need.
+# A type is passed the way its ABI class says, so that is what a kind must tell; the rest of a kind says what
+# the argument means, which is what the tests need.
 SCALARS = {
     TypeKind.BOOL: "u8",
     TypeKind.CHAR_S: "u8",
@@ -38,20 +38,41 @@ NAMED = {
 COMPLEX = {"float": "cf32", "double": "cf64"}
 
 # The passes give the plain, the historical and the per-thread-default-stream names of the same headers.
-PASSES = ([], ["-D__CUDA_API_VERSION_INTERNAL", "-DNVML_NO_UNVERSIONED_FUNC_DEFS"], ["-D__CUDA_API_PER_THREAD_DEFAULT_STREAM", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"])
+PASSES = (
+    [],
+    ["-D__CUDA_API_VERSION_INTERNAL", "-DNVML_NO_UNVERSIONED_FUNC_DEFS"],
+    ["-D__CUDA_API_PER_THREAD_DEFAULT_STREAM", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"],
+)
 
 
 # The wheels leave out the `crt` headers of the compiler; of those only these macros are needed here.
 HOST_DEFINES = "".join(
     f"#define {name}\n"
-    for name in (
-        "__host__", "__device__", "__global__", "__shared__", "__constant__", "__managed__", "__no_return__",
-        "__noinline__", "__forceinline__", "__inline_hint__", "CUDARTAPI", "CUDARTAPI_CDECL", "__builtin_align__(n)",
-        "__device_builtin__", "__device_builtin_texture_type__", "__device_builtin_surface_type__", "__cudart_builtin__",
-        "__align__(n)", "__location__(a)", "__annotate__(a)", "__specialization_static", "__cluster_dims__(...)",
-    )
-)  # fmt: skip
-
+    for name in [
+        "__host__",
+        "__device__",
+        "__global__",
+        "__shared__",
+        "__constant__",
+        "__managed__",
+        "__no_return__",
+        "__noinline__",
+        "__forceinline__",
+        "__inline_hint__",
+        "CUDARTAPI",
+        "CUDARTAPI_CDECL",
+        "__builtin_align__(n)",
+        "__device_builtin__",
+        "__device_builtin_texture_type__",
+        "__device_builtin_surface_type__",
+        "__cudart_builtin__",
+        "__align__(n)",
+        "__location__(a)",
+        "__annotate__(a)",
+        "__specialization_static",
+        "__cluster_dims__(...)",
+    ]
+)
 STAND_INS = {
     "crt/host_defines.h": HOST_DEFINES,
     "crt/host_config.h": HOST_DEFINES,
@@ -61,11 +82,14 @@ STAND_INS = {
     "cuda_fp8.h": "",
     "GL/gl.h": "typedef unsigned int GLuint; typedef unsigned int GLenum;\n",
     "EGL/egl.h": "typedef int EGLint; typedef unsigned int EGLBoolean;\n",
-    "EGL/eglext.h": "typedef struct EGLStream_st *EGLStreamKHR; typedef struct EGLSync_st *EGLSyncKHR; typedef struct EGLImage_st *EGLImageKHR;\n",
-    "vdpau/vdpau.h": "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface; typedef int VdpGetProcAddress(void);\n",
+    "EGL/eglext.h": "".join(
+        f"typedef struct {name}_st *{name}KHR;\n" for name in ("EGLStream", "EGLSync", "EGLImage")
+    ),
+    "vdpau/vdpau.h": "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface;\n"
+    "typedef int VdpGetProcAddress(void);\n",
     "CL/cl.h": "".join(
-        f"typedef struct _{name} *{name};\n"
-        for name in ("cl_device_id", "cl_context", "cl_command_queue", "cl_mem", "cl_sampler", "cl_program", "cl_event")
+        f"typedef struct _cl_{name} *cl_{name};\n"
+        for name in ("device_id", "context", "command_queue", "mem", "sampler", "program", "event")
     ),
 }
 
@@ -136,7 +160,9 @@ class Reader:
         kinds = [self._parameter(p.type, p.spelling or "") for p in parameters]
         if cursor.type.kind == TypeKind.FUNCTIONPROTO and cursor.type.is_function_variadic():
             kinds.append("...")
-        return Prototype(cursor.spelling, kinds, self._result(cursor.result_type), [p.spelling for p in parameters])
+        return Prototype(
+            cursor.spelling, kinds, self._result(cursor.result_type), [p.spelling for p in parameters]
+        )
 
     def _result(self, result) -> str:
         if result.spelling.replace("enum ", "") in (self.library["status"], self.library["status"] + "_enum"):
@@ -156,22 +182,22 @@ class Reader:
             return self._by_value(canonical)
         if canonical.kind in (TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY):
             element = canonical.get_array_element_type()
-            return "ptr" if element.is_const_qualified() else self._pointee(kind, element, name, array=True)
+            return "ptr" if element.is_const_qualified() else self._pointee(element, name, array=True)
         if canonical.kind == TypeKind.POINTER:
             if _opaque(kind):
                 return _handle(kind)
             written = kind.get_pointee() if kind.kind == TypeKind.POINTER else canonical.get_pointee()
-            return self._pointee(kind, written, name)
+            return self._pointee(written, name)
         raise ValueError(f"no kind for {kind.spelling} ({canonical.kind}) {name}")
 
-    def _pointee(self, pointer, written, name: str, array: bool = False) -> str:
+    def _pointee(self, written, name: str, array: bool = False) -> str:
         target = written.get_canonical()
         if target.kind in (TypeKind.FUNCTIONPROTO, TypeKind.FUNCTIONNOPROTO):
             return "fn"
         character = target.kind in (TypeKind.CHAR_S, TypeKind.SCHAR)
         if written.is_const_qualified() or target.is_const_qualified():
             return "cstr" if character else "ptr"
-        if target.kind == TypeKind.VOID or array and not self.library.get("device") is None:
+        if target.kind == TypeKind.VOID or (array and "device" in self.library):
             return "ptr"
         device = self.library.get("device", False) and not self.host_out.search(name)
         if target.kind == TypeKind.POINTER:
@@ -198,7 +224,11 @@ class Reader:
     def _by_value(record) -> str:
         size = record.get_size()
         members = {f.type.get_canonical().spelling for f in record.get_fields()}
-        if len(members) == 1 and (only := next(iter(members))) in COMPLEX and size == 2 * {"float": 4, "double": 8}[only]:
+        if (
+            len(members) == 1
+            and (only := next(iter(members))) in COMPLEX
+            and size == 2 * {"float": 4, "double": 8}[only]
+        ):
             return COMPLEX[only]
         return f"struct({size})"
 
@@ -214,7 +244,10 @@ def _declarations(cursor):
 
 def _opaque(kind) -> bool:
     """A typedef of a pointer to a structure: a handle, whether or not the header shows what is inside."""
-    if kind.kind not in (TypeKind.TYPEDEF, TypeKind.ELABORATED) or kind.get_canonical().kind != TypeKind.POINTER:
+    if (
+        kind.kind not in (TypeKind.TYPEDEF, TypeKind.ELABORATED)
+        or kind.get_canonical().kind != TypeKind.POINTER
+    ):
         return False
     return kind.get_canonical().get_pointee().kind in (TypeKind.RECORD, TypeKind.VOID)
 
