@@ -5,7 +5,7 @@ import sys
 
 
 def _arm():
-    if not os.environ.get("MEMFIT_RUN_DIR") or sys.version_info < (3, 9):
+    if not os.environ.get("MEMFIT_RUN_DIR") or sys.version_info < (3, 10):
         return
     try:
         import memfit_probe

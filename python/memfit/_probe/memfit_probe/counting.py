@@ -46,7 +46,9 @@ class StepCounter:
         """Steps that are complete."""
         rounds, patience = self.rounds, self.asked + PATIENCE
         if self.asked and any(rounds - last >= patience for last in self._last_round.values()):
-            waited = {key: count for key, count in self._counts.items() if rounds - self._last_round[key] < patience}
+            waited = {
+                key: count for key, count in self._counts.items() if rounds - self._last_round[key] < patience
+            }
             return self._retired + min(waited.values(), default=0)
         return self._retired + min(self._counts.values(), default=0)
 

@@ -25,7 +25,9 @@ class Found:
 def largest_batch(iterator):
     """The largest batch of the data set that a loader's iterator goes over."""
     if getattr(iterator, "_dataset_kind", 1) != 0:
-        return Found(note="the largest batch was not run: the data set cannot be sampled, it only gives one item after the other")
+        return Found(
+            note="the largest batch was not run: the data set cannot be sampled, it only gives one item after the other"
+        )
     with random_numbers_kept():
         sizes, complete = look(iterator._dataset)
         if not sizes:
@@ -33,20 +35,32 @@ def largest_batch(iterator):
         looked = f"{len(sizes)} of {len(iterator._dataset)} items were looked at"
         if len(set(sizes.values())) == 1 and (complete or len(sizes) >= ENOUGH_ITEMS):
             # Any full batch is the largest, and full batches have been run.
-            return Found(covered=True, note=None if complete else f"all items are taken to have one size: {looked}")
+            return Found(
+                covered=True, note=None if complete else f"all items are taken to have one size: {looked}"
+            )
         indices = choose(iterator, sizes)
         try:
             batch = fetch(iterator, indices)
         except Exception as error:
-            return Found(note=f"the largest batch was not run: making it failed with {type(error).__name__}: {error}")
-    return Found(batch=batch, covered=True, note=None if complete else f"the largest batch is of those items that were seen: {looked}")
+            return Found(
+                note=f"the largest batch was not run: making it failed with {type(error).__name__}: {error}"
+            )
+    return Found(
+        batch=batch,
+        covered=True,
+        note=None if complete else f"the largest batch is of those items that were seen: {looked}",
+    )
 
 
 def look(dataset):
     """Sizes of items by index, as many as time allows, and whether these are all."""
     count = len(dataset)
     # Always the same items, and spread over the whole data set.
-    order = random.Random(0).sample(range(count), count) if count <= 1_000_000 else range(0, count, count // 100_000)
+    order = (
+        random.Random(0).sample(range(count), count)
+        if count <= 1_000_000
+        else range(0, count, count // 100_000)
+    )
     sizes, until = {}, time.monotonic() + MAX_SECONDS
     for index in order:
         try:
@@ -64,18 +78,24 @@ def choose(iterator, sizes):
     largest_first = sorted(sizes, key=sizes.get, reverse=True)
     if not iterator._auto_collation:
         return largest_first[0]
-    if type(sampler).__module__.startswith("torch.utils.data") and isinstance(getattr(sampler, "batch_size", None), int):
+    if type(sampler).__module__.startswith("torch.utils.data") and isinstance(
+        getattr(sampler, "batch_size", None), int
+    ):
         return largest_first[: sampler.batch_size]
     # Items are padded to the longest in their batch, so a batch is as large as its largest item times their count.
     batches = itertools.islice(iter(sampler), MAX_BATCHES)
-    return max(batches, key=lambda indices: max((sizes.get(index, 0) for index in indices), default=0) * len(indices))
+    return max(
+        batches, key=lambda indices: max((sizes.get(index, 0) for index in indices), default=0) * len(indices)
+    )
 
 
 def fetch(iterator, indices):
     """A batch of these items, made as the loader makes its own."""
     from torch.utils.data import _utils
 
-    fetcher = _utils.fetch._MapDatasetFetcher(iterator._dataset, iterator._auto_collation, iterator._collate_fn, False)
+    fetcher = _utils.fetch._MapDatasetFetcher(
+        iterator._dataset, iterator._auto_collation, iterator._collate_fn, False
+    )
     batch = fetcher.fetch(indices)
     return _utils.pin_memory.pin_memory(batch) if iterator._pin_memory else batch
 

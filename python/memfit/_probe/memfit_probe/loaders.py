@@ -130,7 +130,9 @@ class Loaders:
             return False
         if not self.covering:
             if not any(self._trains(began) for began in self.passes.values()):
-                self.session.note("the training takes no batches from a torch DataLoader: its evaluation and its largest batch were not run")
+                self.session.note(
+                    "the training takes no batches from a torch DataLoader: its evaluation and its largest batch were not run"
+                )
                 return False
             self.covering = True
         return self.session.steps.complete < self.session.setup["steps"] + MAX_STEPS_BEYOND

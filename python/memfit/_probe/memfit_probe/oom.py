@@ -12,7 +12,11 @@ MAX_FRAMES = 64
 HERE = os.path.dirname(os.path.abspath(__file__))
 # What is found under these was not written by the user.
 LIBRARIES = tuple(
-    {os.path.realpath(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")) if path}
+    {
+        os.path.realpath(path) + os.sep
+        for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+        if path
+    }
 )
 
 
@@ -31,7 +35,9 @@ class OutOfMemory:
     def arm(self):
         torch = self.session.torch
         torch.cuda._lazy_call(self._attach)
-        error = self.error = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
+        error = self.error = (
+            torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
+        )
         init, raised = error.__init__, self._raised
 
         def made(self, *args, **kwargs):
@@ -56,7 +62,9 @@ class OutOfMemory:
                 "requested": requested,
                 "device": device,
                 "step": session.steps.complete + 1,
-                "phase": codes.PHASES.get(watch.current_phase() if watch is not None else codes.OTHER, "other"),
+                "phase": codes.PHASES.get(
+                    watch.current_phase() if watch is not None else codes.OTHER, "other"
+                ),
                 "module": session.text_of(watch.module()) if watch is not None else None,
                 "stack": stack(frames),
             }
@@ -95,7 +103,9 @@ class OutOfMemory:
         leave_out(told)
         channel.send(
             "exception",
-            type=kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+            type=kind.__qualname__
+            if kind.__module__ == "builtins"
+            else f"{kind.__module__}.{kind.__qualname__}",
             message=text,
             traceback="".join(told.format()),
             # An error of a child process comes here as text.
@@ -148,4 +158,8 @@ def being_moved(frames, module_class):
 
 def is_library(path):
     """Whether a file belongs to Python or to an installed package."""
-    return path.startswith("<") or os.path.realpath(path).startswith(LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path
+    return (
+        path.startswith("<")
+        or os.path.realpath(path).startswith(LIBRARIES)
+        or f"{os.sep}site-packages{os.sep}" in path
+    )

@@ -1,8 +1,10 @@
 """One process that has imported torch: arms everything that watches it, and ends it when it has shown enough."""
 
 import atexit
+import contextlib
 import functools
 import importlib
+import itertools
 import os
 import sys
 import time
@@ -268,10 +270,9 @@ class Session:
         if self.ended:
             return
         for stream in (sys.stdout, sys.stderr):
-            try:
+            # A closed or replaced stream has nothing to flush.
+            with contextlib.suppress(Exception):
                 stream.flush()
-            except Exception:  # noqa: S110 - a closed or replaced stream has nothing to flush
-                pass
         self._tell_done(reason)
         while True:
             time.sleep(3600)
@@ -311,7 +312,7 @@ class Session:
 
 
 def growth(after_step):
-    """Bytes by which memory grew from one step's end to the next: the median, without the first step, which makes the state."""
+    """Bytes by which memory grew from a step to the next: the median, without the first step, which makes the state."""
     steady = after_step[1:]
-    changes = sorted(after - before for before, after in zip(steady, steady[1:]))
+    changes = sorted(after - before for before, after in itertools.pairwise(steady))
     return changes[len(changes) // 2] if changes else None
