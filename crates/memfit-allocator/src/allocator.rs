@@ -196,6 +196,9 @@ impl<D: Device> Allocator<D> {
 
     /// Whether a request would be met from cached blocks, without the device.
     pub fn is_cached(&self, owner: PoolId, requested: u64, stream: Stream) -> bool {
+        if requested >= LARGEST_REQUEST {
+            return false;
+        }
         let rounded = round_size(requested.max(1), &self.settings);
         let Some(pool) = self.pool_for(owner, rounded) else { return false };
         let segment = segment_size(rounded, &self.settings);

@@ -65,6 +65,11 @@ impl<D: Device> Allocator<D> {
         segments
     }
 
+    /// The size of the block that was handed out at an address.
+    pub fn size_of(&self, address: Address) -> Option<u64> {
+        self.allocated.get(&address.0).map(|id| self.blocks[*id].size)
+    }
+
     fn known_blocks(&self) -> Vec<BlockId> {
         let free = self.pools.iter().flat_map(|pool| pool.free.iter());
         free.chain(self.allocated.values().copied()).chain(self.pending.iter().copied()).collect()

@@ -45,4 +45,6 @@ pub enum OriginKind {
     VirtualRun,
     /// A run on a real card.
     RealRun,
+    /// A memory snapshot that PyTorch wrote.
+    Snapshot,
 }

@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-nvml", &["memfit-devices", "memfit-link", "memfit-prototypes"]),
     ("memfit-watch", &["memfit-levers", "memfit-link"]),
     ("memfit-recording", &["memfit-levers", "memfit-link"]),
-    ("memfit-allocator", &["memfit-recording"]),
+    ("memfit-allocator", &["memfit-levers", "memfit-recording"]),
     ("memfit-explain", &["memfit-levers", "memfit-recording"]),
     ("memfit-report", &["memfit-devices", "memfit-levers", "memfit-recording", "memfit-explain"]),
     (

@@ -2,9 +2,11 @@
 
 mod rewind;
 mod script;
+mod track;
 mod verify;
 
 pub use rewind::{Rewound, rewind};
+pub use track::{Tracked, recording, track};
 pub use verify::verify;
 
 use memfit_recording::{Snapshot, TraceAction};

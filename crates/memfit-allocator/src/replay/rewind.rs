@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
+use memfit_recording::{Segment, SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 
 use super::Given;
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, SMALL_SEGMENT, round_size};
@@ -39,6 +39,11 @@ struct Held {
     expandable: bool,
 }
 
+/// Whether a range can be one on a device: what a damaged file says must not overflow.
+pub(super) const fn is_possible(address: u64, size: u64) -> bool {
+    address < 1 << 60 && size < 1 << 60
+}
+
 #[derive(Default)]
 struct State {
     held: BTreeMap<u64, Held>,
@@ -51,8 +56,8 @@ pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) 
     let trace = snapshot.trace(device);
     let classes = Classes::of(snapshot, device);
     let mut state = State::at_end(snapshot, device);
-    for event in trace[before..].iter().rev() {
-        state.undo(event, snapshot, given, &classes);
+    for (place, event) in trace.iter().enumerate().skip(before).rev() {
+        state.undo(event, place, snapshot, given, &classes);
     }
     state.settle_tails(&trace[before..], given);
     let uncertain = state.used.values().filter(|used| !used.exact).count() as u64;
@@ -60,46 +65,54 @@ pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) 
 }
 
 /// Which pools ranges of expandable segments serve: the trace does not say it of ranges that are gone at the end.
+#[derive(Default)]
 struct Classes {
-    /// Ranges that are known, by address: whether they are small, and their pool.
-    known: BTreeMap<u64, (u64, bool, (u64, u64))>,
+    /// Where blocks were handed out, when, and whether they were small. Only kept where a trace unmaps.
+    handed_out: BTreeMap<(u64, usize), (u64, bool)>,
+    /// The pools of expandable segments at the end, by stream and size of blocks.
+    pools: BTreeMap<(u64, bool), (u64, u64)>,
 }
 
 impl Classes {
     fn of(snapshot: &Snapshot, device: usize) -> Self {
-        let mut known = BTreeMap::new();
-        for segment in
-            snapshot.segments.iter().filter(|segment| segment.device as usize == device && segment.expandable)
-        {
-            known.insert(segment.address, (segment.stream, segment.small, segment.pool));
+        let trace = snapshot.trace(device);
+        let mut classes = Self::default();
+        if !trace.iter().any(|event| event.action == TraceAction::SegmentUnmap) {
+            return classes;
         }
-        // A block says which pool its range is in, by its size.
-        for event in snapshot.trace(device).iter().filter(|event| event.action == TraceAction::Alloc) {
-            let stream = snapshot.streams[usize::from(event.stream)];
-            let near = known.range(..=event.address).next_back().map(|(_, class)| *class);
-            let small = event.size <= SMALL_LIMIT;
-            if near.is_none_or(|near| (near.0, near.1) != (stream, small)) {
-                known.insert(event.address, (stream, small, (0, 0)));
+        for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
+            if segment.expandable {
+                classes.pools.insert((segment.stream, segment.small), segment.pool);
             }
         }
-        Self { known }
+        for (place, event) in trace.iter().enumerate().filter(|(_, event)| event.action == TraceAction::Alloc)
+        {
+            let stream = snapshot.streams[usize::from(event.stream)];
+            classes.handed_out.insert((event.address, place), (stream, event.size <= SMALL_LIMIT));
+        }
+        classes
     }
 
-    /// The class of a range: that of what lies in it, or right below it, or next above it.
-    fn of_range(&self, address: u64, size: u64, stream: u64) -> (bool, (u64, u64)) {
-        let fits = |(_, class): &(&u64, &(u64, bool, (u64, u64)))| class.0 == stream;
-        let within = self.known.range(address..address + size).find(fits);
-        let below = || self.known.range(..address).rev().find(fits);
-        let above = || self.known.range(address..).find(fits);
-        let class = within.or_else(below).or_else(above).map(|(_, class)| *class);
-        class.map_or((size == SMALL_SEGMENT, (0, 0)), |(_, small, pool)| (small, pool))
+    /// The class of a range that is unmapped by the event at `place`: that of the block that was last handed out from it,
+    /// else what its size says. The pages of large blocks are so much larger that what is a multiple of theirs is hardly
+    /// ever made of small ones.
+    fn of_range(&self, event: &TraceEvent, place: usize, stream: u64, large_page: u64) -> (bool, (u64, u64)) {
+        let range = (event.address, 0)..(event.address + event.size, 0);
+        let before =
+            self.handed_out.range(range).filter(|((_, when), class)| *when < place && class.0 == stream);
+        let last = before.max_by_key(|((_, when), _)| *when).map(|(_, (_, small))| *small);
+        let small = last.unwrap_or(!event.size.is_multiple_of(large_page));
+        (small, self.pools.get(&(stream, small)).copied().unwrap_or_default())
     }
 }
 
 impl State {
     fn at_end(snapshot: &Snapshot, device: usize) -> Self {
         let mut state = Self::default();
-        for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
+        let own = |segment: &&Segment| {
+            segment.device as usize == device && is_possible(segment.address, segment.size)
+        };
+        for segment in snapshot.segments.iter().filter(own) {
             let held = Held {
                 size: segment.size,
                 stream: segment.stream,
@@ -119,8 +132,19 @@ impl State {
         state
     }
 
-    fn undo(&mut self, event: &TraceEvent, snapshot: &Snapshot, given: &Given, classes: &Classes) {
+    fn undo(
+        &mut self,
+        event: &TraceEvent,
+        place: usize,
+        snapshot: &Snapshot,
+        given: &Given,
+        classes: &Classes,
+    ) {
         let TraceEvent { address, size, .. } = *event;
+        if !is_possible(address, size) {
+            self.inconsistent += 1;
+            return;
+        }
         let stream = snapshot.streams[usize::from(event.stream)];
         let fits = match event.action {
             TraceAction::Alloc => self.used.remove(&address).is_some(),
@@ -144,7 +168,8 @@ impl State {
             }
             TraceAction::SegmentMap => self.unmap(address, size),
             TraceAction::SegmentUnmap => {
-                let (small, pool) = classes.of_range(address, size, stream);
+                let (small, pool) = classes.of_range(event, place, stream, given.settings.large_segment_size);
+                let pool = event.pool_index().map_or(pool, |pool| snapshot.pools[pool]);
                 self.map(address, Held { size, stream, small, pool, expandable: true });
                 true
             }
@@ -164,7 +189,6 @@ impl State {
         {
             start = before;
             joined.size += held.size;
-            joined.pool = held.pool;
             self.held.remove(&before);
         }
         if let Some(held) = self.held.get(&(address + range.size)).filter(|held| joins(held)).copied() {

@@ -1,7 +1,10 @@
 //! A device that answers as a trace says, and compares what the allocator does with it.
 
+use std::collections::BTreeSet;
+
 use memfit_recording::{TraceAction, TraceEvent};
 
+use super::rewind::is_possible;
 use super::{Mismatch, Verification};
 use crate::{Action, Address, Device, Entry, Ticket};
 
@@ -19,6 +22,9 @@ pub(super) struct Script<'trace> {
     pub(super) quiet: bool,
     /// The allocator did something else than the trace says.
     pub(super) diverged: bool,
+    /// The end of a run of blocks that became free together, and those that the replay has freed of it. PyTorch frees them
+    /// stream by stream in an order of its own.
+    together: (usize, BTreeSet<u64>),
 }
 
 const fn same(action: TraceAction, other: Action) -> bool {
@@ -49,7 +55,15 @@ pub(super) const fn concerns_segments(action: TraceAction) -> bool {
 impl<'trace> Script<'trace> {
     pub(super) fn new(events: &'trace [TraceEvent], capacity: u64) -> Self {
         let found = Verification { events: events.len() as u64, ..Verification::default() };
-        Self { events, cursor: 0, capacity, found, quiet: true, diverged: false }
+        Self {
+            events,
+            cursor: 0,
+            capacity,
+            found,
+            quiet: true,
+            diverged: false,
+            together: (0, BTreeSet::new()),
+        }
     }
 
     pub(super) fn next(&self) -> Option<&'trace TraceEvent> {
@@ -76,12 +90,31 @@ impl<'trace> Script<'trace> {
         self.tally(event.action, false);
     }
 
-    fn tally(&mut self, action: TraceAction, right: bool) {
+    pub(super) fn tally(&mut self, action: TraceAction, right: bool) {
         if action == TraceAction::Alloc {
             self.found.addresses.count(right);
         } else if concerns_segments(action) {
             self.found.segments.count(right);
         }
+    }
+
+    /// Whether a block that the replay frees is one of those that become free here together.
+    fn frees_together(&mut self, entry: Entry) -> bool {
+        if entry.action != Action::FreeCompleted {
+            return false;
+        }
+        if self.cursor >= self.together.0 {
+            let run = self.events[self.cursor..]
+                .iter()
+                .take_while(|event| event.action == TraceAction::FreeCompleted);
+            self.together = (self.cursor + run.count(), BTreeSet::new());
+        }
+        let (end, freed) = &mut self.together;
+        let start = end.saturating_sub(*end - self.cursor + freed.len());
+        let is_there = self.events[start..*end]
+            .iter()
+            .any(|event| event.address == entry.address.0 && event.size == entry.size);
+        is_there && freed.insert(entry.address.0)
     }
 
     /// Leaves out what the allocator has no part in.
@@ -107,15 +140,26 @@ impl<'trace> Script<'trace> {
 impl Device for Script<'_> {
     fn malloc(&mut self, size: u64) -> Option<Address> {
         self.skip_remarks();
-        let given = self.expect(TraceAction::SegmentAlloc).filter(|event| event.size == size);
+        let possible = |event: &&TraceEvent| event.size == size && is_possible(event.address, size);
+        let given = self.expect(TraceAction::SegmentAlloc).filter(possible);
         given.map(|event| Address(event.address))
     }
 
     fn free(&mut self, _address: Address, _size: u64) {}
 
     fn reserve(&mut self, _size: u64) -> Address {
+        // Address space is reserved even where mapping then fails, and the cache is given back before it succeeds.
+        let of_release = |event: &&TraceEvent| {
+            matches!(
+                event.action,
+                TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
+            )
+        };
         self.skip_remarks();
-        self.expect(TraceAction::SegmentMap).map_or(Address::NULL, |event| Address(event.address))
+        let first = self.events[self.cursor..].iter().find(|event| !of_release(event));
+        let mapped = first.filter(|event| event.action == TraceAction::SegmentMap);
+        let possible = mapped.filter(|event| is_possible(event.address, event.size));
+        possible.map_or(Address::NULL, |event| Address(event.address))
     }
 
     fn unreserve(&mut self, _address: Address, _size: u64) {}
@@ -148,12 +192,14 @@ impl Device for Script<'_> {
         self.skip_remarks();
         let replayed = Some((entry.action, entry.address.0, entry.size));
         match self.next() {
-            Some(event) if same(event.action, entry.action) => {
-                if event.address == entry.address.0 && event.size == entry.size {
-                    self.tally(event.action, true);
-                } else {
-                    self.miss(replayed);
-                }
+            Some(event) if event.action == TraceAction::FreeCompleted && self.frees_together(entry) => {
+                self.cursor += 1;
+            }
+            Some(event)
+                if same(event.action, entry.action)
+                    && (event.address, event.size) == (entry.address.0, entry.size) =>
+            {
+                self.tally(event.action, true);
                 self.cursor += 1;
             }
             _ => self.miss(replayed),

@@ -19,27 +19,38 @@ const MOST_RESUMED: u64 = 64;
 /// blocks used by other streams became free; everything else is predicted. Where the replay parts from the trace, that is
 /// counted, and the replay goes on from the state that the trace implies.
 pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verification, RestoreError> {
+    follow(snapshot, device, given, |_, _| {})
+}
+
+/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next event.
+pub(super) fn follow(
+    snapshot: &Snapshot,
+    device: usize,
+    given: &Given,
+    mut watch: impl FnMut(&Allocator<Script<'_>>, usize),
+) -> Result<Verification, RestoreError> {
     let trace = snapshot.trace(device);
     let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity))?;
     loop {
-        replay.run();
+        watch(&replay.allocator, replay.allocator.device().cursor);
+        while replay.step() {
+            watch(&replay.allocator, replay.allocator.device().cursor);
+        }
         let mut script = replay.allocator.into_device();
-        if script.cursor >= trace.len() {
+        if !script.diverged {
             return Ok(script.found);
         }
         // Past the call that went another way: to the end of its events, and on from the state that the trace implies.
         script.diverged = false;
         script.found.resumed += 1;
-        script.cursor = end_of_call(trace, script.cursor);
-        if script.found.resumed > MOST_RESUMED {
-            for event in &trace[script.cursor..] {
-                match event.action {
-                    TraceAction::Alloc => script.found.addresses.count(false),
-                    action if super::script::concerns_segments(action) => script.found.segments.count(false),
-                    _ => {}
-                }
-            }
-            script.cursor = trace.len();
+        let give_up = script.found.resumed > MOST_RESUMED;
+        let end = if give_up { trace.len() } else { end_of_call(trace, script.cursor) };
+        // The event where they part is counted already.
+        for event in trace.get(script.cursor + 1..end).unwrap_or_default() {
+            script.tally(event.action, false);
+        }
+        script.cursor = end;
+        if give_up {
             return Ok(script.found);
         }
         replay = Replay::begin(snapshot, device, given, script)?;
@@ -48,16 +59,26 @@ pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verif
 
 /// The place behind the events of the call that the event at `from` is part of.
 fn end_of_call(trace: &[TraceEvent], from: usize) -> usize {
-    let ends = |action| matches!(action, TraceAction::Alloc | TraceAction::Oom | TraceAction::FreeRequested);
-    let rest = &trace[from..];
-    if rest.first().is_some_and(|event| super::script::concerns_segments(event.action)) {
-        let length = rest.iter().position(|event| ends(event.action)).unwrap_or(rest.len());
-        // A segment is got for the block that follows; segments are given back for their own sake.
-        let through =
-            usize::from(rest.get(length).is_some_and(|event| event.action != TraceAction::FreeRequested));
-        return (from + length + through).min(trace.len());
-    }
-    from + 1
+    let mut rest = trace.iter().skip(from).map(|event| event.action);
+    let length = match rest.next() {
+        // Segments are got for the request that follows.
+        Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap) => {
+            let request = rest.position(|action| matches!(action, TraceAction::Alloc | TraceAction::Oom));
+            request.map_or(trace.len(), |between| between + 2)
+        }
+        // They are given back for their own sake.
+        Some(TraceAction::SegmentFree | TraceAction::SegmentUnmap) => {
+            let of_release = |action: &TraceAction| {
+                matches!(
+                    action,
+                    TraceAction::SegmentFree | TraceAction::SegmentUnmap | TraceAction::FreeCompleted
+                )
+            };
+            1 + rest.take_while(of_release).count()
+        }
+        _ => 1,
+    };
+    from.saturating_add(length).min(trace.len())
 }
 
 struct Replay<'trace> {
@@ -92,14 +113,14 @@ impl<'trace> Replay<'trace> {
         }
         let mut private = BTreeMap::new();
         for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
-            let pool = PoolId(segment.pool.0, segment.pool.1);
+            let pool = pool_id(segment.pool);
             if pool != PoolId::DEFAULT {
                 private.insert(segment.address, (segment.address + segment.size, pool));
                 allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
             }
         }
         for pool in &snapshot.pools {
-            let pool = PoolId(pool.0, pool.1);
+            let pool = pool_id(*pool);
             if pool != PoolId::DEFAULT {
                 allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
             }
@@ -108,33 +129,35 @@ impl<'trace> Replay<'trace> {
         Ok(Self { allocator, snapshot, trace, device, private })
     }
 
-    /// Follows the trace to its end, or to where the replay parts from it.
-    fn run(&mut self) {
-        loop {
-            self.allocator.device_mut().skip_remarks();
-            let script = self.allocator.device();
-            if script.diverged {
-                return;
+    /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from the trace,
+    /// there are none.
+    fn step(&mut self) -> bool {
+        self.allocator.device_mut().skip_remarks();
+        let before = self.allocator.device().cursor;
+        let Some(event) = self.allocator.device().next() else {
+            self.compare_end();
+            return false;
+        };
+        match event.action {
+            TraceAction::FreeRequested => self.free(event),
+            TraceAction::FreeCompleted if self.retries() => {
+                self.let_go_of_pools();
+                self.malloc();
             }
-            let before = script.cursor;
-            let Some(event) = script.next() else { break };
-            match event.action {
-                TraceAction::FreeRequested => self.free(event),
-                TraceAction::FreeCompleted if self.releases_follow() => self.allocator.empty_cache(),
-                TraceAction::FreeCompleted => {
-                    if self.allocator.finish_pending(Address(event.address)).is_err() {
-                        self.allocator.device_mut().miss(None);
-                    }
+            TraceAction::FreeCompleted => {
+                if self.allocator.finish_pending(Address(event.address)).is_err() {
+                    self.allocator.device_mut().miss(None);
                 }
-                TraceAction::SegmentFree | TraceAction::SegmentUnmap => self.release(),
-                _ => self.malloc(),
             }
-            let script = self.allocator.device_mut();
-            if script.cursor == before && !script.diverged {
-                script.miss(None);
-            }
+            TraceAction::SegmentFree | TraceAction::SegmentUnmap => self.release(),
+            TraceAction::Oom => self.fail(event),
+            _ => self.malloc(),
         }
-        self.compare_end();
+        let script = self.allocator.device_mut();
+        if script.cursor == before && !script.diverged {
+            script.miss(None);
+        }
+        !script.diverged
     }
 
     fn free(&mut self, event: &TraceEvent) {
@@ -153,13 +176,6 @@ impl<'trace> Replay<'trace> {
         }
     }
 
-    /// Whether what becomes free now does so because everything is being given back to the device.
-    fn releases_follow(&self) -> bool {
-        let rest = &self.trace[self.allocator.device().cursor..];
-        let next = rest.iter().find(|event| event.action != TraceAction::FreeCompleted);
-        next.is_some_and(|event| matches!(event.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap))
-    }
-
     /// Segments are given back: by a request that the device refused at first, or by `empty_cache()`. Both give back the
     /// same, except where splitting is limited.
     fn release(&mut self) {
@@ -171,14 +187,69 @@ impl<'trace> Replay<'trace> {
         {
             return self.malloc();
         }
+        self.let_go_of_pools();
+        self.allocator.empty_cache();
+    }
+
+    /// Private pools give back their memory only when nothing holds them any more.
+    fn let_go_of_pools(&mut self) {
         let rest = &self.trace[self.allocator.device().cursor..];
-        let run = rest.iter().take_while(|event| event.action == TraceAction::SegmentFree);
+        let of_release = |event: &&TraceEvent| {
+            matches!(
+                event.action,
+                TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
+            )
+        };
+        let run =
+            rest.iter().take_while(of_release).filter(|event| event.action != TraceAction::FreeCompleted);
         let gone: Vec<PoolId> =
             run.map(|event| self.pool_of(event)).filter(|pool| *pool != PoolId::DEFAULT).collect();
         for pool in gone {
             while self.allocator.release_pool(pool).is_ok() {}
         }
-        self.allocator.empty_cache();
+    }
+
+    /// Whether what becomes free now does so in the midst of a request: one that was neither met from the cache nor, at
+    /// first, by the device, so that everything was given back before it was tried again. The cache is not looked at again
+    /// then, although what became free may be just what was wanted.
+    fn retries(&self) -> bool {
+        let rest = &self.trace[self.allocator.device().cursor..];
+        let mut rest = rest
+            .iter()
+            .map(|event| event.action)
+            .skip_while(|action| *action == TraceAction::FreeCompleted)
+            .peekable();
+        let mut released = false;
+        while rest
+            .next_if(|action| matches!(action, TraceAction::SegmentFree | TraceAction::SegmentUnmap))
+            .is_some()
+        {
+            released = true;
+        }
+        let tried_again = match rest.next() {
+            Some(TraceAction::Oom) => true,
+            Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap) => released,
+            _ => false,
+        };
+        tried_again
+            && self.coming_request().is_some_and(|(request, pool)| {
+                !self.allocator.is_cached(pool, request.size, self.stream(request))
+            })
+    }
+
+    /// A request that failed without a trace of anything tried. During a capture nothing is given back, and a trace does
+    /// not tell of captures: what can be said is that the request could not be met from what was cached. What other
+    /// streams gave back while it was tried is not looked at again, so after that even this cannot be said.
+    fn fail(&mut self, event: &TraceEvent) {
+        let pool = event.pool_index().map_or(PoolId::DEFAULT, |pool| pool_id(self.snapshot.pools[pool]));
+        let cached = self.allocator.is_cached(pool, event.size, self.stream(event));
+        let script = self.allocator.device_mut();
+        let before = script.cursor.checked_sub(1).map(|before| self.trace[before].action);
+        if cached && before != Some(TraceAction::FreeCompleted) {
+            script.miss(None);
+        } else {
+            script.cursor += 1;
+        }
     }
 
     fn malloc(&mut self) {
@@ -194,14 +265,17 @@ impl<'trace> Replay<'trace> {
         let request = rest.iter().find(|event| {
             matches!(event.action, TraceAction::Alloc | TraceAction::Oom | TraceAction::FreeRequested)
         })?;
-        let pool = if request.action == TraceAction::Alloc { self.pool_of(request) } else { PoolId::DEFAULT };
+        let pool = match request.action {
+            TraceAction::Alloc => self.pool_of(request),
+            // What stands in place of an address is none.
+            _ => request.pool_index().map_or(PoolId::DEFAULT, |pool| pool_id(self.snapshot.pools[pool])),
+        };
         (request.action != TraceAction::FreeRequested).then_some((request, pool))
     }
 
     fn pool_of(&self, event: &TraceEvent) -> PoolId {
         if let Some(pool) = event.pool_index() {
-            let (first, second) = self.snapshot.pools[pool];
-            return PoolId(first, second);
+            return pool_id(self.snapshot.pools[pool]);
         }
         let near = self.private.range(..=event.address).next_back();
         near.filter(|(_, (end, _))| event.address < *end).map_or(PoolId::DEFAULT, |(_, (_, pool))| *pool)
@@ -238,6 +312,10 @@ fn give_back_pending(allocator: &mut Allocator<Script<'_>>, address: Address) {
     if allocator.record_stream(address, ELSEWHERE).is_ok() {
         let _ = allocator.free(address);
     }
+}
+
+const fn pool_id((first, second): (u64, u64)) -> PoolId {
+    PoolId(first, second)
 }
 
 type Served = (Stream, bool, PoolId);

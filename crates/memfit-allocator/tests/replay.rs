@@ -1,0 +1,306 @@
+//! Traces of the allocator's own making, replayed from their beginning and from the middle.
+
+use std::num::NonZeroU16;
+
+use memfit_allocator::{
+    Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, Given, PoolId, Release, Settings,
+    SimulatedDevice, Stream, Ticket, recording, rewind, track, verify,
+};
+use memfit_recording::{
+    MomentKind, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
+};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const CAPACITY: u64 = 400 * MIB;
+
+/// A device that keeps the trace.
+#[derive(Clone)]
+struct Traced {
+    device: SimulatedDevice,
+    /// Address space is reserved further and further up: one expandable segment in the place of another that was given up
+    /// before is what a trace that begins in between cannot tell apart.
+    reserved: u64,
+    trace: Vec<Entry>,
+}
+
+impl Device for Traced {
+    fn malloc(&mut self, size: u64) -> Option<Address> {
+        self.device.malloc(size)
+    }
+    fn free(&mut self, address: Address, size: u64) {
+        self.device.free(address, size);
+    }
+    fn reserve(&mut self, size: u64) -> Address {
+        self.reserved += size;
+        Address(0x5000_0000_0000 + self.reserved - size)
+    }
+    fn unreserve(&mut self, _address: Address, _size: u64) {}
+    fn map(&mut self, address: Address, size: u64) -> bool {
+        self.device.map(address, size)
+    }
+    fn unmap(&mut self, address: Address, size: u64) {
+        self.device.unmap(address, size);
+    }
+    fn total(&self) -> u64 {
+        self.device.total()
+    }
+    fn available(&self) -> u64 {
+        self.device.available()
+    }
+    fn record_event(&mut self, stream: Stream) -> Ticket {
+        self.device.record_event(stream)
+    }
+    fn is_done(&mut self, ticket: Ticket) -> bool {
+        self.device.is_done(ticket)
+    }
+    fn synchronize(&mut self, ticket: Ticket) {
+        self.device.synchronize(ticket);
+    }
+    fn traced(&mut self, entry: Entry) {
+        self.trace.push(entry);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { size: u64, stream: u64 },
+    Free { which: prop::sample::Index },
+    RecordStream { which: prop::sample::Index, stream: u64 },
+    FinishEvents,
+    EmptyCache,
+    Capture,
+    EndCapture,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = any::<prop::sample::Index>;
+    let size = prop_oneof![
+        4 => 1_u64..4096,
+        3 => 1_u64..=MIB,
+        4 => MIB..10 * MIB,
+        2 => 10 * MIB..80 * MIB,
+    ];
+    prop_oneof![
+        24 => (size, 0_u64..2).prop_map(|(size, stream)| Step::Alloc { size, stream }),
+        20 => index().prop_map(|which| Step::Free { which }),
+        2 => (index(), 2_u64..4).prop_map(|(which, stream)| Step::RecordStream { which, stream }),
+        2 => Just(Step::FinishEvents),
+        1 => Just(Step::EmptyCache),
+        1 => Just(Step::Capture),
+        1 => Just(Step::EndCapture),
+    ]
+}
+
+fn run(conf: &str, steps: Vec<Step>) -> Allocator<Traced> {
+    let settings = Settings::parse(conf, Release::NEWEST).expect("the settings are valid");
+    let mut device = Traced { device: SimulatedDevice::new(CAPACITY), reserved: 0, trace: Vec::new() };
+    device.device.hold_events();
+    let mut allocator = Allocator::new(device, settings, Release::NEWEST);
+    let mut live: Vec<Address> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Alloc { size, stream } => live.extend(allocator.malloc(size, Stream(stream))),
+            Step::Free { which } if !live.is_empty() => {
+                let address = live.swap_remove(which.index(live.len()));
+                allocator.free(address).expect("it was handed out");
+            }
+            Step::RecordStream { which, stream } if !live.is_empty() => {
+                allocator.record_stream(*which.get(&live), Stream(stream)).expect("it was handed out");
+            }
+            Step::FinishEvents => allocator.device_mut().device.finish_events(),
+            Step::EmptyCache => allocator.empty_cache(),
+            Step::Capture => {
+                let _ = allocator.begin_capture(PoolId(0, 1), CaptureFilter::Stream(Stream(1)));
+            }
+            Step::EndCapture => {
+                let _ = allocator.end_capture(PoolId(0, 1));
+            }
+            _ => {}
+        }
+    }
+    allocator
+}
+
+fn action(action: Action) -> TraceAction {
+    match action {
+        Action::Alloc => TraceAction::Alloc,
+        Action::FreeRequested => TraceAction::FreeRequested,
+        Action::FreeCompleted => TraceAction::FreeCompleted,
+        Action::SegmentAlloc => TraceAction::SegmentAlloc,
+        Action::SegmentFree => TraceAction::SegmentFree,
+        Action::SegmentMap => TraceAction::SegmentMap,
+        Action::SegmentUnmap => TraceAction::SegmentUnmap,
+        Action::OutOfMemory => TraceAction::Oom,
+    }
+}
+
+/// What PyTorch would have written at the end, with a ring buffer that had dropped all but the last events.
+fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
+    let trace = &allocator.device().trace;
+    let mut snapshot =
+        Snapshot { streams: (0..4).collect(), pools: vec![(0, 0), (0, 1)], ..Snapshot::default() };
+    for entry in &trace[trace.len() - kept.min(trace.len())..] {
+        snapshot.events.push(TraceEvent {
+            address: entry.address.0,
+            size: entry.size,
+            time_us: 0,
+            stack: StackId::NONE,
+            metadata: TextId::NONE,
+            stream: entry.stream.0 as u16,
+            pool: NonZeroU16::new(1 + entry.pool.1 as u16),
+            action: action(entry.action),
+        });
+    }
+    snapshot.traces.push(0..snapshot.events.len());
+    for segment in allocator.segments() {
+        let start = snapshot.blocks.len();
+        snapshot.blocks.extend(segment.blocks.iter().map(|block| SegmentBlock {
+            address: block.address.0,
+            size: block.size,
+            requested: block.requested,
+            state: match block.state {
+                BlockState::Allocated => SegmentBlockState::Allocated,
+                BlockState::Pending => SegmentBlockState::Pending,
+                BlockState::Free => SegmentBlockState::Inactive,
+            },
+            stack: StackId::NONE,
+        }));
+        snapshot.segments.push(Segment {
+            device: 0,
+            address: segment.address.0,
+            size: segment.size,
+            stream: segment.stream.0,
+            small: segment.small,
+            pool: (segment.pool.0, segment.pool.1),
+            expandable: segment.expandable,
+            blocks: start..snapshot.blocks.len(),
+        });
+    }
+    snapshot
+}
+
+fn given(conf: &str) -> Given {
+    let settings = Settings::parse(conf, Release::NEWEST).expect("the settings are valid");
+    Given { settings, release: Release::NEWEST, capacity: CAPACITY }
+}
+
+fn conf() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "",
+        "roundup_power2_divisions:4",
+        "expandable_segments:True",
+        "large_segment_size_mb:32",
+        "expandable_segments:True,large_segment_size_mb:32",
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_whole_trace_is_predicted(conf in conf(), steps in prop::collection::vec(step(), 1..150)) {
+        let allocator = run(conf, steps);
+        let snapshot = snapshot(&allocator, usize::MAX);
+        let rewound = rewind(&snapshot, 0, &given(conf), 0);
+        prop_assert!(rewound.segments.is_empty(), "everything is undone: {:?}", rewound);
+        let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+        prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
+        prop_assert_eq!(found.addresses.matching, found.addresses.predicted);
+        prop_assert_eq!(found.segments.matching, found.segments.predicted);
+        prop_assert_eq!(found.blocks.matching, found.blocks.predicted);
+        prop_assert_eq!(found.resumed, 0);
+    }
+
+    #[test]
+    fn the_end_of_a_trace_is_predicted_from_its_middle(
+        conf in conf(),
+        steps in prop::collection::vec(step(), 1..150),
+        share in 1_usize..100,
+    ) {
+        let allocator = run(conf, steps);
+        let kept = allocator.device().trace.len() * share / 100;
+        let snapshot = snapshot(&allocator, kept);
+        let rewound = rewind(&snapshot, 0, &given(conf), 0);
+        prop_assert_eq!(rewound.inconsistent, 0);
+        let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+        // The one thing that a trace may hide is the rest behind a large block from before its beginning.
+        if rewound.uncertain == 0 {
+            prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
+            prop_assert_eq!(found.addresses.matching, found.addresses.predicted);
+            prop_assert_eq!(found.segments.matching, found.segments.predicted);
+            prop_assert_eq!(found.blocks.matching, found.blocks.predicted);
+        }
+    }
+
+    #[test]
+    fn a_track_has_the_allocators_own_totals(conf in conf(), steps in prop::collection::vec(step(), 1..100)) {
+        let allocator = run(conf, steps);
+        let snapshot = snapshot(&allocator, usize::MAX);
+        let tracked = track(&snapshot, 0, &given(conf)).expect("the state is valid");
+        let stats = allocator.stats();
+        prop_assert_eq!(tracked.stacks.len(), tracked.track.blocks.len());
+        let peak = tracked.track.moments.iter().map(|moment| moment.allocated).max().unwrap_or(0);
+        prop_assert_eq!(peak as i64, stats.allocated_bytes.all.peak);
+        let live: u64 = tracked.track.blocks.iter().filter(|block| block.freed == u32::MAX).map(|block| block.bytes).sum();
+        prop_assert_eq!(live as i64, stats.allocated_bytes.all.current);
+        let failures = tracked.track.moments.iter().filter(|moment| matches!(moment.kind, MomentKind::Oom(_))).count();
+        prop_assert_eq!(failures as u64, stats.num_ooms);
+    }
+
+    #[test]
+    fn wrong_events_do_no_harm(
+        conf in conf(),
+        steps in prop::collection::vec(step(), 1..60),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), any::<u64>(), 0_u8..4), 1..6),
+    ) {
+        let allocator = run(conf, steps);
+        let mut snapshot = snapshot(&allocator, usize::MAX);
+        for (place, address, size, kind) in damage {
+            if snapshot.events.is_empty() {
+                continue;
+            }
+            let place = place.index(snapshot.events.len());
+            let event = &mut snapshot.events[place];
+            match kind {
+                0 => event.address = address,
+                1 => event.size = size,
+                2 => event.action = TraceAction::FreeCompleted,
+                _ => event.action = TraceAction::SegmentMap,
+            }
+        }
+        let given = given(conf);
+        let _ = rewind(&snapshot, 0, &given, 0);
+        let _ = verify(&snapshot, 0, &given);
+        let _ = recording(&snapshot, &given);
+    }
+}
+
+#[test]
+fn under_other_settings_a_trace_is_not_predicted() {
+    let steps: Vec<Step> = (1..40).map(|count| Step::Alloc { size: count * MIB / 3, stream: 0 }).collect();
+    let allocator = run("", steps);
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let right = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    assert_eq!((right.addresses.matching, right.resumed), (right.addresses.predicted, 0));
+    let wrong = verify(&snapshot, 0, &given("large_segment_size_mb:64")).expect("the state is valid");
+    assert!(wrong.segments.matching < wrong.segments.predicted);
+    assert_eq!(wrong.segments.predicted, right.segments.predicted, "every event is counted once");
+    assert_eq!(wrong.addresses.predicted, right.addresses.predicted);
+    assert!(wrong.resumed > 0 && !wrong.mismatches.is_empty());
+}
+
+#[test]
+fn a_block_that_moved_is_found_out() {
+    let steps: Vec<Step> = (0..20).map(|_| Step::Alloc { size: 1000, stream: 0 }).collect();
+    let allocator = run("", steps);
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    // The allocator would never leave a hole between the last two.
+    let last = snapshot.events.len() - 1;
+    let moved = snapshot.events[last].address + 4096;
+    snapshot.events[last].address = moved;
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    assert_eq!((found.addresses.predicted, found.addresses.matching), (20, 19));
+    assert_eq!(found.mismatches[0].event, last);
+    assert_eq!(found.mismatches[0].recorded, (moved, 1000));
+}
