@@ -5,10 +5,12 @@
 #   make check    formatting, lints, types
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
+#   make matrix   the Python tests with other releases of torch, TORCH="2.9.1 2.11.0"
 
 VENV         := .venv
 PYTHON       ?= python3
 FUZZ_SECONDS ?= 20
+TORCH        ?= 2.9.1 2.11.0
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Stamps say what was installed, so that a second run installs nothing.
@@ -50,6 +52,9 @@ bench: $(STAMPS)/test $(STAMPS)/memfit
 
 fuzz:
 	sh scripts/fuzz.sh $(FUZZ_SECONDS)
+
+matrix:
+	sh scripts/matrix.sh $(PYTHON) "$(TORCH)" $(PYTEST_ARGS)
 
 clean:
 	rm -rf target $(VENV) python/memfit/_device

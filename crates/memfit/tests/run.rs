@@ -300,6 +300,34 @@ fn what_is_piped_in_is_the_scripts() {
 }
 
 #[test]
+fn what_the_script_prints_is_shown_beside_the_answer() {
+    let place = Place::new();
+    let (output, report) = place.report("fails before torch", &["--show-output"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.matches("no data set here").count(), 1, "{stderr}");
+    assert_eq!(report["verdict"], "error");
+}
+
+#[test]
+fn cover_that_was_asked_for_and_not_had_is_told() {
+    let (_, report) = check("trains", &["--cover", "full"], 0, "fits", None);
+    let notes = report["fidelity"]["notes"].to_string();
+    assert!(
+        notes.contains("no evaluation was seen") && notes.contains("no largest batch was seen"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn the_recording_is_saved_where_it_was_asked_for() {
+    let place = Place::new();
+    let (_, report) = place.report("trains", &["-o", "run.memfit"]);
+    assert_eq!(report["recording"], "run.memfit");
+    let file = std::fs::read(place.folder.path().join("run.memfit")).unwrap();
+    assert!(file.starts_with(b"MEMFIT"));
+}
+
+#[test]
 fn the_json_file_holds_what_standard_output_says() {
     let place = Place::new();
     let (_, report) = place.report("trains", &["--json", "report.json"]);

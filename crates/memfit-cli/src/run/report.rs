@@ -121,6 +121,7 @@ fn coverage(facts: &Facts) -> Coverage {
     };
     Coverage {
         steps: facts.steps(),
+        forward_only: all(|done| done.forward_only),
         evaluation: all(|done| done.evaluation),
         largest_batch: all(|done| done.largest_batch),
         epoch_end: all(|done| done.epoch_end),
@@ -146,6 +147,14 @@ fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
     notes.extend(facts.tally.notes.iter().cloned());
     if facts.ended == Ended::Stalled {
         notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
+    }
+    if facts.setup.cover_full {
+        let covered = coverage(facts);
+        for (name, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
+            if !ran {
+                notes.push(format!("full cover was asked for, and no {name} was seen"));
+            }
+        }
     }
     if card.info().kind == CardKind::Virtual {
         notes.push(OUTSIDE_IS_MODELLED.to_owned());

@@ -86,9 +86,15 @@ fn place(report: &RunReport) -> String {
 fn what_ran(report: &RunReport) -> String {
     match report.coverage.steps {
         0 => "what ran".to_owned(),
-        1 => "the 1 step that ran".to_owned(),
-        steps => format!("the {steps} steps that ran"),
+        _ => format!("the {} that ran", steps(&report.coverage)),
     }
+}
+
+/// `3 steps`, `1 forward pass`.
+fn steps(coverage: &Coverage) -> String {
+    let (one, several) =
+        if coverage.forward_only { ("forward pass", "forward passes") } else { ("step", "steps") };
+    format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
 fn where_it_struck(report: &RunReport) -> String {
@@ -246,7 +252,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         parts.push(format!("{} in /dev/shm", size(host.shared_memory)));
     }
     fact("host", &parts.join(dot));
-    fact("covered", &covered(&report.coverage, report.steps));
+    fact("covered", &covered(&report.coverage));
     for call in &report.fidelity.unmodelled {
         fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
     }
@@ -275,11 +281,8 @@ fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-fn covered(coverage: &Coverage, steps: u64) -> String {
-    let mut text = match steps {
-        1 => "1 step".to_owned(),
-        steps => format!("{steps} steps"),
-    };
+fn covered(coverage: &Coverage) -> String {
+    let mut text = steps(coverage);
     let parts = [
         ("an evaluation", coverage.evaluation),
         ("the largest batch", coverage.largest_batch),

@@ -105,6 +105,9 @@ pub struct Peak {
 pub struct Coverage {
     /// Completed steps.
     pub steps: u64,
+    /// Whether no optimizer stepped, so that `steps` counts forward passes of the outermost module.
+    #[serde(default)]
+    pub forward_only: bool,
     /// Whether an evaluation was among them.
     pub evaluation: bool,
     /// Whether the largest batch of the data set was among them.

@@ -126,6 +126,7 @@ pub(crate) fn two_ranks() -> RunReport {
     report.outside.communication = 130 * MIB;
     report.coverage = Coverage {
         steps: 3,
+        forward_only: false,
         evaluation: true,
         largest_batch: true,
         epoch_end: true,
@@ -133,6 +134,7 @@ pub(crate) fn two_ranks() -> RunReport {
     };
     report.ranks =
         vec![Rank { rank: 0, card: 0, peak: report.peak }, Rank { rank: 1, card: 1, peak: report.peak }];
+    report.coverage.forward_only = true;
     report.recording = Some("run.memfit".to_owned());
     report
 }
