@@ -318,6 +318,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         "event" => Kind::Event,
         "text" => Kind::Text,
         "..." => Kind::Variadic,
+        "out" | "inout" | "opt" => return Err(format!("`{text}` of what?")),
         name if name.chars().next().is_some_and(char::is_alphabetic)
             && name.chars().all(|c| c.is_alphanumeric() || c == '_') =>
         {
@@ -325,4 +326,96 @@ fn kind(text: &str) -> Result<Kind, String> {
         }
         other => return Err(format!("`{other}` is no kind")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &str) -> Result<Entry, String> {
+        let list = read("test.api", &format!("library test\ninvalid 1\nrefusal 801\n\n{line}\n"));
+        list.map(|mut list| list.entries.remove(0)).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn settings_stand_above_the_calls() {
+        let text = "# what this is\nlibrary cudart\nsoname  libcudart.so.12 libcudart.so.13\nprefix  cuda __cuda\n\
+                    status  cudaError_t  # success 0\ninvalid 1\nrefusal 801\n\nrefused  cudaX()\n";
+        let Ok(list) = read("cudart.api", text) else { panic!("it is a list") };
+        assert_eq!(list.name, "cudart");
+        assert_eq!(list.sonames, ["libcudart.so.12", "libcudart.so.13"]);
+        assert_eq!(list.prefixes, ["cuda", "__cuda"]);
+        assert_eq!((list.invalid, list.refusal), (1, 801));
+        assert_eq!(list.entries.len(), 1);
+    }
+
+    #[test]
+    fn parameters_tell_flow_kind_and_default() {
+        let entry = one(
+            "harmless cudaX(stream, out opt size=7, inout bytes(24), cudaGraph, out text) @13 >=12040  # why",
+        )
+        .unwrap();
+        let parameter = |flow, kind, optional, default: Option<&str>| Parameter {
+            flow,
+            kind,
+            optional,
+            default: default.map(str::to_owned),
+        };
+        assert_eq!(
+            entry.parameters.unwrap(),
+            [
+                parameter(Flow::In, Kind::Stream, false, None),
+                parameter(Flow::Out, Kind::Size, true, Some("7")),
+                parameter(Flow::InOut, Kind::Bytes(24), false, None),
+                parameter(Flow::In, Kind::Handle("cudaGraph".to_owned()), false, None),
+                parameter(Flow::Out, Kind::Text, false, None),
+            ]
+        );
+        assert_eq!((entry.class, entry.since, entry.result), (Class::Harmless, Some(12040), Kind::Status));
+    }
+
+    #[test]
+    fn results_tell_what_a_refusal_returns() {
+        let entry = one("refused cuFileRead(ptr, size) -> i64=-1").unwrap();
+        assert_eq!((entry.result, entry.answer.as_deref()), (Kind::I64, Some("-1")));
+        let entry = one("refused cudaGetErrorString(int) -> cstr").unwrap();
+        assert_eq!((entry.result, entry.answer), (Kind::CStr, None));
+    }
+
+    #[test]
+    fn an_unknown_prototype_is_only_refused() {
+        assert!(one("refused cuFileCopyGpu(?)").unwrap().parameters.is_none());
+        assert!(one("harmless cuFileCopyGpu(?)").is_err_and(|what| what.contains("cannot be harmless")));
+    }
+
+    #[test]
+    fn a_remark_tells_that_releases_differ() {
+        assert!(one("refused cudaX(ptr)  # 12: (int); 13: (ptr)").unwrap().varies);
+        assert!(!one("refused cudaX(ptr)  # since 12: it was there").unwrap().varies);
+    }
+
+    #[test]
+    fn an_alias_names_its_call() {
+        let entry = one("alias    pncclAllReduce = ncclAllReduce").unwrap();
+        assert_eq!((entry.name.as_str(), entry.target.as_deref()), ("pncclAllReduce", Some("ncclAllReduce")));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_placed() {
+        for (line, what) in [
+            ("modeled cudaX()", "`modeled` is neither a class nor a setting"),
+            ("refused cudaX", "no parameters"),
+            ("refused cudaX(int", "no closing parenthesis"),
+            ("refused cudaX(out)", "`out` of what?"),
+            ("refused cudaX(int *)", "`int *` is no kind"),
+            ("refused cudaX(bytes(x))", "has no size"),
+            ("refused cudaX(opt int)", "only an out-parameter"),
+            ("refused cudaX(int=3)", "only an out-parameter"),
+            ("refused cudaX() >=soon", "is no release"),
+            ("alias pncclX", "an alias has the form"),
+        ] {
+            let error = one(line).err().unwrap_or_else(|| panic!("{line} was read"));
+            assert!(error.starts_with("test.api:5: ") && error.contains(what), "{line}: {error}");
+        }
+    }
 }

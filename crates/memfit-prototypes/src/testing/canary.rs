@@ -64,3 +64,41 @@ pub fn size_of_kind(kind: &Kind) -> usize {
         _ => 8,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flow;
+
+    fn canary(kind: Kind) -> Canary {
+        Canary::new(&Parameter { flow: Flow::Out, kind, optional: false, default: None })
+    }
+
+    fn write(canary: &mut Canary, bytes: &[u8]) {
+        for round in 0..2 {
+            // SAFETY: the canary has its value's bytes and the guard behind them.
+            unsafe { canary.address(round).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_told_from_what_was_not() {
+        let mut whole = canary(Kind::Int);
+        write(&mut whole, &[0xa5, 0x5a, 0, 1]);
+        assert_eq!(whole.judge(), Ok(()), "a value may hold a byte of the filling");
+        assert!(canary(Kind::Int).judge().is_err(), "nothing was written");
+        let mut half = canary(Kind::Size);
+        write(&mut half, &[0; 4]);
+        assert_eq!(half.judge(), Err("byte 4 of 8 was not written".to_owned()));
+        let mut more = canary(Kind::Int);
+        write(&mut more, &[0; 8]);
+        assert_eq!(more.judge(), Err("more than its 4 bytes were written".to_owned()));
+    }
+
+    #[test]
+    fn a_text_need_not_fill_its_room() {
+        let mut text = canary(Kind::Text);
+        write(&mut text, b"\0");
+        assert_eq!(text.judge(), Ok(()));
+    }
+}

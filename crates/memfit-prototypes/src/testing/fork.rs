@@ -4,13 +4,33 @@ use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Seconds after which a child counts as hung.
 const PATIENCE: u32 = 60;
 
+/// Whether this process is a child of a test.
+static CHILD: AtomicBool = AtomicBool::new(false);
+
+/// A panic in a child is told by the child's report, and printed nowhere: another thread of the parent may have been printing
+/// at the fork, and would hold its lock in the child for ever.
+fn silence_children() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !CHILD.load(Ordering::Relaxed) {
+                print(panic);
+            }
+        }));
+    });
+}
+
 /// Runs `test` in a forked child, and gives what it found wrong. The calling process must have one thread that matters.
 pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    silence_children();
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
@@ -18,6 +38,7 @@ pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String>
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "cannot fork");
     if pid == 0 {
+        CHILD.store(true, Ordering::Relaxed);
         // SAFETY: an alarm ends the child if it hangs; the descriptor is this process's own.
         let mut report = unsafe {
             libc::alarm(PATIENCE);
@@ -54,4 +75,19 @@ fn said(payload: &(dyn Any + Send)) -> String {
     let text =
         payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     text.unwrap_or("panicked").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_tells_how_it_ended() {
+        assert_eq!(in_child(|| Ok(())), Ok(()));
+        assert_eq!(in_child(|| Err("this is wrong".to_owned())), Err("this is wrong".to_owned()));
+        assert_eq!(in_child(|| panic!("out of hand")), Err("out of hand".to_owned()));
+        // SAFETY: the child ends itself.
+        let killed = in_child(|| unsafe { libc::abort() });
+        assert_eq!(killed, Err(format!("was killed by signal {}", libc::SIGABRT)));
+    }
 }

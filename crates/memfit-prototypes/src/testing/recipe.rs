@@ -101,11 +101,10 @@ impl Recipes {
         for parameter in parameters {
             arguments.push(match (parameter.flow, &parameter.kind) {
                 (Flow::Out, _) => Word::Out(None),
-                (Flow::InOut, _) => Word::Named("host".to_owned()),
+                (Flow::InOut, _) | (Flow::In, Kind::Ptr | Kind::Text) => Word::Named("host".to_owned()),
                 (_, Kind::Stream) => Word::Named("stream".to_owned()),
                 (_, Kind::Event) => Word::Named("event".to_owned()),
                 (_, Kind::Handle(name)) => Word::Named(name.clone()),
-                (_, Kind::Ptr | Kind::Text) => Word::Named("host".to_owned()),
                 (_, Kind::DevPtr) => Word::Named("device".to_owned()),
                 (_, Kind::CStr) => Word::Text("name".to_owned()),
                 (_, Kind::Fn) => Word::Named("callback".to_owned()),
@@ -306,7 +305,7 @@ impl<'a> Kitchen<'a> {
         extern "C" fn callback() {}
         match word {
             "host" => return Ok((self.store(&[0; 4096]) as u64).to_le_bytes().to_vec()),
-            "callback" => return Ok((callback as extern "C" fn() as u64).to_le_bytes().to_vec()),
+            "callback" => return Ok((callback as extern "C" fn() as usize).to_le_bytes().to_vec()),
             _ => {}
         }
         let calls = match self.recipes.givens.get(word) {
@@ -420,5 +419,41 @@ fn parse_word(text: &str) -> Result<Word, String> {
         _ if text.starts_with("out ") => Ok(Word::Out(Some(text[4..].trim().to_owned()))),
         _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => Ok(Word::Named(text.to_owned())),
         _ => Err(format!("`{text}` is no argument")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_is_calls_and_a_status() {
+        let recipes = Recipes::read(
+            "# a remark\ngiven p = make(out)\nmake(out a, 4); use(a, list(1, ints(2)), \"x\") -> 3 # why\n",
+        );
+        assert_eq!(recipes.names().collect::<Vec<_>>(), ["use"]);
+        let recipe = &recipes.recipes["use"];
+        assert_eq!((recipe.calls.len(), recipe.expected), (2, Some(3)));
+        assert_eq!(recipe.calls[1].arguments.len(), 3);
+        assert!(recipes.givens.contains_key("p"));
+    }
+
+    #[test]
+    fn an_answer_is_remembered_by_name() {
+        let call = parse_call("fat = register(list(0x1466243b1, 0))").unwrap();
+        assert_eq!((call.binds.as_deref(), call.name.as_str()), (Some("fat"), "register"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        for text in ["call", "call(", "call(a b)", "call(+)"] {
+            assert!(parse_call(text).is_err(), "{text} was read");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a second recipe")]
+    fn a_call_has_one_recipe() {
+        Recipes::read("call(1)\ncall(2)\n");
     }
 }
