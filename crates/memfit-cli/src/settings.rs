@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(settings.memory, Some(Bytes::from_gib(12)));
         assert_eq!(settings.steps, Some(5));
         assert_eq!(settings.cover, Some(Cover::Full));
-        assert_eq!(settings.timeout, Some(Timeout(Some(Duration::from_secs(120)))));
+        assert_eq!(settings.timeout, Some(Timeout(Some(Duration::from_mins(2)))));
         assert_eq!(settings.format, Some(Format::Json));
         assert_eq!(settings.catalogue, Some(PathBuf::from("/project/cards.toml")));
         assert!(settings.show_output);

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use memfit_cli::Home;
-use pyo3::prelude::*;
+use pyo3::pymodule;
 
 /// memfit's native half.
 #[pymodule(gil_used = false)]
 mod _core {
-    use super::*;
+    use super::{Home, OsString, PathBuf};
+    use pyo3::prelude::*;
 
     /// Runs the command with these arguments, the first of which is the program's name, and returns its exit status.
     ///

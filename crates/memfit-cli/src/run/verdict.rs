@@ -244,7 +244,7 @@ mod tests {
             (RECOVERED, Ended::Exited(0), 0, Fits, None),
             (RECOVERED, Ended::Exited(1), 0, Oom, None),
         ] {
-            check(&Evidence { oom, steps_asked, ..plain(ended) }, verdict, kind);
+            check(&Evidence { steps_asked, oom, ..plain(ended) }, verdict, kind);
         }
     }
 

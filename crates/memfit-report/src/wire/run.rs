@@ -101,6 +101,7 @@ pub struct Peak {
 }
 
 /// What was among the steps that ran.
+#[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Completed steps.

@@ -86,7 +86,7 @@ pub(crate) fn fits() -> RunReport {
 pub(crate) fn oom() -> RunReport {
     let mut report = fits();
     report.verdict = Verdict::Oom;
-    report.device.name = "NVIDIA GeForce RTX 3060".to_owned();
+    "NVIDIA GeForce RTX 3060".clone_into(&mut report.device.name);
     report.device.capacity = 12_616_007_680;
     report.headroom = report.device.capacity as i64 - report.peak.device_upper as i64;
     report.steps = 0;
