@@ -23,6 +23,10 @@ type Device = u16;
 type ReportMemoryUsage = unsafe extern "C" fn(*mut c_void, i64, usize, usize, Device);
 type ReportOutOfMemory = unsafe extern "C" fn(i64, usize, usize, Device);
 
+/// libc10's own functions.
+static MEMORY_USAGE: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+static OUT_OF_MEMORY: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+
 /// The index of a CUDA device, if it is one.
 fn cuda(device: Device) -> Option<u8> {
     let [kind, index] = device.to_le_bytes();
@@ -51,10 +55,9 @@ pub unsafe extern "C" fn report_memory_usage(
         });
     }
     if bytes > 0 && cuda(device).is_some() {
-        static NEXT: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
         tell_device(block as u64, bytes.unsigned_abs());
     }
-    if let Some(next) = NEXT.find(report_memory_usage as *mut c_void) {
+    if let Some(next) = MEMORY_USAGE.find(report_memory_usage as *mut c_void) {
         // SAFETY: the symbol of this name in libc10 has this signature.
         let next: ReportMemoryUsage = unsafe { mem::transmute(next) };
         // SAFETY: the caller's own arguments, passed on.
@@ -69,11 +72,10 @@ pub unsafe extern "C" fn report_memory_usage(
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, reserved: usize, device: Device) {
     if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
-        static NEXT: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
         let (allocated, reserved) = (allocated as u64, reserved as u64);
         watch.out_of_memory(&Report { device, address: 0, bytes, allocated, reserved });
     }
-    if let Some(next) = NEXT.find(report_out_of_memory as *mut c_void) {
+    if let Some(next) = OUT_OF_MEMORY.find(report_out_of_memory as *mut c_void) {
         // SAFETY: the symbol of this name in libc10 has this signature.
         let next: ReportOutOfMemory = unsafe { mem::transmute(next) };
         // SAFETY: the caller's own arguments, passed on.

@@ -1,0 +1,650 @@
+"""The probe: what it counts, what it names, and that the script under it runs as if it were not there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import MIB, ROOT, Run, hold_to_contract, invoke
+
+PROBE = ROOT / "python" / "memfit" / "_probe"
+
+# A small model on the card, in whose backward something is left to see.
+MODEL = """
+import sys
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = torch.nn.Linear(256, 1024), torch.nn.ReLU(inplace=True), torch.nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+model = Model().cuda()
+x = torch.randn(4096, 256, device="cuda")
+"""
+
+
+def script(folder: Path, code: str, model: bool = True) -> Path:
+    path = folder / "train.py"
+    path.write_text((MODEL if model else "") + textwrap.dedent(code), encoding="utf-8")
+    return path
+
+
+def watched(path: Path, *options: str, python: tuple[str, ...] = (), gpu: str = "rtx-4090") -> Run:
+    arguments = ["run", "--gpu", gpu, "--format", "json", *options, "--", sys.executable, *python, str(path)]
+    return invoke(arguments, cwd=path.parent)
+
+
+def fits(path: Path, *options: str) -> dict[str, Any]:
+    answer = watched(path, *options)
+    assert answer.status == 0, answer.stdout[-3000:] + answer.stderr[-3000:]
+    hold_to_contract(answer.report)
+    complaints = [
+        note for note in answer.report["fidelity"]["notes"] if "probe" in note or "messages" in note
+    ]
+    assert complaints == [], "the probe has nothing to complain of, and its lines are understood"
+    return answer.report
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Imports a module of the probe, as a process of a run would."""
+    monkeypatch.syspath_prepend(str(PROBE))
+    monkeypatch.setenv("MEMFIT_RUN_DIR", str(tmp_path))
+    yield lambda name: importlib.import_module(f"memfit_probe.{name}")
+    for name in [name for name in sys.modules if name.split(".")[0] == "memfit_probe"]:
+        del sys.modules[name]
+
+
+# What it counts
+
+
+def count(counter: Any, steps: str) -> int:
+    """`a` steps, `+a` appears, `-a` vanishes."""
+    complete = 0
+    for step in steps.split():
+        if step[0] == "+":
+            counter.appeared(step[1:])
+        elif step[0] == "-":
+            counter.vanished(step[1:])
+        else:
+            complete = counter.stepped(step)
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("steps", "complete"),
+    [
+        ("a a a", 3),
+        ("+a +b a", 0),
+        ("+a +b a b", 1),
+        ("+d +g d d d g", 1),
+        ("+d +g d d d g d d d g", 2),
+        ("a a -a +b", 2),
+        ("a a +b -a b", 3),
+        ("+a +b a -b", 1),
+        ("+a " + "+b " + "a " * 10, 0),
+        ("+a +b " + "a " * 11, 11),
+        ("+a a a +b " + "b " * 20, 20),
+    ],
+)
+def test_a_step_is_complete_when_the_slowest_optimizer_has_stepped(probe, steps, complete):
+    counter = probe("counting").StepCounter(3)
+    count(counter, steps)
+    assert counter.complete == complete
+
+
+def test_at_the_end_optimizers_that_never_stepped_are_not_waited_for(probe):
+    counter = probe("counting").StepCounter(0)
+    count(counter, "+a +b a a")
+    assert (counter.complete, counter.at_the_end()) == (0, 2)
+
+
+def test_a_run_to_the_end_has_never_enough(probe):
+    counter = probe("counting").StepCounter(0)
+    count(counter, "a " * 100)
+    assert not counter.enough
+
+
+@pytest.mark.parametrize(
+    ("after_step", "growth"),
+    [([], None), ([5], None), ([5, 9], None), ([5, 9, 9], 0), ([5, 9, 11, 13], 2), ([1, 8, 4, 4, 4], 0)],
+)
+def test_growth_leaves_the_first_step_out(probe, after_step, growth):
+    assert probe("session").growth(after_step) == growth
+
+
+# What it says
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -7, 2**63, "", 'a "quoted" line\n\x00\u20ac', [], {"a": [1, {"b": None}]}, {3: False}],
+)
+def test_lines_are_json(probe, value):
+    said = json.loads(probe("channel").encode(value))
+    assert said == ({"3": False} if value == {3: False} else value)
+
+
+def test_a_name_that_is_not_unicode_is_json_too(probe):
+    assert json.loads(probe("channel").encode(os.fsdecode(b"/data/caf\xe9"))) == "/data/caf?"
+
+
+def test_codes_are_those_of_the_event_log(probe):
+    watch = probe("watch")
+    levers = (ROOT / "crates/memfit-levers/src/lib.rs").read_text(encoding="utf-8")
+    codes = {name: int(code) for name, code in re.findall(r"^\s+(\w+) = (\d+), \"", levers, re.MULTILINE)}
+    assert {"Parameters", "Gradients", "Activations", "Inputs", "Buffers", "Workspace"} <= codes.keys()
+    for name in (
+        "Other",
+        "Forward",
+        "Backward",
+        "Parameters",
+        "Gradients",
+        "Activations",
+        "Inputs",
+        "Buffers",
+    ):
+        assert getattr(watch, name.upper()) == codes[name], name
+    vocabularies = dict(re.findall(r"^    (Phase|Category) \{(.*?)^    \}", levers, re.MULTILINE | re.DOTALL))
+    optimizer = {kind: int(re.search(r"Optimizer = (\d+)", text)[1]) for kind, text in vocabularies.items()}
+    assert optimizer == {"Phase": watch.OPTIMIZER, "Category": watch.OPTIMIZER_STATE}
+
+
+def test_messages_have_the_fields_of_the_channel():
+    """Each `send` of the probe names a message of the channel, and its fields."""
+    channel = (ROOT / "crates/memfit-link/src/message.rs").read_text(encoding="utf-8")
+    structs = {
+        name: set(re.findall(r"^\s+pub (\w+):", body, re.MULTILINE))
+        for name, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", channel, re.MULTILINE | re.DOTALL)
+    }
+    enum = re.search(r"^pub enum Message \{(.*?)^\}", channel, re.MULTILINE | re.DOTALL)[1]
+    fields = {}
+    for name, own, inner in re.findall(
+        r"^    (\w+)(?: \{(.*?)^    \}|\((\w+)\)),", enum, re.MULTILINE | re.DOTALL
+    ):
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        found = {field.removeprefix("r#") for field in re.findall(r"^\s+([\w#]+):", own, re.MULTILINE)}
+        fields[kind] = structs[inner] if inner else found
+    said = {}
+    for path in (PROBE / "memfit_probe").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "channel.send":
+                keywords = {keyword.arg for keyword in node.keywords if keyword.arg}
+                said[node.args[0].value] = keywords or None
+    assert said.keys() == fields.keys()
+    for kind, keywords in said.items():
+        assert keywords is None or keywords == fields[kind], kind
+
+
+# How it gets in
+
+
+def python(*arguments: str, **env: str) -> str:
+    """What a Python says that has the probe in front."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(PROBE), **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_process_without_torch_says_hello_and_loads_nothing_else(tmp_path):
+    loaded = python(
+        "-c",
+        "import sys; print(sorted(name for name in sys.modules if name in ('torch', 'json', 'ctypes') or 'memfit' in name))",
+        MEMFIT_RUN_DIR=str(tmp_path),
+    )
+    assert ast.literal_eval(loaded) == ["memfit_probe", "memfit_probe.channel", "memfit_probe.imports"]
+    (messages,) = tmp_path.glob("messages-*.jsonl")
+    (line,) = messages.read_text().splitlines()
+    hello = json.loads(line)
+    assert hello["kind"] == "hello"
+    assert messages.name == f"messages-{hello['pid']}.jsonl"
+    assert hello["executable"] == sys.executable
+
+
+def test_outside_a_run_nothing_happens():
+    assert python("-c", "import sys; print('memfit_probe' in sys.modules)", MEMFIT_RUN_DIR="") == "False"
+
+
+def test_the_customization_that_it_stands_in_front_of_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.customized = __file__", encoding="utf-8")
+    said = python(
+        "-c",
+        "import sys, sitecustomize; print(sys.customized == sitecustomize.__file__)",
+        MEMFIT_RUN_DIR=str(tmp_path),
+        PYTHONPATH=f"{PROBE}{os.pathsep}{tmp_path}",
+    )
+    assert said == "True"
+
+
+def test_a_module_is_acted_on_right_after_its_import(probe, monkeypatch, tmp_path):
+    (tmp_path / "imported_late.py").write_text("value = 1", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports, seen = probe("imports"), []
+    imports.after("imported_late", lambda module: seen.append(module.value))
+    assert seen == []
+    module = importlib.import_module("imported_late")
+    assert seen == [1]
+    assert "exec_module" not in vars(module.__spec__.loader), "the loader is as it was"
+    imports.after("imported_late", lambda module: seen.append(module.__name__))
+    assert seen == [1, "imported_late"]
+    sys.meta_path.remove(imports._finder)
+    del sys.modules["imported_late"]
+
+
+# What a script may be
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(
+            """
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(20):
+                for _ in range(2):
+                    model(x).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            """,
+            id="accumulation",
+        ),
+        pytest.param(
+            """
+            optimizers = {each: torch.optim.AdamW([each]) for each in model.parameters()}
+            def step(parameter):
+                optimizers[parameter].step()
+                optimizers[parameter].zero_grad()
+            for each in model.parameters():
+                each.register_post_accumulate_grad_hook(step)
+            for _ in range(20):
+                model(x).mean().backward()
+            """,
+            id="optimizer-in-backward",
+        ),
+        pytest.param(
+            """
+            critic = torch.nn.Linear(256, 1).cuda()
+            one, other = torch.optim.Adam(model.parameters()), torch.optim.Adam(critic.parameters())
+            for _ in range(20):
+                for _ in range(2):
+                    other.zero_grad(); critic(model(x).detach()).mean().backward(); other.step()
+                one.zero_grad(); critic(model(x)).mean().backward(); one.step()
+            """,
+            id="two-optimizers",
+        ),
+        pytest.param(
+            """
+            optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler()
+            for _ in range(20):
+                with torch.autocast("cuda", torch.float16):
+                    loss = model(x).float().mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+            """,
+            id="grad-scaler",
+        ),
+        pytest.param(
+            """
+            from torch.utils.checkpoint import checkpoint
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(20):
+                out = x.requires_grad_()
+                for index, block in enumerate(model.blocks):
+                    out = checkpoint(block, out, use_reentrant=index % 2 == 0)
+                out.mean().backward(); optimizer.step(); optimizer.zero_grad()
+            """,
+            id="checkpointing",
+        ),
+    ],
+)
+def test_three_steps_are_three_steps(tmp_path, loop):
+    report = fits(script(tmp_path, loop + "\nprint('the end')"))
+    assert report["steps"] == 3
+    assert report["coverage"]["growth_per_step"] == 0
+    assert report["at_peak"]["by_category"]["unknown"] == 0
+
+
+def test_memory_that_grows_from_step_to_step_is_seen_to_the_byte(tmp_path):
+    report = fits(
+        script(
+            tmp_path,
+            """
+            optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), []
+            for _ in range(20):
+                model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
+                kept.append(torch.zeros(1000, device="cuda"))
+            """,
+        )
+    )
+    assert report["coverage"]["growth_per_step"] == 4000
+
+
+def test_inference_is_counted_by_passes_of_the_outermost_module(tmp_path):
+    code = """
+    with torch.inference_mode():
+        for _ in range(5):
+            model.eval()(x)
+    """
+    report = fits(script(tmp_path, code))
+    assert (report["steps"], report["coverage"]["evaluation"]) == (5, True)
+    assert report["at_peak"]["by_category"]["gradients"] == 0
+    assert fits(script(tmp_path, code), "--steps", "2")["steps"] == 2
+
+
+def test_an_evaluation_before_the_training_does_not_count(tmp_path):
+    report = fits(
+        script(
+            tmp_path,
+            """
+            with torch.no_grad():
+                for _ in range(9):
+                    model.eval()(x)
+            optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
+            for _ in range(20):
+                model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
+            """,
+        )
+    )
+    assert report["steps"] == 3
+    assert report["at_peak"]["by_category"]["gradients"] > 0
+
+
+# What it names
+
+
+def test_memory_has_its_module_and_its_category(tmp_path):
+    report = fits(
+        script(
+            tmp_path,
+            """
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(3):
+                optimizer.zero_grad(set_to_none=False)
+                model(x).mean().backward()
+                optimizer.step()
+            """,
+        )
+    )
+    categories, weights = report["at_peak"]["by_category"], 4 * (2 * 256 * 1024 + 1024 + 256) * 4
+    assert categories["parameters"] == categories["gradients"] == weights
+    assert categories["optimizer"] == pytest.approx(2 * weights, rel=0.001)
+    assert categories["inputs"] == 4096 * 256 * 4
+    assert categories["unknown"] == 0
+    names = {module["name"]: module["bytes"] for module in report["at_peak"]["modules"]}
+    # The hidden layer's output, which the in-place activation shares, with its weights and what belongs to them.
+    hidden = 4096 * 1024 * 4
+    assert names["blocks.0.up"] >= hidden + 4 * 256 * 1024 * 4
+    assert {f"blocks.{block}.{part}" for block in range(4) for part in ("up", "down")} <= names.keys()
+
+
+def test_out_of_memory_is_told_where_it_struck(tmp_path):
+    path = script(
+        tmp_path,
+        """
+        def train(optimizer):
+            for _ in range(3):
+                model(x.repeat(64, 1)).mean().backward()
+                optimizer.step()
+
+        train(torch.optim.AdamW(model.parameters()))
+        """,
+    )
+    answer = watched(path, "--memory", "2GiB")
+    report = answer.report
+    assert (answer.status, report["verdict"]) == (1, "oom")
+    oom = report["oom"]
+    assert oom["caught"] is False
+    assert (oom["step"], oom["phase"]) == (1, "forward")
+    assert re.fullmatch(r"blocks\.\d\.(up|act|down)", oom["module"])
+    line = 1 + path.read_text().splitlines().index("        model(x.repeat(64, 1)).mean().backward()")
+    assert oom["stack"][0] == f"{path}:{line} in train"
+    raised = report["script"]["exception"]
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB." in raised["traceback"]
+    assert "memfit_probe" not in raised["traceback"]
+    assert sum(report["at_peak"]["by_category"].values()) == report["at_peak"]["reserved"]
+
+
+def test_a_model_that_does_not_fit_while_it_is_moved_is_parameters(tmp_path):
+    path = script(
+        tmp_path,
+        """
+        import torch
+        torch.nn.Sequential(*[torch.nn.Linear(4096, 8192, bias=False) for _ in range(32)]).cuda()
+        """,
+        model=False,
+    )
+    report = watched(path, "--memory", "2GiB").report
+    categories = report["at_peak"]["by_category"]
+    assert report["oom"]["phase"] == "other"
+    assert categories["parameters"] == report["at_peak"]["allocated"] > 1024 * MIB
+
+
+def test_what_pytorch_does_without_is_no_out_of_memory_error(tmp_path):
+    """A convolution whose workspace does not fit takes another algorithm: the script never hears of it."""
+    path = script(
+        tmp_path,
+        """
+        import torch
+        left = 0
+        while True:
+            try:
+                torch.empty(64 << 20, device="cuda")
+            except torch.OutOfMemoryError as error:
+                print("caught", type(error))
+                break
+            filler = torch.empty(torch.cuda.mem_get_info()[0] - (256 << 20), dtype=torch.uint8, device="cuda")
+            left += 1
+            if left == 2:
+                break
+        """,
+        model=False,
+    )
+    report = watched(path, "--memory", "2GiB", "--steps", "0").report
+    assert report["oom"] is not None
+    assert report["oom"]["caught"] is True
+
+
+# That it is not there
+
+
+def said(answer: Run, path: Path) -> dict[str, Any]:
+    assert path.is_file(), answer.stdout[-2000:] + answer.stderr[-2000:]
+    return json.loads(path.read_text())
+
+
+PEAKS = """
+import json
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    optimizer.zero_grad(); model(x).pow(2).mean().backward(); optimizer.step()
+stats = torch.cuda.memory_stats()
+keys = [key for key in stats if key.startswith(("allocated_bytes.all", "reserved_bytes.all", "allocation.all", "segment.all"))]
+json.dump({key: stats[key] for key in keys}, open("said.json", "w"))
+"""
+
+
+def test_it_changes_no_peak_and_no_allocation(tmp_path):
+    path, answer = script(tmp_path, PEAKS), tmp_path / "said.json"
+    seen = said(watched(path, "--steps", "0"), answer)
+    answer.unlink()
+    # An isolated interpreter takes no notice of PYTHONPATH: the device is there, the probe is not.
+    alone = said(watched(path, "--steps", "0", python=("-I",)), answer)
+    assert seen == alone
+    assert seen["allocated_bytes.all.peak"] > 64 * MIB
+
+
+GRAPHS = """
+import json
+import torch._dynamo
+
+graphs = []
+def backend(module, inputs):
+    graphs.append(len(list(module.graph.nodes)))
+    return module.forward
+
+compiled = torch.compile(model, backend=backend, fullgraph=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    compiled(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
+torch.compile(lambda x: model(x).sum(), backend=backend)(x)
+exported = torch.export.export(Block(), (torch.randn(2, 256),))
+breaks = dict(torch._dynamo.utils.counters["graph_break"])
+json.dump([graphs, breaks, len(list(exported.graph.nodes))], open("said.json", "w"))
+"""
+
+
+def test_compiled_models_have_the_graphs_that_they_have_without_it(tmp_path):
+    path, answer = script(tmp_path, GRAPHS), tmp_path / "said.json"
+    seen = said(watched(path, "--steps", "0"), answer)
+    answer.unlink()
+    alone = said(watched(path, "--steps", "0", python=("-I",)), answer)
+    assert seen == alone
+    graphs, breaks, _ = seen
+    assert (len(graphs), breaks) == (2, {})
+
+
+def test_the_scripts_own_clean_up_does_not_run_when_it_is_stopped(tmp_path):
+    """It would write a checkpoint of zeros over the user's."""
+    report = fits(
+        script(
+            tmp_path,
+            """
+            import atexit, pathlib
+            atexit.register(pathlib.Path("left").touch)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            try:
+                for _ in range(20):
+                    model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
+            finally:
+                pathlib.Path("cleaned").touch()
+            """,
+        )
+    )
+    assert report["steps"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_checkpoints_of_zeros_are_led_aside_and_found_again(tmp_path):
+    kept = tmp_path / "model.pt"
+    kept.write_bytes(b"trained for a week")
+    report = fits(
+        script(
+            tmp_path,
+            """
+            import pathlib
+            state = {key: value.cpu() for key, value in model.state_dict().items()}
+            torch.save(state, "model.pt")
+            torch.save(state, pathlib.Path("new.pt"))
+            assert torch.load("new.pt").keys() == torch.load(pathlib.Path("model.pt")).keys() == state.keys()
+            model.eval()(x)
+            """,
+        ),
+        "--steps",
+        "0",
+    )
+    assert kept.read_bytes() == b"trained for a week"
+    assert not (tmp_path / "new.pt").exists()
+    assert any("checkpoints" in note for note in report["fidelity"]["notes"])
+
+
+# Full cover
+
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Sequences(Dataset):
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        # One item in a hundred is long: three steps are not likely to meet it.
+        return torch.zeros(2000 if index % 100 == 77 else 50, 64), index % 4
+
+def pad(items):
+    return torch.nn.utils.rnn.pad_sequence([x for x, _ in items], batch_first=True), torch.tensor([y for _, y in items])
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+train = DataLoader(Sequences(1000), batch_size=8, collate_fn=pad)
+valid = DataLoader(Sequences(40), batch_size=8, collate_fn=pad)
+for epoch in range(5):
+    model.train()
+    for x, y in train:
+        loss = torch.nn.functional.cross_entropy(model(x.cuda()).mean(1), y.cuda())
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+        print("trained on", tuple(x.shape), flush=True)
+    model.eval()
+    with torch.no_grad():
+        for x, y in valid:
+            model(x.cuda())
+            print("evaluated", flush=True)
+"""
+
+
+def test_full_cover_runs_the_largest_batch_and_the_scripts_own_evaluation(tmp_path):
+    path = script(tmp_path, LOADERS, model=False)
+    steps, full = fits(path), fits(path, "--cover", "full")
+    assert [steps["coverage"][key] for key in ("evaluation", "largest_batch", "epoch_end")] == [False] * 3
+    assert [full["coverage"][key] for key in ("evaluation", "largest_batch", "epoch_end")] == [True] * 3
+    assert (steps["steps"], full["steps"]) == (3, 4)
+    # Eight items of 2000 instead of 50: the hidden layer's output, and what the ReLU makes of it.
+    assert full["peak"]["allocated"] - steps["peak"]["allocated"] > 8 * 1900 * 256 * 4 * 2
+
+
+def test_looking_at_the_data_leaves_random_numbers_as_they_were(probe):
+    import random
+
+    torch, largest = pytest.importorskip("torch"), probe("largest")
+    random.seed(1), torch.manual_seed(1)
+    before = random.getstate(), torch.get_rng_state().tolist()
+    with largest.random_numbers_kept():
+        random.random(), torch.randn(3)
+    assert (random.getstate(), torch.get_rng_state().tolist()) == before
+
+
+@pytest.mark.parametrize(
+    ("item", "size"),
+    [
+        (b"abc", 3),
+        ([1, 2, 3], 3),
+        ({"input_ids": [1] * 7, "label": 1}, 8),
+        (("abc", [b"ab", [1.0]]), 6),
+        (5, 1),
+        (type("Image", (), {"size": (4, 5)})(), 20),
+        (memoryview(bytes(9)), 9),
+    ],
+)
+def test_the_size_of_an_item(probe, item, size):
+    assert probe("largest").size(item) == size
