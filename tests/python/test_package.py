@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,3 +125,21 @@ def test_an_interrupt_ends_the_run_and_not_the_interpreter(tmp_path: Path) -> No
     assert run.returncode == 2, errors
     assert json.loads(output)["problem"]["kind"] == "interrupted"
     assert "Traceback" not in errors
+
+
+def test_a_real_card_is_read_through_nvidias_own_library(tmp_path: Path) -> None:
+    """The virtual device's NVML stands in for the driver's: the doctor reads a card's name and memory from it."""
+    kept = command("run", "--gpu", "t4", "--keep", "--", "true", env={**os.environ, "TMPDIR": str(tmp_path)})
+    folder = Path(re.search(r"the run's files are in `(.+)`", kept.stderr)[1])
+    environment = {**os.environ, "MEMFIT_RUN_DIR": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
+    checks = json.loads(command("doctor", "--format", "json", env=environment).stdout)["checks"]
+    (gpu,) = (check for check in checks if check["name"] == "real GPU")
+    assert gpu["health"] == "good"
+    assert gpu["found"].startswith("Tesla T4, ")
+
+
+def test_without_a_real_card_that_is_said() -> None:
+    done = command("run", "--gpu", "local", "--", "true")
+    if done.returncode == 2:
+        assert "there is no NVIDIA GPU with a working driver here" in done.stderr
+        assert "hint:" in done.stderr

@@ -9,6 +9,7 @@ mod facts;
 mod host;
 mod inbox;
 mod keeper;
+pub(crate) mod local;
 pub(crate) mod preflight;
 mod process;
 mod progress;
@@ -31,6 +32,7 @@ pub(crate) use report::{exit, failure, report};
 pub(crate) use request::{Card, Request};
 
 use self::environment::Command;
+use self::local::LocalGpu;
 use self::preflight::Torch;
 use self::stage::Stage;
 use crate::{CliError, Home, Printer};
@@ -49,15 +51,16 @@ pub(crate) struct Outcome {
 /// Runs what was asked for.
 pub(crate) fn perform(request: &Request, home: &Home, printer: &Printer) -> Result<Outcome, CliError> {
     preflight::system()?;
-    if request.card.is_local() && !preflight::has_local_gpu() {
-        return Err(CliError::NoLocalGpu);
-    }
+    let local = match request.card {
+        Card::Local(_) => Some(LocalGpu::find().ok_or(CliError::NoLocalGpu)?),
+        Card::Virtual(..) => None,
+    };
     let command = environment::resolve(&request.command, home)?;
     let torch = match &command.python {
         Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
         None => None,
     };
-    let once = |values| once(request, &command, torch.as_ref(), values, home, printer);
+    let once = |values| once(request, &command, torch.as_ref(), local.as_ref(), values, home, printer);
     let facts = once(ValuePolicy::UpperBound)?;
     // Sizes at their upper bound may be to blame. If it fails with zeros as well, they are not.
     let doubtful = facts.oom.is_some() && verdict::has_size_read_back(&facts) && !request.card.is_local();
@@ -74,13 +77,14 @@ fn once(
     request: &Request,
     command: &Command,
     torch: Option<&Torch>,
+    local: Option<&LocalGpu>,
     values: ValuePolicy,
     home: &Home,
     printer: &Printer,
 ) -> Result<Facts, CliError> {
     let stage = Stage::set_up(request, torch, values, home)?;
     let started = Instant::now();
-    let watched = watch::run(request, command, &stage, printer)?;
+    let watched = watch::run(request, command, &stage, local, printer)?;
     let wall = started.elapsed();
     let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
     let facts = facts::gather(command, torch, &stage, watched, &tracks, wall);

@@ -8,6 +8,7 @@ use memfit_report::wire::{Check, DoctorReport, Health};
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
 use crate::libraries::Library;
+use crate::run::local::LocalGpu;
 use crate::run::{environment, preflight};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Hint as _, Home, Printer};
@@ -78,13 +79,14 @@ fn python(home: &Home) -> Vec<Check> {
 
 fn real_gpu() -> Check {
     let name = "real GPU".to_owned();
-    if preflight::has_local_gpu() {
-        Check {
-            name,
-            health: Health::Good,
-            found: "a driver is here: `--gpu local` works".to_owned(),
-            hint: None,
-        }
+    if let Some(reading) = LocalGpu::find().and_then(|gpu| gpu.read()) {
+        let found = format!(
+            "{}, {} of {} in use; `--gpu local` means it",
+            reading.name,
+            text::size(reading.used),
+            text::size(reading.total)
+        );
+        Check { name, health: Health::Good, found, hint: None }
     } else {
         let found = "none, and none is needed; `--gpu local` does not work".to_owned();
         Check { name, health: Health::Absent, found, hint: None }

@@ -17,7 +17,7 @@ use super::inbox::{Inbox, Speaker};
 use super::preflight::Torch;
 use super::recording::{self, Fullest};
 use super::stage::Stage;
-use super::watch::{Ended, Watched};
+use super::watch::{Ended, RealCard, Watched};
 
 /// How much of the end of what a script printed is kept.
 const TAIL: u64 = 64 << 10;
@@ -45,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) exception: Option<Exception>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
+    /// The real card, where it is one.
+    pub(crate) real: Option<RealCard>,
     /// What it had on the host.
     pub(crate) host: HostPeaks,
     /// The most page-locked memory.
@@ -124,10 +126,10 @@ pub(super) fn gather(
     tracks: &[Track],
     wall: Duration,
 ) -> Facts {
-    let Watched { ended, inbox, ledger, host } = watched;
+    let Watched { ended, inbox, ledger, host, real } = watched;
     let ledger = ledger.unwrap_or_default();
     let setup = stage.setup().clone();
-    let ranks: Vec<RankFacts> = inbox
+    let mut ranks: Vec<RankFacts> = inbox
         .ranks()
         .into_iter()
         .enumerate()
@@ -137,6 +139,13 @@ pub(super) fn gather(
             rank(index as u32, pid, speaker, fullest, &ledger)
         })
         .collect();
+    if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
+        // What the card shows beyond what was there before is this run's, as far as it was alone in changing.
+        let seen = real.most_used.saturating_sub(real.before.used);
+        rank.peak.device = rank.peak.reserved.max(seen);
+        rank.peak.device_upper = rank.peak.device;
+        rank.outside.context = rank.peak.device - rank.peak.reserved;
+    }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
     Facts {
         ended,
@@ -151,6 +160,7 @@ pub(super) fn gather(
             .values()
             .find_map(|speaker| speaker.torch.clone())
             .or_else(|| torch.map(|torch| torch.version.clone())),
+        real,
         host,
         pinned: ledger.processes.iter().map(|process| process.peak_pinned).sum(),
         wall,

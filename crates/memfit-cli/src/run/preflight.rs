@@ -17,11 +17,6 @@ pub(crate) fn system() -> Result<String, CliError> {
     }
 }
 
-/// Whether a real GPU's driver is loaded.
-pub(crate) fn has_local_gpu() -> bool {
-    Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidia0").exists()
-}
-
 /// What an interpreter says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Interpreter {

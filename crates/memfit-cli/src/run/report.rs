@@ -18,7 +18,7 @@ use crate::{CliError, Exit, Hint as _};
 /// The report of a run.
 pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
-    let device = request.card.info();
+    let device = device(request, facts);
     let evidence = Evidence::of(facts, device.capacity, outcome.also_without_sizes);
     let (verdict, problem) = judge(&evidence);
     let fullest = facts.fullest();
@@ -58,6 +58,15 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
         script: script(facts),
         problem,
         device,
+    }
+}
+
+/// The card: a real one says itself what it is.
+fn device(request: &Request, facts: &Facts) -> DeviceInfo {
+    let info = request.card.info();
+    match &facts.real {
+        Some(real) => DeviceInfo { name: real.before.name.clone(), capacity: real.before.total, ..info },
+        None => info,
     }
 }
 
@@ -136,10 +145,12 @@ fn outside(facts: &Facts, seen: memfit_link::ledger::OutsideView, peak: &Peak) -
         communication: seen.communication,
         other_processes: 0,
     };
+    if let Some(real) = &facts.real {
+        return Outside { other_processes: real.before.used, ..outside };
+    }
     // What the card held beyond this rank's own segments: other processes of the run, or memory from `cudaMalloc` itself.
     let rest = peak.device.saturating_sub(peak.reserved + outside.total());
-    let other_processes = if facts.setup.cards.is_empty() { 0 } else { rest };
-    Outside { other_processes, ..outside }
+    Outside { other_processes: rest, ..outside }
 }
 
 fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
@@ -154,6 +165,12 @@ fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
             if !ran {
                 notes.push(format!("full cover was asked for, and no {name} was seen"));
             }
+        }
+    }
+    if facts.real.is_some() {
+        notes.push("on a real card the device peak is the most that was seen in use when it was looked at, five times a second; the other peaks are PyTorch's own".to_owned());
+        if facts.ranks.len() > 1 {
+            notes.push("only the machine's first card was looked at".to_owned());
         }
     }
     if card.info().kind == CardKind::Virtual {

@@ -17,6 +17,7 @@ use super::environment::Command;
 use super::host::{HostPeaks, HostWatch};
 use super::inbox::Inbox;
 use super::keeper::Keeper;
+use super::local::{LocalGpu, Reading};
 use super::progress::Line;
 use super::stage::Stage;
 use super::tree::{self, Entry};
@@ -58,6 +59,17 @@ pub(crate) struct Watched {
     pub(crate) ledger: Option<LedgerView>,
     /// What they had on the host.
     pub(crate) host: HostPeaks,
+    /// The real card, where it is one.
+    pub(crate) real: Option<RealCard>,
+}
+
+/// A real card over a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RealCard {
+    /// The card before the run.
+    pub(crate) before: Reading,
+    /// The most of its memory that was taken, by whatever, at any time that it was looked at.
+    pub(crate) most_used: u64,
 }
 
 /// Starts the command and follows it to its end. When this returns, none of its processes is left.
@@ -65,6 +77,7 @@ pub(super) fn run(
     request: &Request,
     command: &Command,
     stage: &Stage,
+    local: Option<&LocalGpu>,
     printer: &Printer,
 ) -> Result<Watched, CliError> {
     let interrupted = Interrupt::listen();
@@ -72,6 +85,7 @@ pub(super) fn run(
     let keeper = Keeper::start(stage.run_dir(), request.keep)
         .map_err(CliError::io("start a keeper for the run in", stage.run_dir().path()))?;
     let host = HostWatch::start();
+    let real = local.and_then(LocalGpu::read).map(|before| RealCard { most_used: before.used, before });
     let mut child = process::start(command, stage)?;
     let mut watch = Watch {
         request,
@@ -80,6 +94,8 @@ pub(super) fn run(
         inbox: Inbox::default(),
         ledger: None,
         host,
+        local,
+        real,
         line: Line::new(printer.progress(), request.steps),
         output: [Show::new(&stage.run_dir().stdout()), Show::new(&stage.run_dir().stderr())],
         started: Instant::now(),
@@ -94,7 +110,7 @@ pub(super) fn run(
     watch.hear();
     watch.line.clear();
     let ledger = LedgerView::read(stage.run_dir())?.or(watch.ledger);
-    Ok(Watched { ended, inbox: watch.inbox, ledger, host: watch.host.peaks() })
+    Ok(Watched { ended, inbox: watch.inbox, ledger, host: watch.host.peaks(), real: watch.real })
 }
 
 struct Watch<'a> {
@@ -104,6 +120,8 @@ struct Watch<'a> {
     inbox: Inbox,
     ledger: Option<LedgerView>,
     host: HostWatch,
+    local: Option<&'a LocalGpu>,
+    real: Option<RealCard>,
     line: Line,
     output: [Show; 2],
     started: Instant,
@@ -156,6 +174,9 @@ impl Watch<'_> {
         let mut pids = tree::descendants(&all, root);
         pids.extend(self.inbox.processes.keys().filter(|pid| all.contains_key(pid)));
         self.host.sample(&pids);
+        if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
+            real.most_used = real.most_used.max(used);
+        }
         // A ledger that is not there yet, or not whole, is looked at again the next time.
         self.ledger = LedgerView::read(self.stage.run_dir()).ok().flatten().or_else(|| self.ledger.take());
         self.life.note(&all, &self.inbox);
