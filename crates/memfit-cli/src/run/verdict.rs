@@ -95,7 +95,7 @@ impl Evidence {
 
 /// Whether a size that a kernel would have computed was read back.
 pub(super) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.tally.values.iter().any(|value| value.call.contains("size"))
+    facts.tally.values.iter().any(|value| value.call.contains("size read back"))
 }
 
 fn matters(call: &str) -> bool {
