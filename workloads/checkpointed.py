@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="say how many graphs were compiled")
     parser.add_argument("--steps", type=int, default=10)
     args = parser.parse_args()
 
@@ -73,6 +74,8 @@ def main():
         loss.backward()
         optimizer.step()
         print(f"step {step} loss {loss.item():.4f}")
+    if args.graphs:
+        print("graphs:", dict(torch._dynamo.utils.counters["stats"]))
 
 
 if __name__ == "__main__":
