@@ -36,6 +36,23 @@ fn loaded() -> Option<i32> {
     ask(&path).or_else(|| from_name(path.to_bytes()))
 }
 
+/// The file name of the loaded library that an address lies in.
+pub(crate) fn file_at(address: u64) -> Option<String> {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the loader only compares the address, and fills in what it finds.
+    if unsafe { libc::dladdr(address as *const c_void, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: filled with zeros before, and by the loader since; a name is null or a string that ends with NUL.
+    let name = unsafe { found.assume_init().dli_fname };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: as above.
+    let path = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    path.rsplit('/').next().map(str::to_owned)
+}
+
 /// The path of a loaded library whose file name begins with these bytes.
 pub(crate) fn path_of(prefix: &'static [u8]) -> Option<CString> {
     struct Search {
