@@ -114,7 +114,7 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
             continue;
         }
         if !parameter.optional && entry.result == Kind::Status {
-            let _ = write!(checks, "if p{index}.is_null() {{ return {}; }} ", library.invalid);
+            let _ = write!(checks, "if p{index}.is_null() {{ return {}; }}\n        ", library.invalid);
         }
         let _ = write!(writes, "{} ", write_out(index, parameter));
     }
