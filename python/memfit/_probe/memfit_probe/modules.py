@@ -127,17 +127,21 @@ class Modules:
     def _outermost_begins(self, module, args):
         session = self.session
         try:
-            before = session.watch.phase(codes.FORWARD)
+            before = session.watch.current_phase()
             if before == codes.BACKWARD:
                 # A checkpoint's recomputation is part of the backward, on whichever thread.
-                session.watch.phase(before)
                 return
+            arguments = (args, _caller_kwargs())
             if next(module.parameters(), None) is None:
+                # A loss's targets. A transform of data is a module without parameters too: it begins no forward.
+                if before == codes.FORWARD:
+                    session.notes.inputs(arguments)
                 return
+            session.watch.phase(codes.FORWARD)
             self.open.append(before)
             self.called[id(module)] = weakref.ref(module)
             session.notes.module(module)
-            session.notes.inputs((args, _caller_kwargs()))
+            session.notes.inputs(arguments)
             session.forward_began(module)
         except Exception as error:
             session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")
