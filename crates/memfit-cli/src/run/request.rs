@@ -75,9 +75,10 @@ pub(crate) struct Request {
 impl Request {
     /// What was typed, with the settings behind it.
     pub(crate) fn new(args: RunArgs, settings: &Settings, catalogue: &Catalogue) -> Result<Self, CliError> {
+        // A size in the settings belongs to the GPU there, and not to another that was named instead.
+        let overruled = args.gpu.is_some() && settings.gpu.is_some();
+        let memory = args.memory.or(settings.memory.filter(|_| !overruled));
         let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
-        // A size on the command line belongs to the GPU there; one in the settings, to the settings' GPU.
-        let memory = args.memory.or(settings.memory);
         let card = if gpu.name.eq_ignore_ascii_case(LOCAL) {
             if args.memory.is_some() {
                 return Err(CliError::MemoryOfLocal);
@@ -107,5 +108,69 @@ impl Request {
             keep: args.keep,
             command: args.command,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use memfit_devices::Bytes;
+
+    use super::*;
+    use crate::args::{Args, Verb};
+
+    fn request(words: &str, settings: &Settings) -> Result<Request, CliError> {
+        let words = format!("memfit run {words} -- python train.py");
+        let args = Args::try_parse_from(words.split_whitespace()).unwrap();
+        let Verb::Run(args) = args.verb else { panic!("not a run") };
+        Request::new(*args, settings, &Catalogue::builtin().unwrap())
+    }
+
+    fn capacity(words: &str, settings: &Settings) -> u64 {
+        request(words, settings).unwrap().card.info().capacity
+    }
+
+    #[test]
+    fn what_is_typed_wins_over_settings() {
+        let settings = Settings {
+            gpu: Some("t4:2".parse().unwrap()),
+            memory: Some(Bytes::from_gib(12)),
+            steps: Some(7),
+            ..Settings::default()
+        };
+        let from_settings = request("", &settings).unwrap();
+        assert_eq!(from_settings.card.info().count, 2);
+        assert_eq!(from_settings.card.info().capacity, 12 << 30);
+        assert_eq!((from_settings.steps, from_settings.forward_steps), (7, 7));
+        assert_eq!(request("--steps 1", &settings).unwrap().steps, 1);
+        assert_eq!(capacity("--memory 8GiB", &settings), 8 << 30);
+        // The settings' size is the settings' card's.
+        assert_eq!(capacity("--gpu l4", &settings), capacity("--gpu l4", &Settings::default()));
+        let size_alone = Settings { memory: Some(Bytes::from_gib(12)), ..Settings::default() };
+        assert_eq!(capacity("--gpu l4", &size_alone), 12 << 30);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_unless_they_asked_for_the_end() {
+        let timeout = |words: &str| request(words, &Settings::default()).unwrap().timeout;
+        assert_eq!(timeout("--gpu t4"), Some(TIMEOUT));
+        assert_eq!(timeout("--gpu t4 --steps 0"), None);
+        assert_eq!(timeout("--gpu t4 --timeout 0"), None);
+        assert_eq!(timeout("--gpu t4 --steps 0 --timeout 5s"), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn forward_passes_are_counted_only_where_steps_were_asked_for() {
+        let forward = |words: &str| request(words, &Settings::default()).unwrap().forward_steps;
+        assert_eq!(forward("--gpu t4"), 0);
+        assert_eq!(forward("--gpu t4 --steps 2"), 2);
+    }
+
+    #[test]
+    fn the_real_card_is_local_and_has_the_memory_it_has() {
+        assert!(request("--gpu local", &Settings::default()).unwrap().card.is_local());
+        let error = request("--gpu local --memory 8GiB", &Settings::default());
+        assert!(matches!(error, Err(CliError::MemoryOfLocal)));
+        assert!(matches!(request("", &Settings::default()), Err(CliError::NoGpu)));
     }
 }
