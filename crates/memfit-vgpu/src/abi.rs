@@ -148,11 +148,3 @@ impl<T> Out<T> {
         Self(target)
     }
 }
-
-#[cfg(test)]
-impl<T> In<T> {
-    /// What a caller lends.
-    pub(crate) fn from(values: &[T]) -> Self {
-        Self(values.as_ptr())
-    }
-}

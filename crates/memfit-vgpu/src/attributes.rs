@@ -4,6 +4,7 @@
 //! textures and grids) from the tables in NVIDIA's CUDA C++ Programming Guide.
 
 use memfit_devices::{Class, HostLinkKind};
+use memfit_link::identity;
 
 use crate::machine::Card;
 
@@ -70,6 +71,7 @@ fn clamp(value: u64) -> i32 {
 }
 
 /// An attribute's value; nothing where there is no such attribute.
+#[allow(clippy::match_same_arms, reason = "in order of number")]
 pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
     if let Ok(index) = TEXTURES.binary_search_by_key(&attribute, |entry| entry.0) {
         return Some(TEXTURES[index].1);
@@ -102,17 +104,23 @@ pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
         30 => 512,
         31 => 1, // concurrent kernels
         32 => i32::from(device.ecc),
-        33 => card.index as i32 + 1, // PCI bus
-        34 => 0,                     // PCI device
-        35 => 0,                     // not TCC, which is for Windows
+        33 => identity::pci_bus(card.index) as i32, // PCI bus
+        34 => 0,                                    // PCI device
+        35 => 0,                                    // not TCC, which is for Windows
         number::MEMORY_CLOCK => device.memory_clock_khz as i32,
         37 => device.memory_bus_bits as i32,
         38 => clamp(device.l2_cache.get()),
         39 => sm.max_threads as i32,
-        40 => if data_center { 3 } else { 2 }, // copy engines
-        41 => 1,                               // unified addressing
-        50 => 0,                               // PCI domain
-        51 => 32,                              // texture pitch alignment
+        40 => {
+            if data_center {
+                3
+            } else {
+                2
+            }
+        } // copy engines
+        41 => 1,  // unified addressing
+        50 => 0,  // PCI domain
+        51 => 32, // texture pitch alignment
         number::MAJOR => device.compute_capability.major as i32,
         number::MINOR => device.compute_capability.minor as i32,
         78..=80 => 1, // stream priorities, L1 for globals and locals
@@ -124,7 +132,7 @@ pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
         86 => coherent,
         87 => clamp(device.rates.fp32 / device.rates.fp64.max(1)),
         88 => coherent, // pageable memory
-        89 | 90 | 91 => 1, // concurrent managed access, preemption, host pointers of registered memory
+        89..=91 => 1,   // concurrent managed access, preemption, host pointers of registered memory
         92..=94 => 1,   // stream memory operations
         95 | 96 => 1,   // cooperative launches
         97 => clamp(sm.shared_memory_per_block_optin.get()),
@@ -135,21 +143,45 @@ pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
         104 | 105 => 0, // Windows handles
         106 => sm.max_blocks as i32,
         107 => i32::from(data_center && capability >= 80), // compressible memory
-        108 => if capability >= 80 { clamp(device.l2_cache.get() / 16 * 11) } else { 0 },
-        109 => if capability >= 80 { 134_213_632 } else { 0 },
+        108 => {
+            if capability >= 80 {
+                clamp(device.l2_cache.get() / 16 * 11)
+            } else {
+                0
+            }
+        }
+        109 => {
+            if capability >= 80 {
+                134_213_632
+            } else {
+                0
+            }
+        }
         110 | 116 => i32::from(data_center), // GPUDirect RDMA
         111 => clamp(sm.reserved_shared_memory_per_block.get()),
-        112 => 1, // sparse arrays
-        113 => 0, // read-only host registration
+        112 => 1,       // sparse arrays
+        113 => 0,       // read-only host registration
         114 | 115 => 1, // timeline semaphores, memory pools
         117 => i32::from(data_center),
-        118 => if data_center { 100 } else { 0 },
-        119 => 1, // pools are shared by file descriptor
+        118 => {
+            if data_center {
+                100
+            } else {
+                0
+            }
+        }
+        119 => 1,         // pools are shared by file descriptor
         120 => since(90), // clusters
         121..=123 => 1,
         124 => i32::from(data_center), // dma-buf
         125 => 1,                      // interprocess events
-        126 => if capability >= 90 { 4 } else { 1 },
+        126 => {
+            if capability >= 90 {
+                4
+            } else {
+                1
+            }
+        }
         127 => since(90), // tensor maps
         128 => 0,         // fabric handles
         129 => since(90), // unified function pointers

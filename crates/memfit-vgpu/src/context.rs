@@ -6,7 +6,10 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::{AcqRel, Relaxed}},
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Relaxed},
+        },
     },
 };
 
@@ -36,7 +39,8 @@ pub(crate) fn card_of(context: u64) -> Outcome<&'static Card> {
         let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.get(&context).ok_or(Status::INVALID_CONTEXT)?.0 as i32
     };
-    machine::card(ordinal).map_err(|status| if status == Status::INVALID_DEVICE { Status::INVALID_CONTEXT } else { status })
+    machine::card(ordinal)
+        .map_err(|status| if status == Status::INVALID_DEVICE { Status::INVALID_CONTEXT } else { status })
 }
 
 /// `cuCtxCreate`: the new context becomes current.
@@ -56,7 +60,12 @@ pub(crate) fn destroy(context: u64) -> Outcome {
     if thread::with_contexts(|stack| stack.last() == Some(&context)) {
         pop()?;
     }
-    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&context).map(drop).ok_or(Status::INVALID_CONTEXT)
+    CONTEXTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&context)
+        .map(drop)
+        .ok_or(Status::INVALID_CONTEXT)
 }
 
 /// Makes a context current on top of the others.
@@ -111,11 +120,10 @@ pub(crate) fn flags(context: u64) -> Outcome<u32> {
 }
 
 /// `cudaDeviceReset`: everything on the card that belongs to this process is gone.
-pub(crate) fn reset(card: &Card) -> Outcome {
+pub(crate) fn reset(card: &Card) {
     crate::memory::device::free_all(card);
     card.peers.store(0, Relaxed);
     card.drop_context();
-    Ok(())
 }
 
 /// `cudaDeviceEnablePeerAccess`.
@@ -124,7 +132,11 @@ pub(crate) fn enable_peer(card: &Card, peer: &Card) -> Outcome {
         return Err(Status::INVALID_DEVICE);
     }
     let bit = 1 << peer.ordinal;
-    if card.peers.fetch_or(bit, AcqRel) & bit != 0 { Err(Status::PEER_ACCESS_ALREADY_ENABLED) } else { Ok(()) }
+    if card.peers.fetch_or(bit, AcqRel) & bit != 0 {
+        Err(Status::PEER_ACCESS_ALREADY_ENABLED)
+    } else {
+        Ok(())
+    }
 }
 
 /// `cudaDeviceDisablePeerAccess`.

@@ -131,11 +131,18 @@ fn rate(to: Side, from: Side) -> u64 {
 }
 
 /// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row.
-pub(crate) fn rectangle(target: (u64, u64), source: (u64, u64), width: u64, height: u64, direction: Direction) -> Outcome {
+pub(crate) fn rectangle(
+    target: (u64, u64),
+    source: (u64, u64),
+    width: u64,
+    height: u64,
+    direction: Direction,
+) -> Outcome {
     if width == target.1 && width == source.1 {
         return copy(target.0, source.0, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?, direction);
     }
-    (0..height).try_for_each(|row| copy(target.0 + row * target.1, source.0 + row * source.1, width, direction))
+    (0..height)
+        .try_for_each(|row| copy(target.0 + row * target.1, source.0 + row * source.1, width, direction))
 }
 
 /// Fills a range with `count` times the lowest `width` bytes of a pattern.
@@ -160,7 +167,14 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome
 }
 
 /// Fills `height` rows of `width` units, `pitch` bytes apart.
-pub(crate) fn fill_rectangle(target: u64, pitch: u64, pattern: u32, unit: u32, width: u64, height: u64) -> Outcome {
+pub(crate) fn fill_rectangle(
+    target: u64,
+    pitch: u64,
+    pattern: u32,
+    unit: u32,
+    width: u64,
+    height: u64,
+) -> Outcome {
     if width.checked_mul(u64::from(unit)) == Some(pitch) {
         return fill(target, pattern, unit, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?);
     }

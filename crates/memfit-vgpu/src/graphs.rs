@@ -50,7 +50,7 @@ struct UserObject {
 #[derive(Debug, Default)]
 struct Graphs {
     captures: BTreeMap<u64, Capture>,
-    graphs: BTreeMap<u64, Graph>,
+    made: BTreeMap<u64, Graph>,
     /// Executable graphs, with the objects of the graph they were made from.
     executables: BTreeMap<u64, BTreeMap<u64, u32>>,
     objects: BTreeMap<u64, UserObject>,
@@ -58,7 +58,7 @@ struct Graphs {
 
 static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
     captures: BTreeMap::new(),
-    graphs: BTreeMap::new(),
+    made: BTreeMap::new(),
     executables: BTreeMap::new(),
     objects: BTreeMap::new(),
 });
@@ -101,8 +101,8 @@ pub(crate) fn begin(stream: u64, mode: i32, into: Option<u64>) -> Outcome {
     let mut all = lock();
     let graph = into.unwrap_or_else(handle);
     if into.is_none() {
-        all.graphs.insert(graph, Graph::default());
-    } else if !all.graphs.contains_key(&graph) {
+        all.made.insert(graph, Graph::default());
+    } else if !all.made.contains_key(&graph) {
         return Err(Status::INVALID_VALUE);
     }
     let id = NEXT.fetch_add(1, Relaxed);
@@ -126,7 +126,7 @@ pub(crate) fn end(stream: u64) -> Outcome<u64> {
     streams::end_capture(id);
     if capture.invalid {
         if !capture.into_existing {
-            all.graphs.remove(&capture.graph);
+            all.made.remove(&capture.graph);
         }
         return Err(Status::STREAM_CAPTURE_INVALIDATED);
     }
@@ -171,7 +171,7 @@ pub(crate) fn add_node(capture: u64) {
     if capture != 0 {
         let mut all = lock();
         if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
-            && let Some(graph) = all.graphs.get_mut(&graph)
+            && let Some(graph) = all.made.get_mut(&graph)
         {
             graph.nodes.push(handle());
         }
@@ -194,32 +194,32 @@ pub(crate) fn capture_of(stream: &StreamRef<'_>) -> (CaptureStatus, u64, u64) {
 /// `cudaGraphCreate`.
 pub(crate) fn create() -> u64 {
     let graph = handle();
-    lock().graphs.insert(graph, Graph::default());
+    lock().made.insert(graph, Graph::default());
     graph
 }
 
 /// A node without a meaning, in a graph.
 pub(crate) fn add_empty_node(graph: u64) -> Outcome<u64> {
     let node = handle();
-    lock().graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.nodes.push(node);
+    lock().made.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.nodes.push(node);
     Ok(node)
 }
 
 /// A graph's nodes.
 pub(crate) fn nodes(graph: u64) -> Outcome<Vec<u64>> {
-    lock().graphs.get(&graph).map(|graph| graph.nodes.clone()).ok_or(Status::INVALID_VALUE)
+    lock().made.get(&graph).map(|graph| graph.nodes.clone()).ok_or(Status::INVALID_VALUE)
 }
 
 /// `cudaGraphDestroy`.
 pub(crate) fn destroy(graph: u64) -> Outcome {
-    let removed = lock().graphs.remove(&graph).ok_or(Status::INVALID_VALUE)?;
+    let removed = lock().made.remove(&graph).ok_or(Status::INVALID_VALUE)?;
     removed.objects.into_iter().try_for_each(|(object, count)| release(object, count))
 }
 
 /// `cudaGraphInstantiate`.
 pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     let mut all = lock();
-    let objects = all.graphs.get(&graph).ok_or(Status::INVALID_VALUE)?.objects.clone();
+    let objects = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?.objects.clone();
     for (object, count) in &objects {
         if let Some(object) = all.objects.get_mut(object) {
             object.references += count;
@@ -274,7 +274,7 @@ pub(crate) fn graph_retain(graph: u64, object: u64, count: u32, moved: bool) -> 
         retain(object, count)?;
     }
     let mut all = lock();
-    *all.graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.objects.entry(object).or_default() += count;
+    *all.made.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.objects.entry(object).or_default() += count;
     Ok(())
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn graph_retain(graph: u64, object: u64, count: u32, moved: bool) -> 
 pub(crate) fn graph_release(graph: u64, object: u64, count: u32) -> Outcome {
     {
         let mut all = lock();
-        let held = all.graphs.get_mut(&graph).ok_or(Status::INVALID_VALUE)?;
+        let held = all.made.get_mut(&graph).ok_or(Status::INVALID_VALUE)?;
         let references = held.objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?;
         *references = references.checked_sub(count).ok_or(Status::INVALID_VALUE)?;
     }

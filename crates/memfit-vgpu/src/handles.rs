@@ -5,7 +5,10 @@
 
 use std::sync::{
     Mutex, OnceLock, PoisonError,
-    atomic::{AtomicU32, Ordering::{AcqRel, Acquire, Relaxed}},
+    atomic::{
+        AtomicU32,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
 };
 
 const CHUNK: usize = 1024;
@@ -35,6 +38,7 @@ struct Slot<T> {
 
 impl<T: Default> Table<T> {
     /// An empty table; `tag` tells its handles from those of other tables.
+    #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
     pub(crate) const fn new(tag: u8) -> Self {
         Self {
             tag: tag as u64,
@@ -49,7 +53,10 @@ impl<T: Default> Table<T> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let index = match free {
             Some(index) => index,
-            None => self.made.fetch_update(Relaxed, Relaxed, |made| (made < 1 << INDEX_BITS).then_some(made + 1)).ok()?,
+            None => self
+                .made
+                .fetch_update(Relaxed, Relaxed, |made| (made < 1 << INDEX_BITS).then_some(made + 1))
+                .ok()?,
         };
         let chunk = self.chunks[index as usize / CHUNK]
             .get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());

@@ -6,13 +6,18 @@
 use std::{
     env,
     sync::{
-        OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::{AcqRel, Acquire, Relaxed, Release}},
+        Mutex, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU32,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
     },
 };
 
 use memfit_devices::Device;
-use memfit_link::{CardSetup, Ledger, Outside, RunDir, Setup, SizedInterval, TallyKind, ledger::Refused};
+use memfit_link::{
+    CardSetup, Ledger, Outside, RunDir, Setup, SizedInterval, TallyKind, identity, ledger::Refused,
+};
 
 use crate::{
     status::{Outcome, Status},
@@ -140,10 +145,14 @@ fn visible(variable: Option<&str>, count: usize) -> Vec<usize> {
         let entry = entry.trim();
         let index = match entry.parse::<usize>() {
             Ok(index) => index,
-            Err(_) => match (0..count).find(|&index| entry.len() > 4 && uuid_text(index).starts_with(entry)) {
-                Some(index) => index,
-                None => break,
-            },
+            Err(_) => {
+                match (0..count)
+                    .find(|&index| entry.len() > 4 && identity::uuid_text(index).starts_with(entry))
+                {
+                    Some(index) => index,
+                    None => break,
+                }
+            }
         };
         if index >= count {
             break;
@@ -157,23 +166,13 @@ fn visible(variable: Option<&str>, count: usize) -> Vec<usize> {
     cards
 }
 
-/// The card's unique id: made up, and the same in every run.
-pub(crate) fn uuid(index: usize) -> [u8; 16] {
-    let mut bytes = *b"memfit-virtual\0\0";
-    bytes[14..].copy_from_slice(&(index as u16).to_be_bytes());
-    bytes
-}
-
-/// The same as `nvidia-smi -L` writes it.
-pub(crate) fn uuid_text(index: usize) -> String {
-    let hex: String = uuid(index).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 impl Machine {
     /// The card of an ordinal.
     pub(crate) fn card(&self, ordinal: i32) -> Outcome<&Card> {
-        usize::try_from(ordinal).ok().and_then(|ordinal| self.cards.get(ordinal)).ok_or(Status::INVALID_DEVICE)
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.cards.get(ordinal))
+            .ok_or(Status::INVALID_DEVICE)
     }
 }
 
@@ -214,7 +213,11 @@ impl Card {
     /// Makes the primary context if there is none: on a real card that takes some of its memory.
     #[inline]
     pub(crate) fn need_context(&self) -> Outcome {
-        if self.has_context() { Ok(()) } else { self.book_once(&self.context, Outside::Context, self.setup.context) }
+        if self.has_context() {
+            Ok(())
+        } else {
+            self.book_once(&self.context, Outside::Context, self.setup.context)
+        }
     }
 
     /// Books what cuBLAS, cuDNN and the like take in this process; call it when one of them is first used.
@@ -254,9 +257,9 @@ impl Card {
 
     #[cold]
     fn book_once(&self, held: &AtomicBool, kind: Outside, size: SizedInterval) -> Outcome {
+        static BOOKING: Mutex<()> = Mutex::new(());
         let machine = get()?;
-        static BOOKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let _booking = BOOKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _booking = BOOKING.lock().unwrap_or_else(PoisonError::into_inner);
         if !held.load(Acquire) {
             machine.ledger.book(self.index, kind, size).map_err(refused)?;
             held.store(true, Release);
@@ -305,12 +308,6 @@ mod tests {
         ] {
             assert_eq!(visible(variable, 3), expected, "{variable:?}");
         }
-        assert_eq!(visible(Some(&uuid_text(2)), 3), [2]);
-    }
-
-    #[test]
-    fn uuids_differ() {
-        assert_eq!(uuid_text(0).len(), "GPU-".len() + 36);
-        assert_ne!(uuid_text(0), uuid_text(1));
+        assert_eq!(visible(Some(&identity::uuid_text(2)), 3), [2]);
     }
 }

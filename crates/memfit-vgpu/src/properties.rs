@@ -3,10 +3,9 @@
 //! The two have most fields in common, in the same order. They are written one after the other, each aligned as a C compiler would,
 //! and a test compares the offsets with what a C compiler says of the installed headers.
 
-use crate::{
-    attributes,
-    machine::{Card, uuid},
-};
+use memfit_link::identity;
+
+use crate::{attributes, machine::Card};
 
 /// Fields, one after the other.
 #[derive(Default)]
@@ -55,7 +54,7 @@ fn record(card: &Card, major: i32) -> Record {
 
     let mut r = Record::default();
     r.place("name", 1, &name);
-    r.place("uuid", 1, &uuid(card.index));
+    r.place("uuid", 1, &identity::uuid(card.index));
     r.place("luid", 1, &[0; 8]);
     r.int("luidDeviceNodeMask", 0);
     r.size("totalGlobalMem", card.setup.capacity);

@@ -110,7 +110,11 @@ pub(crate) fn queue(stream: u64, nanoseconds: u64) -> Outcome<StreamRef<'static>
 /// A kernel is launched on a stream, which must be one of the current card's.
 #[inline]
 pub(crate) fn launch(stream: u64) -> Outcome {
-    if queue(stream, clock::LAUNCH)?.card() == thread::device() { Ok(()) } else { Err(Status::INVALID_HANDLE) }
+    if queue(stream, clock::LAUNCH)?.card() == thread::device() {
+        Ok(())
+    } else {
+        Err(Status::INVALID_HANDLE)
+    }
 }
 
 impl StreamRef<'_> {

@@ -1,6 +1,11 @@
 //! Cards and contexts.
 
-use std::{ffi::c_char, sync::atomic::Ordering::{AcqRel, Relaxed}};
+use std::{
+    ffi::c_char,
+    sync::atomic::Ordering::{AcqRel, Relaxed},
+};
+
+use memfit_link::identity;
 
 use crate::{
     abi::{In, Out},
@@ -63,11 +68,11 @@ calls! { driver;
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        put(uuid, || Ok(machine::uuid(machine::card(device)?.index)))
+        put(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {
-        put(uuid, || Ok(machine::uuid(machine::card(device)?.index)))
+        put(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<u64>, device: i32) {
@@ -137,11 +142,13 @@ calls! { driver;
     }
 
     fn cuDevicePrimaryCtxReset(device: i32) {
-        context::reset(machine::card(device)?)
+        context::reset(machine::card(device)?);
+        Ok(())
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
-        context::reset(machine::card(device)?)
+        context::reset(machine::card(device)?);
+        Ok(())
     }
 
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {

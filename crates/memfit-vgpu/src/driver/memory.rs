@@ -50,6 +50,7 @@ impl Value {
     }
 }
 
+#[allow(clippy::match_same_arms, reason = "one line for each kind of attribute")]
 fn attribute_of(address: u64, which: i32) -> Outcome<Value> {
     let block = memory::find(address).ok_or(Status::INVALID_VALUE)?;
     let on_card = !block.is_host();

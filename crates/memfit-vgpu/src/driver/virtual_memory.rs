@@ -32,8 +32,12 @@ fn checked(properties: In<Properties>) -> Outcome<(&'static machine::Card, u32)>
     if properties.kind != PINNED {
         return Err(Status::INVALID_VALUE);
     }
-    if properties.location.kind != ON_DEVICE || properties.shareable & !DESCRIPTOR != 0 {
-        crate::tally::refused("cuMemCreate (location or handle type)");
+    if properties.location.kind != ON_DEVICE {
+        crate::tally::refused("cuMemCreate (location)");
+        return Err(Status::NOT_SUPPORTED);
+    }
+    // As on a machine whose cards have no fabric: programs ask, to find out.
+    if properties.shareable & !DESCRIPTOR != 0 {
         return Err(Status::NOT_SUPPORTED);
     }
     Ok((machine::card(properties.location.id)?, properties.shareable))
@@ -131,7 +135,6 @@ calls! { driver;
             return Err(Status::INVALID_VALUE);
         }
         if kind != DESCRIPTOR {
-            crate::tally::refused("cuMemExportToShareableHandle (handle type)");
             return Err(Status::NOT_SUPPORTED);
         }
         target.put(physical::export(handle)?);
@@ -140,7 +143,6 @@ calls! { driver;
 
     fn cuMemImportFromShareableHandle(handle: Out<u64>, descriptor: u64, kind: u32) {
         if kind != DESCRIPTOR {
-            crate::tally::refused("cuMemImportFromShareableHandle (handle type)");
             return Err(Status::NOT_SUPPORTED);
         }
         put(handle, || physical::import(descriptor as i32))

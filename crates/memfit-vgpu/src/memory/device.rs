@@ -26,7 +26,8 @@ struct Addresses {
     heaps: Vec<SmallHeap>,
 }
 
-static ADDRESSES: Mutex<Addresses> = Mutex::new(Addresses { arena: Arena::EMPTY, portions: Vec::new(), heaps: Vec::new() });
+static ADDRESSES: Mutex<Addresses> =
+    Mutex::new(Addresses { arena: Arena::EMPTY, portions: Vec::new(), heaps: Vec::new() });
 /// All portions lie between these, so that most addresses of the host need no lock to be told apart.
 static LOWEST: AtomicU64 = AtomicU64::new(u64::MAX);
 static HIGHEST: AtomicU64 = AtomicU64::new(0);
@@ -95,7 +96,8 @@ impl Addresses {
 /// Allocates device memory on a card.
 pub(crate) fn allocate(card: &Card, size: u64, kind: Kind) -> Outcome<u64> {
     card.need_context()?;
-    let start = if size <= small::LARGEST { allocate_small(card, size)? } else { allocate_pieces(card, size)? };
+    let start =
+        if size <= small::LARGEST { allocate_small(card, size)? } else { allocate_pieces(card, size)? };
     space::write().insert(start, size, kind, card.ordinal);
     Ok(start)
 }

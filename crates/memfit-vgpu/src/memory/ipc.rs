@@ -54,7 +54,8 @@ pub(crate) fn open(handle: Handle) -> Outcome<u64> {
         return Err(Status::INVALID_CONTEXT);
     }
     let machine = machine::get()?;
-    let card = machine.cards.iter().find(|card| card.index as u64 == handle.card).ok_or(Status::INVALID_DEVICE)?;
+    let card =
+        machine.cards.iter().find(|card| card.index as u64 == handle.card).ok_or(Status::INVALID_DEVICE)?;
     card.need_context()?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((start, count)) = opened.get_mut(&(handle.pid, handle.id)) {

@@ -20,14 +20,7 @@ fn map(length: u64, protection: libc::c_int, flags: libc::c_int) -> Outcome<u64>
 fn map_with(length: u64, protection: libc::c_int, flags: libc::c_int) -> Outcome<u64> {
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
     let address = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length as usize,
-            protection,
-            flags | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), length as usize, protection, flags | libc::MAP_ANONYMOUS, -1, 0)
     };
     if address == libc::MAP_FAILED { Err(Status::OUT_OF_MEMORY) } else { Ok(address as u64) }
 }

@@ -46,8 +46,12 @@ struct All {
     made: u64,
 }
 
-static ALL: Mutex<All> =
-    Mutex::new(All { physical: BTreeMap::new(), reserved: BTreeMap::new(), mapped: BTreeMap::new(), made: 0 });
+static ALL: Mutex<All> = Mutex::new(All {
+    physical: BTreeMap::new(),
+    reserved: BTreeMap::new(),
+    mapped: BTreeMap::new(),
+    made: 0,
+});
 
 fn lock() -> MutexGuard<'static, All> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,7 +138,8 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     let mut all = lock();
     let (&reserved, &length) = all.reserved.range(..=start).next_back().ok_or(Status::INVALID_VALUE)?;
     let end = start.checked_add(size).ok_or(Status::INVALID_VALUE)?;
-    let overlaps = all.mapped.range(..end).next_back().is_some_and(|(&at, mapping)| at + mapping.size > start);
+    let overlaps =
+        all.mapped.range(..end).next_back().is_some_and(|(&at, mapping)| at + mapping.size > start);
     let physical = all.physical.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
     let aligned = [start, size, offset].iter().all(|value| value.is_multiple_of(GRANULARITY));
     if !aligned || size == 0 || end > reserved + length || overlaps || offset + size > physical.size {
@@ -151,8 +156,11 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
 /// `cuMemUnmap`: one mapping or several in a row, each whole.
 pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     let mut all = lock();
-    let starts: Vec<(u64, u64)> =
-        all.mapped.range(start..start.saturating_add(size)).map(|(&at, mapping)| (at, mapping.size)).collect();
+    let starts: Vec<(u64, u64)> = all
+        .mapped
+        .range(start..start.saturating_add(size))
+        .map(|(&at, mapping)| (at, mapping.size))
+        .collect();
     let whole = starts.iter().try_fold(start, |at, &(next, size)| (next == at).then_some(at + size));
     if starts.is_empty() || whole != Some(start + size) {
         return Err(Status::INVALID_VALUE);
@@ -225,7 +233,9 @@ pub(crate) fn import(descriptor: i32) -> Outcome<u64> {
     };
     debug_assert!(file.as_raw_fd() >= 0);
     let mut text = [0; 24];
-    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_exact(&mut text)).map_err(|_| Status::INVALID_VALUE)?;
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.read_exact(&mut text))
+        .map_err(|_| Status::INVALID_VALUE)?;
     let word = |at: usize| u64::from_ne_bytes(text[at..at + 8].try_into().unwrap_or_default());
     if &text[..8] != MAGIC {
         return Err(Status::INVALID_VALUE);

@@ -129,12 +129,11 @@ pub(crate) fn allocate(handle: u64, size: u64) -> Outcome<u64> {
     let card = machine::card(pool.card as i32)?;
     card.need_context()?;
     let bytes = size.checked_next_multiple_of(ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?;
-    let start = match pool.take(bytes) {
-        Some(start) => start,
-        None => {
-            pool.grow(card, bytes)?;
-            pool.take(bytes).ok_or(Status::OUT_OF_MEMORY)?
-        }
+    let start = if let Some(start) = pool.take(bytes) {
+        start
+    } else {
+        pool.grow(card, bytes)?;
+        pool.take(bytes).ok_or(Status::OUT_OF_MEMORY)?
     };
     space::write().insert(start, size, Kind::Pooled(handle), card.ordinal);
     Ok(start)

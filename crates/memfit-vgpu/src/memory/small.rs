@@ -46,7 +46,10 @@ impl SmallHeap {
     /// Gives room back. A piece that is empty then leaves the heap, and its start is returned.
     pub(crate) fn give_back(&mut self, address: u64, size: u64) -> Option<u64> {
         let size = rounded(size);
-        let index = self.pieces.iter().position(|piece| (piece.start..piece.start + GRANULARITY).contains(&address))?;
+        let index = self
+            .pieces
+            .iter()
+            .position(|piece| (piece.start..piece.start + GRANULARITY).contains(&address))?;
         let piece = &mut self.pieces[index];
         piece.free.give_back(address, size);
         piece.in_use -= size;

@@ -51,7 +51,10 @@ impl Block {
 
     /// Whether it is memory of a card, which the host cannot use.
     pub(crate) fn is_device(&self) -> bool {
-        matches!(self.kind, Kind::Device | Kind::Pooled(_) | Kind::Mapped(_) | Kind::Imported | Kind::Variable)
+        matches!(
+            self.kind,
+            Kind::Device | Kind::Pooled(_) | Kind::Mapped(_) | Kind::Imported | Kind::Variable
+        )
     }
 
     /// Whether it is page-locked memory of the host.
@@ -91,7 +94,10 @@ impl Space {
 
     /// Whether a range touches any block.
     pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
-        self.blocks.range(..start.saturating_add(size)).next_back().is_some_and(|(_, block)| block.end() > start)
+        self.blocks
+            .range(..start.saturating_add(size))
+            .next_back()
+            .is_some_and(|(_, block)| block.end() > start)
     }
 
     /// Enters a block.

@@ -33,7 +33,13 @@ fn rectangle(
     if width > target_pitch || width > source_pitch {
         return Err(Status(12)); // cudaErrorInvalidPitchValue
     }
-    copies::rectangle((target, target_pitch), (source, source_pitch), width, height, Direction::new(direction)?)
+    copies::rectangle(
+        (target, target_pitch),
+        (source, source_pitch),
+        width,
+        height,
+        Direction::new(direction)?,
+    )
 }
 
 /// `cudaMemcpy3DParms`.

@@ -2,6 +2,8 @@
 
 use std::ffi::c_char;
 
+use memfit_link::identity;
+
 use crate::{
     abi::{In, Out},
     attributes,
@@ -28,7 +30,7 @@ fn put_properties(target: Out<u8>, ordinal: i32, major: i32, length: usize) -> O
 
 /// `domain:bus:device.function` as CUDA writes it.
 pub(crate) fn pci_bus_id(card: &machine::Card) -> String {
-    format!("0000:{:02X}:00.0", card.index + 1)
+    format!("0000:{:02X}:00.0", identity::pci_bus(card.index))
 }
 
 /// The card with that PCI address; CUDA takes it with and without the domain and the function.
@@ -37,7 +39,10 @@ pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static machine::Card> {
     let machine = machine::get()?;
     let fits = |card: &&machine::Card| {
         let full = pci_bus_id(card);
-        full == wanted || full.strip_suffix(".0") == Some(&wanted) || full[5..] == wanted || format!("0000{full}") == wanted
+        full == wanted
+            || full.strip_suffix(".0") == Some(&wanted)
+            || full[5..] == wanted
+            || format!("0000{full}") == wanted
     };
     machine.cards.iter().find(fits).ok_or(Status::INVALID_DEVICE)
 }
@@ -139,7 +144,8 @@ calls! { runtime;
     }
 
     fn cudaDeviceReset() {
-        crate::context::reset(machine::current()?)
+        crate::context::reset(machine::current()?);
+        Ok(())
     }
 
     fn cudaDeviceGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
@@ -207,16 +213,16 @@ calls! { runtime;
         machine::card(device)?;
         machine::card(peer)?;
         value.put(match attribute {
-            1 => 0,         // performance rank
+            1 | 5 => 0,     // performance rank, partial atomics
             2..=4 => 1,     // access, native atomics, arrays
-            5 => 0,
             _ => return Err(Status::INVALID_VALUE),
         });
         Ok(())
     }
 
     fn cudaThreadExit() {
-        crate::context::reset(machine::current()?)
+        crate::context::reset(machine::current()?);
+        Ok(())
     }
 
     fn cudaThreadGetLimit(value: Out<u64>, limit: i32) {

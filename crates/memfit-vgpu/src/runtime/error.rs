@@ -2,13 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::{
-    abi::Out,
-    errors, guard,
-    guard::calls,
-    status::Status,
-    thread, versions,
-};
+use crate::{abi::Out, errors, guard, guard::calls, status::Status, thread, versions};
 
 /// The last error of this thread, which is then forgotten.
 #[unsafe(no_mangle)]

@@ -198,8 +198,8 @@ calls! { runtime;
     fn cudaGraphDebugDotPrint | cuGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32) {
         let count = graphs::nodes(graph)?.len();
         let path = path.text().ok_or(Status::INVALID_VALUE)?;
-        let nodes: String = (0..count).map(|node| format!("  node{node};\n")).collect();
-        std::fs::write(path, format!("digraph {{\n{nodes}}}\n")).map_err(|_| Status::OPERATING_SYSTEM)
+        let nodes: Vec<String> = (0..count).map(|node| format!("  node{node};\n")).collect();
+        std::fs::write(path, format!("digraph {{\n{}}}\n", nodes.concat())).map_err(|_| Status::OPERATING_SYSTEM)
     }
 
     fn cudaGraphInstantiate(executable: Out<u64>, graph: u64) {

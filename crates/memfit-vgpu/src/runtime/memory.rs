@@ -135,8 +135,7 @@ calls! { runtime;
         machine::current_context()?;
         match memory::find(address).map(|block| block.kind) {
             // Host memory is mapped for the device whether or not that was asked for.
-            Some(Kind::HostAllocated(given)) => flags.put(given | 2),
-            Some(Kind::HostRegistered(given)) => flags.put(given | 2),
+            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.put(given | 2),
             _ => return Err(Status::INVALID_VALUE),
         }
         Ok(())

@@ -76,7 +76,11 @@ pub(crate) fn get_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outco
         return Err(Status::INVALID_VALUE);
     }
     let answer = pool::get(pool, attribute)?;
-    if attribute <= pool::attribute::LAST_REUSE { value.cast::<i32>().put(answer as i32) } else { value.put(answer) }
+    if attribute <= pool::attribute::LAST_REUSE {
+        value.cast::<i32>().put(answer as i32);
+    } else {
+        value.put(answer);
+    }
     Ok(())
 }
 
