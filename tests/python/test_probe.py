@@ -26,7 +26,8 @@ import torch
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.act, self.down = torch.nn.Linear(256, 1024), torch.nn.ReLU(inplace=True), torch.nn.Linear(1024, 256)
+        self.up, self.down = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+        self.act = torch.nn.ReLU(inplace=True)
 
     def forward(self, x):
         return x + self.down(self.act(self.up(x)))
@@ -219,7 +220,7 @@ def python(*arguments: str, **env: str) -> str:
 def test_a_process_without_torch_says_hello_and_loads_nothing_else(tmp_path):
     loaded = python(
         "-c",
-        "import sys; print(sorted(name for name in sys.modules if name in ('torch', 'json', 'ctypes') or 'memfit' in name))",
+        "import sys; print(sorted(n for n in sys.modules if n in ('torch', 'json', 'ctypes') or 'memfit' in n))",
         MEMFIT_RUN_DIR=str(tmp_path),
     )
     assert ast.literal_eval(loaded) == ["memfit_probe", "memfit_probe.channel", "memfit_probe.imports"]
@@ -401,7 +402,8 @@ def test_memory_has_its_module_and_its_category(tmp_path):
     assert categories["inputs"] == 4096 * 256 * 4
     assert categories["unknown"] == 0
     names = {module["name"]: module["bytes"] for module in report["at_peak"]["modules"]}
-    # The hidden layer's output, which the in-place activation shares, with its weights and what belongs to them.
+    # The hidden layer's output, which the in-place activation shares, with its weights and what belongs to
+    # them.
     hidden = 4096 * 1024 * 4
     assert names["blocks.0.up"] >= hidden + 4 * 256 * 1024 * 4
     assert {f"blocks.{block}.{part}" for block in range(4) for part in ("up", "down")} <= names.keys()
@@ -488,7 +490,8 @@ optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(4):
     optimizer.zero_grad(); model(x).pow(2).mean().backward(); optimizer.step()
 stats = torch.cuda.memory_stats()
-keys = [key for key in stats if key.startswith(("allocated_bytes.all", "reserved_bytes.all", "allocation.all", "segment.all"))]
+kinds = ("allocated_bytes.all", "reserved_bytes.all", "allocation.all", "segment.all")
+keys = [key for key in stats if key.startswith(kinds)]
 json.dump({key: stats[key] for key in keys}, open("said.json", "w"))
 """
 
@@ -593,7 +596,8 @@ class Sequences(Dataset):
         return torch.zeros(2000 if index % 100 == 77 else 50, 64), index % 4
 
 def pad(items):
-    return torch.nn.utils.rnn.pad_sequence([x for x, _ in items], batch_first=True), torch.tensor([y for _, y in items])
+    inputs, targets = zip(*items)
+    return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True), torch.tensor(targets)
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())

@@ -1,4 +1,6 @@
-"""Put in front by `memfit run`: arms the probe, then gives way to the customization that it stands in front of."""
+"""Put in front by `memfit run`: arms the probe, then gives way to the customization that it stands in front
+of.
+"""
 
 import os
 import sys

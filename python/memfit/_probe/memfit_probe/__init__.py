@@ -1,10 +1,12 @@
 """The probe: watches a training script from inside, without changing it.
 
-It is brought along by `memfit run`, so it must work in any interpreter that has torch, with nothing but the standard library,
-and it must not import torch: it arms itself when the script does. What it learns goes two ways: labels and owners of memory
-into the event log, through the watcher library (`watch`), and structured facts as lines of JSON (`channel`).
+It is brought along by `memfit run`, so it must work in any interpreter that has torch, with nothing but the
+standard library, and it must not import torch: it arms itself when the script does. What it learns goes two
+ways: labels and owners of memory into the event log, through the watcher library (`watch`), and structured
+facts as lines of JSON (`channel`).
 
-A probe that fails must never take the script with it: whatever it does at the script's own calls runs under `guarded`.
+A probe that fails must never take the script with it: whatever it does at the script's own calls runs under
+`guarded`.
 """
 
 import os

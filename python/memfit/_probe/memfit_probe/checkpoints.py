@@ -1,7 +1,8 @@
-"""Keeps the user's checkpoints safe: in a dry run all weights are zeros, and must not be written over trained ones.
+"""Keeps the user's checkpoints safe: in a dry run all weights are zeros, and must not be written over trained
+ones.
 
-Files that `torch.save` and safetensors would write go to a folder in the run directory instead, and are found there when the
-script loads them again.
+Files that `torch.save` and safetensors would write go to a folder in the run directory instead, and are found
+there when the script loads them again.
 """
 
 import functools

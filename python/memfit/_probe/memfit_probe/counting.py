@@ -1,15 +1,16 @@
 """When a step is complete, and when enough of them are. Knows nothing of torch."""
 
-# An optimizer that no longer steps, or never does, is waited for this many rounds of the busiest one beyond those asked for.
+# An optimizer that no longer steps, or never does, is waited for this many rounds of the busiest one beyond
+# those asked for.
 PATIENCE = 8
 
 
 class StepCounter:
     """Counts optimizer steps of any number of optimizers.
 
-    With several (a generator's and a discriminator's, one for each parameter in an optimizer-in-backward), a step is
-    complete when the slowest of them has stepped. Optimizers that exist and have not stepped yet hold the count at zero, for
-    some time: they may be the second half of the first step, or never step at all.
+    With several (a generator's and a discriminator's, one for each parameter in an optimizer-in-backward), a
+    step is complete when the slowest of them has stepped. Optimizers that exist and have not stepped yet hold
+    the count at zero, for some time: they may be the second half of the first step, or never step at all.
     """
 
     def __init__(self, asked):

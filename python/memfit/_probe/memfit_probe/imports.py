@@ -32,7 +32,8 @@ class _Finder:
         loader = spec.loader
 
         def exec_module(module):
-            # Only this one import sees the wrapper: the loader is the module's own again before its code runs.
+            # Only this one import sees the wrapper: the loader is the module's own again before its code
+            # runs.
             del loader.exec_module
             execute(module)
             for function in _waiting.pop(name, ()):

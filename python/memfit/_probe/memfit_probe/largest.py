@@ -1,4 +1,6 @@
-"""The largest batch that a data set can give: items are looked at, for a limited time, and the largest put together."""
+"""The largest batch that a data set can give: items are looked at, for a limited time, and the largest put
+together.
+"""
 
 import itertools
 import random
@@ -25,9 +27,7 @@ class Found:
 def largest_batch(iterator):
     """The largest batch of the data set that a loader's iterator goes over."""
     if getattr(iterator, "_dataset_kind", 1) != 0:
-        return Found(
-            note="the largest batch was not run: the data set cannot be sampled, it only gives one item after the other"
-        )
+        return Found(note="the largest batch was not run: the data set only gives one item after the other")
     with random_numbers_kept():
         sizes, complete = look(iterator._dataset)
         if not sizes:
@@ -73,7 +73,9 @@ def look(dataset):
 
 
 def choose(iterator, sizes):
-    """The indices of the largest batch that can come: of the largest items, or the largest of the batches that the script's own sampler makes."""
+    """The indices of the largest batch that can come: of the largest items, or the largest of the batches
+    that the script's own sampler makes.
+    """
     sampler = iterator._index_sampler
     largest_first = sorted(sizes, key=sizes.get, reverse=True)
     if not iterator._auto_collation:
@@ -82,7 +84,8 @@ def choose(iterator, sizes):
         getattr(sampler, "batch_size", None), int
     ):
         return largest_first[: sampler.batch_size]
-    # Items are padded to the longest in their batch, so a batch is as large as its largest item times their count.
+    # Items are padded to the longest in their batch, so a batch is as large as its largest item times their
+    # count.
     batches = itertools.islice(iter(sampler), MAX_BATCHES)
     return max(
         batches, key=lambda indices: max((sizes.get(index, 0) for index in indices), default=0) * len(indices)

@@ -1,8 +1,9 @@
 """What of the script's data the run has covered: ends of epochs, evaluations, the largest batch.
 
-With `--cover full` the run goes on after the steps that were asked for. The training loader gives one more batch, made of the data set's largest
-items; then it ends early, as if the epoch were over, so that the script itself goes on to its own evaluation. When the next epoch
-begins and an evaluation was seen, the run is complete. An epoch without one is cut to a single batch, for a few epochs.
+With `--cover full` the run goes on after the steps that were asked for. The training loader gives one more
+batch, made of the data set's largest items; then it ends early, as if the epoch were over, so that the script
+itself goes on to its own evaluation. When the next epoch begins and an evaluation was seen, the run is
+complete. An epoch without one is cut to a single batch, for a few epochs.
 """
 
 import functools
@@ -70,7 +71,9 @@ class Loaders:
     # One batch of a loader
 
     def before_batch(self, iterator):
-        """A batch is asked for: a tuple with one that is given instead, or None. Ends the pass where it must end."""
+        """A batch is asked for: a tuple with one that is given instead, or None. Ends the pass where it must
+        end.
+        """
         try:
             began = self.passes.get(iterator)
             if began is None:
@@ -131,7 +134,7 @@ class Loaders:
         if not self.covering:
             if not any(self._trains(began) for began in self.passes.values()):
                 self.session.note(
-                    "the training takes no batches from a torch DataLoader: its evaluation and its largest batch were not run"
+                    "no evaluation and no largest batch were run: the training uses no torch DataLoader"
                 )
                 return False
             self.covering = True

@@ -1,9 +1,10 @@
 """Which module's call memory is for: scopes in the forward, labels of autograd nodes in the backward.
 
-Global forward hooks open and close a scope in the watcher library at each module's call. For the backward, the node that made a module's
-output gets a pre-hook that labels the thread it runs on. (Full backward hooks would be simpler and break models that work
-in place.) Under `torch.compile` the hooks fold to nothing when they are traced, so they neither break graphs nor see
-what is inside them: memory of a compiled module is labelled with the outermost module that was called.
+Global forward hooks open and close a scope in the watcher library at each module's call. For the backward,
+the node that made a module's output gets a pre-hook that labels the thread it runs on. (Full backward hooks
+would be simpler and break models that work in place.) Under `torch.compile` the hooks fold to nothing when
+they are traced, so they neither break graphs nor see what is inside them: memory of a compiled module is
+labelled with the outermost module that was called.
 """
 
 import sys
@@ -133,7 +134,8 @@ class Modules:
                 return
             arguments = (args, _caller_kwargs())
             if next(module.parameters(), None) is None:
-                # A loss's targets. A transform of data is a module without parameters too: it begins no forward.
+                # A loss's targets. A transform of data is a module without parameters too: it begins no
+                # forward.
                 if before == codes.FORWARD:
                     session.notes.inputs(arguments)
                 return
@@ -154,7 +156,8 @@ class Modules:
             before = self.open.pop()
             if succeeded:
                 session.forward_ended(module)
-            # With gradients, the loss that follows belongs to the forward; within a step (a closure's forward) the step goes on.
+            # With gradients, the loss that follows belongs to the forward; within a step (a closure's
+            # forward) the step goes on.
             if not session.torch.is_grad_enabled():
                 session.watch.phase(before if before == codes.OPTIMIZER else codes.OTHER)
         except Exception as error:

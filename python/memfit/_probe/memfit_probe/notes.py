@@ -1,7 +1,8 @@
 """What blocks of memory are for, told by the tensors that own them.
 
-A note counts for the whole life of the block that holds the tensor, so it may come late: gradients are noted when the
-optimizer is about to use them, its state once it is made. Where memory has run out, and at the end, everything is gone through once more.
+A note counts for the whole life of the block that holds the tensor, so it may come late: gradients are noted
+when the optimizer is about to use them, its state once it is made. Where memory has run out, and at the end,
+everything is gone through once more.
 """
 
 from . import watch as codes
@@ -27,7 +28,9 @@ class Notes:
         self._roots = {}
 
     def addresses(self, tensor):
-        """Where a tensor's memory is, on CUDA devices: one address, or several for one that is made of several."""
+        """Where a tensor's memory is, on CUDA devices: one address, or several for one that is made of
+        several.
+        """
         if type(tensor) in self.plain:
             return (tensor.data_ptr(),) if tensor.is_cuda else ()
         local = getattr(tensor, "_local_tensor", None)

@@ -1,4 +1,6 @@
-"""Where memory ran out: what was asked for, in which step, phase and module, and the script's own stack; and how it all ended."""
+"""Where memory ran out: what was asked for, in which step, phase and module, and the script's own stack; and
+how it all ended.
+"""
 
 import os
 import sys
@@ -23,8 +25,9 @@ LIBRARIES = tuple(
 class OutOfMemory:
     """PyTorch's own announcement, the text of its error, and the exception that ends the script.
 
-    The allocator announces each request that it cannot serve. Not each becomes an error: a convolution, for one, takes an algorithm that
-    needs less workspace. So an announcement is kept until PyTorch makes the error's text.
+    The allocator announces each request that it cannot serve. Not each becomes an error: a convolution, for
+    one, takes an algorithm that needs less workspace. So an announcement is kept until PyTorch makes the
+    error's text.
     """
 
     def __init__(self, session):
@@ -53,7 +56,9 @@ class OutOfMemory:
             self.session.note(f"where memory ran out is not known: {type(error).__name__}: {error}")
 
     def _observe(self, device, requested, _total, _free):
-        """A request cannot be served. Python may hold what it needs by frames that are gone when the error is made."""
+        """A request cannot be served. Python may hold what it needs by frames that are gone when the error is
+        made.
+        """
         session = self.session
         try:
             watch = session.watch

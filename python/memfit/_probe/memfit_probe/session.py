@@ -1,4 +1,4 @@
-"""One process that has imported torch: arms everything that watches it, and ends it when it has shown enough."""
+"""A process that has imported torch: arms all that watches it, and ends it when it has shown enough."""
 
 import atexit
 import contextlib
@@ -95,9 +95,7 @@ class Session:
         """This is a child now: it tells its own story, and has none yet."""
         self._forget()
         self.loaders.forget()
-        if self.watch is not None:
-            self.modules.forget()
-            self.watch.phase(codes.OTHER)
+        self.modules.forget()
 
     # What is told
 
@@ -130,7 +128,9 @@ class Session:
     # Phases
 
     def _arm_backward(self):
-        """`Tensor.backward`, `autograd.backward` and `autograd.grad` all go through one function of torch.autograd."""
+        """`Tensor.backward`, `autograd.backward` and `autograd.grad` all go through one function of
+        torch.autograd.
+        """
         autograd, watch, is_compiling = self.torch.autograd, self.watch, self.is_compiling
         original = autograd._engine_run_backward
 
@@ -142,7 +142,8 @@ class Session:
             try:
                 return original(*args, **kwargs)
             finally:
-                # Within a step (LBFGS calls a closure), or within another backward (reentrant checkpoints), that goes on.
+                # Within a step (LBFGS calls a closure), or within another backward (reentrant checkpoints),
+                # that goes on.
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
 
         autograd._engine_run_backward = run
@@ -235,7 +236,9 @@ class Session:
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak)
 
     def _requested(self):
-        """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a steady training."""
+        """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a
+        steady training.
+        """
         stats = self.torch._C._cuda_memoryStats
         return sum(stats(device)["requested_bytes"]["all"]["current"] for device in self.devices())
 
@@ -265,7 +268,8 @@ class Session:
     def finish(self, reason):
         """Everything that was asked for has been seen: say so, and wait to be ended.
 
-        The process waits, rather than exits, so that no clean-up of the script's runs: it would write a checkpoint of zeros.
+        The process waits, rather than exits, so that no clean-up of the script's runs: it would write a
+        checkpoint of zeros.
         """
         if self.ended:
             return
@@ -312,7 +316,9 @@ class Session:
 
 
 def growth(after_step):
-    """Bytes by which memory grew from a step to the next: the median, without the first step, which makes the state."""
+    """Bytes by which memory grew from a step to the next: the median, without the first step, which makes the
+    state.
+    """
     steady = after_step[1:]
     changes = sorted(after - before for before, after in itertools.pairwise(steady))
     return changes[len(changes) // 2] if changes else None

@@ -1,7 +1,7 @@
 """What was asked for, block by block: the allocator's own events tell only what it gave.
 
-PyTorch's memory history, without stacks, costs little and has it. It is read only when a step has set a new peak, and thrown away otherwise,
-so that a long run neither grows nor slows.
+PyTorch's memory history, without stacks, costs little and has it. It is read only when a step has set a new
+peak, and thrown away otherwise, so that a long run neither grows nor slows.
 """
 
 # Events that are kept between two readings: more happen only within one enormous step.
@@ -28,7 +28,8 @@ class Sizes:
         self.record = cuda.memory._record_memory_history
 
         def by_the_script(*args, **kwargs):
-            # The script keeps a history of its own, perhaps from before CUDA is there; it is not ours to read and clear.
+            # The script keeps a history of its own, perhaps from before CUDA is there; it is not ours to read
+            # and clear.
             self.running = False
             self.theirs = True
             return self.record(*args, **kwargs)

@@ -22,7 +22,8 @@ class Stats(ctypes.Structure):
 def find():
     """The library's functions, or None where it is not loaded or this process belongs to no run."""
     try:
-        # Loaded with the process, so its names are global; PyDLL keeps the interpreter's lock, which is cheaper here.
+        # Loaded with the process, so its names are global; PyDLL keeps the interpreter's lock, which is
+        # cheaper here.
         library = ctypes.PyDLL(None)
         library.memfit_watch_active.restype = ctypes.c_int
         return Watch(library) if library.memfit_watch_active() else None
@@ -66,7 +67,9 @@ class Watch:
         self._note_many(addresses.buffer_info()[0], len(addresses), category, start)
 
     def requested(self, device, first, addresses, sizes):
-        """What was asked for: by the device's allocations from number `first` on, or for live blocks where it is 0."""
+        """What was asked for: by the device's allocations from number `first` on, or for live blocks where it
+        is 0.
+        """
         addresses, sizes = array("Q", addresses), array("q", sizes)
         self._requested(device, first, addresses.buffer_info()[0], sizes.buffer_info()[0], len(addresses))
 
