@@ -26,6 +26,17 @@ impl<R: Read> Input<R> {
         self.start + self.position as u64
     }
 
+    /// What is there already.
+    pub(super) fn buffered(&self) -> &[u8] {
+        &self.buffer[self.position..self.filled]
+    }
+
+    /// Passes over bytes that are there already.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.position = (self.position + count).min(self.filled);
+    }
+
+    #[inline]
     pub(super) fn byte(&mut self) -> Result<u8, PickleErrorKind> {
         if self.position == self.filled {
             self.refill(1)?;

@@ -6,8 +6,8 @@ use super::heap::{Heap, Object, Shape, Value};
 use super::input::Input;
 use super::{PickleError, PickleErrorKind, PickleLimits, op};
 
-/// How many operations there are between two looks at the memory in use.
-const BETWEEN_CHECKS: u32 = 4096;
+/// About how many values are made between two looks at the memory in use.
+const BETWEEN_CHECKS: usize = 1 << 16;
 
 /// A machine that reads one pickle.
 pub(crate) struct Machine<'shape, R, S> {
@@ -20,6 +20,12 @@ pub(crate) struct Machine<'shape, R, S> {
     marks: Vec<usize>,
     memo: Vec<Value>,
 }
+
+/// The bytes of the longest of the common operations, `LONG1` with eight bytes of number.
+const LONGEST_COMMON: usize = 10;
+
+/// How many values the common operations make at most at once.
+const MOST_AT_ONCE: usize = 1 << 14;
 
 type Done = Result<(), PickleErrorKind>;
 
@@ -52,12 +58,13 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         self.begin().map_err(|kind| PickleError { offset, kind })?;
         let mut left = BETWEEN_CHECKS;
         loop {
+            let made = self.common_steps();
             offset = self.input.offset();
-            left -= 1;
-            let step = if left == 0 {
+            let step = if made >= left {
                 left = BETWEEN_CHECKS;
                 self.check_memory().and_then(|()| self.step())
             } else {
+                left -= made;
                 self.step()
             };
             match step {
@@ -66,6 +73,88 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                 Err(kind) => return Err(PickleError { offset, kind }),
             }
         }
+    }
+
+    /// Carries out the operations that nearly all of a snapshot consists of, as long as they are whole in the buffer and
+    /// nothing is wrong with them. The first that is not so is left for [`Self::step`], which knows them all. Returns about
+    /// how many values it made, and one for the step that follows.
+    fn common_steps(&mut self) -> usize {
+        let Self { input, stack, memo, marks, heap, limits, .. } = self;
+        let bytes = input.buffered();
+        let mut at = 0;
+        let before = stack.len() + memo.len();
+        // No operation here is longer than ten bytes.
+        while let Some([operation, rest @ ..]) = bytes[at..].first_chunk::<LONGEST_COMMON>() {
+            if (stack.len() + memo.len()) - before > MOST_AT_ONCE {
+                break;
+            }
+            let floor = marks.last().copied().unwrap_or(0);
+            at += match *operation {
+                op::BINGET => match memo.get(usize::from(rest[0])) {
+                    Some(value) => {
+                        stack.push(*value);
+                        2
+                    }
+                    None => break,
+                },
+                op::LONG_BINGET => {
+                    let index = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
+                    match memo.get(index as usize) {
+                        Some(value) => {
+                            stack.push(*value);
+                            5
+                        }
+                        None => break,
+                    }
+                }
+                op::MEMOIZE if stack.len() > floor => {
+                    memo.extend(stack.last().copied());
+                    1
+                }
+                op::LONG1 if rest[0] <= 8 => {
+                    let length = usize::from(rest[0]);
+                    let mut number = [0; 8];
+                    number.copy_from_slice(&rest[1..9]);
+                    // The highest byte that belongs to the number has its sign.
+                    let unused = 64 - 8 * length as u32;
+                    let number = u64::from_le_bytes(number).checked_shl(unused).unwrap_or(0).cast_signed();
+                    stack.push(Value::Int(number.checked_shr(unused).unwrap_or(0)));
+                    2 + length
+                }
+                op::BININT1 => {
+                    stack.push(Value::Int(i64::from(rest[0])));
+                    2
+                }
+                op::BININT2 => {
+                    stack.push(Value::Int(i64::from(u16::from_le_bytes([rest[0], rest[1]]))));
+                    3
+                }
+                op::BININT => {
+                    let number = i32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
+                    stack.push(Value::Int(i64::from(number)));
+                    5
+                }
+                op::MARK if marks.len() < limits.depth => {
+                    marks.push(stack.len());
+                    1
+                }
+                op::EMPTY_LIST => {
+                    stack.push(heap.add(Object::EmptyList));
+                    1
+                }
+                op::EMPTY_DICT => {
+                    stack.push(heap.add(Object::EmptyDict));
+                    1
+                }
+                op::NONE => {
+                    stack.push(Value::None);
+                    1
+                }
+                _ => break,
+            };
+        }
+        input.consume(at);
+        1 + stack.len() + memo.len() - before
     }
 
     fn begin(&mut self) -> Done {

@@ -4,8 +4,7 @@ use std::num::NonZeroU16;
 
 use super::keys;
 use super::{
-    Annotation, Frame, FrameId, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TraceAction,
-    TraceEvent,
+    Annotation, Frame, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TraceAction, TraceEvent,
 };
 use crate::TextId;
 use crate::pickle::{Heap, Object, Row, RowKind, Shape, Value};
@@ -249,11 +248,11 @@ impl Shape for Builder {
     fn keep(&mut self, before: Option<u32>, rows: &[u32]) -> u32 {
         let stacks = &mut self.snapshot.stacks;
         let Some(before) = before else {
-            return stacks.intern(rows.iter().map(|row| FrameId(*row))).0;
+            return stacks.intern_numbers(rows).0;
         };
         let mut frames = stacks.elements_of(StackId(before)).to_vec();
-        frames.extend(rows.iter().map(|row| FrameId(*row)));
-        stacks.intern(frames.into_iter()).0
+        frames.extend_from_slice(rows);
+        stacks.intern_numbers(&frames).0
     }
 
     fn memory(&self) -> u64 {

@@ -36,7 +36,7 @@ pub struct Stacks {
     frames: Vec<Frame>,
     frame_numbers: HashMap<Frame, FrameId>,
     /// The frames of all stacks, one stack after another.
-    elements: Vec<FrameId>,
+    elements: Vec<u32>,
     /// Where each stack begins, and where the last one ends.
     starts: Vec<u32>,
     /// Stacks by the hash of their frames; the rare others with the same hash follow in `collisions`.
@@ -90,7 +90,7 @@ impl Stacks {
 
     /// The frames of a stack, the innermost first.
     pub fn get(&self, id: StackId) -> impl ExactSizeIterator<Item = Frame> + '_ {
-        self.elements_of(id).iter().map(|frame| self.frames[frame.0 as usize])
+        self.elements_of(id).iter().map(|frame| self.frames[*frame as usize])
     }
 
     /// The number of a frame, which is kept if it is new.
@@ -104,18 +104,24 @@ impl Stacks {
     }
 
     /// The number of a stack, which is kept if it is new.
-    pub fn intern(&mut self, frames: impl ExactSizeIterator<Item = FrameId> + Clone) -> StackId {
-        if frames.len() == 0 {
+    pub fn intern(&mut self, frames: &[FrameId]) -> StackId {
+        let numbers: Vec<u32> = frames.iter().map(|frame| frame.0).collect();
+        self.intern_numbers(&numbers)
+    }
+
+    /// The same, for frames by their bare numbers.
+    pub(crate) fn intern_numbers(&mut self, frames: &[u32]) -> StackId {
+        if frames.is_empty() {
             return StackId::NONE;
         }
-        let hash = frames.clone().fold(frames.len() as u64, |hash, frame| {
-            (hash ^ u64::from(frame.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-        });
-        let same = |id: StackId| self.elements_of(id).iter().copied().eq(frames.clone());
+        let hash = hash(frames);
         match self.numbers.get(&hash) {
-            Some(&id) if same(id) => return id,
+            Some(&id) if self.elements_of(id) == frames => return id,
             Some(_) => {
-                let known = self.collisions.iter().find(|(other, id)| *other == hash && same(*id));
+                let known = self
+                    .collisions
+                    .iter()
+                    .find(|(other, id)| *other == hash && self.elements_of(*id) == frames);
                 if let Some((_, id)) = known {
                     return *id;
                 }
@@ -123,7 +129,7 @@ impl Stacks {
             None => {}
         }
         let id = StackId(self.len() as u32);
-        self.elements.extend(frames);
+        self.elements.extend_from_slice(frames);
         self.starts.push(self.elements.len() as u32);
         match self.numbers.entry(hash) {
             Entry::Vacant(place) => {
@@ -134,8 +140,8 @@ impl Stacks {
         id
     }
 
-    /// The frames of a stack by number.
-    pub(crate) fn elements_of(&self, id: StackId) -> &[FrameId] {
+    /// The frames of a stack by their bare numbers.
+    pub(crate) fn elements_of(&self, id: StackId) -> &[u32] {
         let place = id.0 as usize;
         match (self.starts.get(place), self.starts.get(place + 1)) {
             (Some(&start), Some(&end)) => &self.elements[start as usize..end as usize],
@@ -151,6 +157,16 @@ impl Stacks {
     }
 }
 
+/// Two frames at a time.
+fn hash(frames: &[u32]) -> u64 {
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    let mut pairs = frames.chunks_exact(2);
+    let hash = pairs
+        .by_ref()
+        .fold(frames.len() as u64, |hash, pair| mix(hash, u64::from(pair[0]) << 32 | u64::from(pair[1])));
+    pairs.remainder().iter().fold(hash, |hash, frame| mix(hash, u64::from(*frame)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,11 +177,11 @@ mod tests {
         let frames: Vec<FrameId> =
             (0..3).map(|line| stacks.intern_frame(Frame { line, ..Frame::default() })).collect();
         assert_eq!(stacks.intern_frame(Frame { line: 1, ..Frame::default() }), frames[1]);
-        let whole = stacks.intern(frames.iter().copied());
-        let part = stacks.intern(frames[1..].iter().copied());
+        let whole = stacks.intern(&frames);
+        let part = stacks.intern(&frames[1..]);
         assert_ne!(whole, part);
-        assert_eq!(stacks.intern(frames.iter().copied()), whole);
-        assert_eq!(stacks.intern([].into_iter()), StackId::NONE);
+        assert_eq!(stacks.intern(&frames), whole);
+        assert_eq!(stacks.intern(&[]), StackId::NONE);
         assert_eq!(stacks.get(part).map(|frame| frame.line).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(stacks.get(StackId::NONE).len(), 0);
         assert_eq!(stacks.get(StackId(99)).len(), 0);
