@@ -29,14 +29,12 @@ class Modules:
         self.named_root = None
         self.labelled = None
         self.open = []
-        self.called = {}
 
     def forget(self):
         """In a forked child: numbers of names are the parent log's."""
         self.known.clear()
         self.hooks.clear()
         self.open.clear()
-        self.called.clear()
         self.named_root = None
 
     def arm(self):
@@ -114,10 +112,6 @@ class Modules:
             parts = [part for part in path.split(".") if part not in WRAPPERS]
             self._name(module, prefix + ".".join(parts) if parts and parts[0] else _bare_name(module))
 
-    def roots(self):
-        """Modules that were called as the outermost, and are alive."""
-        return [module for module in (root() for root in self.called.values()) if module is not None]
-
     def number_of(self, module):
         """The number of a module's name, or 0."""
         entry = self.known.get(id(module))
@@ -141,7 +135,6 @@ class Modules:
                 return
             session.watch.phase(codes.FORWARD)
             self.open.append(before)
-            self.called[id(module)] = weakref.ref(module)
             session.notes.module(module)
             session.notes.inputs(arguments)
             session.forward_began(module)

@@ -5,6 +5,8 @@ when the optimizer is about to use them, its state once it is made. Where memory
 everything is gone through once more.
 """
 
+import gc
+
 from . import watch as codes
 
 # An optimizer's state stays where it is once it is made; it is looked at again at these of its steps.
@@ -65,18 +67,25 @@ class Notes:
 
     def all_of(self, root):
         """Parameters, their gradients and buffers of a module and all in it."""
+        self.all_of_each(root.modules())
+
+    def all_of_each(self, modules):
+        """Parameters, their gradients and buffers of modules, without what is in them."""
         number_of, owner_of = self.session.modules.number_of, self._owner_of
         parameters, buffers, gradients = [], [], []
-        for module in root.modules():
+        for module in modules:
             owner = number_of(module)
-            for parameter in module._parameters.values():
+            # A module whose initialization has not begun has neither.
+            for parameter in getattr(module, "_parameters", {}).values():
                 if parameter is None:
                     continue
                 owner_of[id(parameter)] = owner
                 parameters.append((parameter, owner))
                 if parameter.is_leaf and parameter.grad is not None:
                     gradients.append((parameter.grad, owner))
-            buffers.extend((buffer, owner) for buffer in module._buffers.values() if buffer is not None)
+            buffers.extend(
+                (buffer, owner) for buffer in getattr(module, "_buffers", {}).values() if buffer is not None
+            )
         self.tell(codes.PARAMETERS, parameters)
         self.tell(codes.BUFFERS, buffers)
         self.tell(codes.GRADIENTS, gradients)
@@ -142,8 +151,9 @@ class Notes:
     def everything(self):
         """Goes through all that is known: memory has run out, or this is the end."""
         session = self.session
-        for root in session.modules.roots():
-            self.all_of(root)
+        # Also those that were never called: a teacher that waits, an average of the weights.
+        module_class = session.torch.nn.Module
+        self.all_of_each([each for each in gc.get_objects() if issubclass(type(each), module_class)])
         for optimizer in list(session.optimizers):
             owner_of = self._owner_of
             parameters = [
