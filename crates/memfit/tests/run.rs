@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use memfit_link::ValuePolicy;
@@ -157,16 +156,10 @@ fn again(part: &str) -> Command {
 
 /// A grandchild in a session of its own, with nothing of the run in its environment, whose parent is gone.
 fn hide_child() {
-    let mut middle = again("deaf");
     let pids = std::env::var_os(support::PIDS).unwrap();
-    middle.env_clear().env(PART, "deaf").env(support::PIDS, pids).stdin(Stdio::null());
-    // SAFETY: only `setsid` is called between fork and exec.
-    unsafe {
-        middle.pre_exec(|| {
-            libc::setsid();
-            Ok(())
-        });
-    }
+    let mut middle = Command::new("setsid");
+    middle.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).stdin(Stdio::null());
+    middle.env_clear().env(PART, "deaf").env(support::PIDS, pids);
     #[expect(clippy::zombie_processes, reason = "nobody is to know of it")]
     let child = middle.spawn().unwrap();
     // It must have begun before the run may end, or there would be nothing to hide.
@@ -354,13 +347,13 @@ fn until(condition: impl Fn() -> bool) {
 
 #[test]
 fn an_interrupted_run_says_so_and_leaves_nothing() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    for signal in ["INT", "TERM", "HUP"] {
         let place = Place::new();
         let child =
             place.run("does not end", &[]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         until(|| !place.started().is_empty());
-        // SAFETY: the process is our child and has not been waited for.
-        unsafe { libc::kill(child.id() as i32, signal) };
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();

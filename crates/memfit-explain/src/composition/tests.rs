@@ -1,3 +1,5 @@
+//! Tests of the breakdown: made-up logs, and what must hold for any log.
+
 use memfit_link::events::{Event, EventLog, Place};
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tests of the event log: what is written is read, and nothing that is read is trusted.
+
 use std::{
     fs,
     path::PathBuf,

@@ -1,3 +1,5 @@
+//! Tests of the file format: what is written is read, and damage is seen.
+
 use memfit_link::events::{Event, EventLog, Place};
 use proptest::prelude::*;
 
@@ -8,40 +10,39 @@ fn logs() -> impl Strategy<Value = EventLog> {
     let place = (0..3_u8, 0..5_u8, 1..3_u32, 0..4_u32, 0..9_u32)
         .prop_map(|(device, phase, thread, module, step)| Place { device, phase, thread, module, step });
     let address = (1..9_u64).prop_map(|index| index * 512);
-    let event =
-        prop_oneof![
-            (place.clone(), address.clone(), 1..2000_u64, any::<u64>(), any::<u64>()).prop_map(
-                |(place, address, bytes, allocated, reserved)| Event::Alloc {
-                    place,
-                    address,
-                    bytes,
-                    allocated,
-                    reserved
-                }
-            ),
-            (place.clone(), address.clone(), any::<u64>()).prop_map(|(place, address, allocated)| {
-                Event::Free { place, address, bytes: 1, allocated, reserved: allocated }
-            }),
-            (0..5000_u64, 0..14_u8, 0..4_u32).prop_map(|(address, category, owner)| Event::Note {
-                address,
-                category,
-                owner
-            }),
-            (0..4_u32, ".{0,8}").prop_map(|(id, text)| Event::Text { id, text }),
-            place.clone().prop_map(|place| Event::ScopeEnter { place }),
-            place.clone().prop_map(|place| Event::ScopeExit { place }),
-            place.clone().prop_map(|place| Event::Phase { place }),
-            (0..9_u32).prop_map(|step| Event::Step { step }),
-            (place, any::<u64>()).prop_map(|(place, bytes)| Event::Oom {
+    let event = prop_oneof![
+        (place.clone(), address.clone(), 1..2000_u64, any::<u64>(), any::<u64>()).prop_map(
+            |(place, address, bytes, allocated, reserved)| Event::Alloc {
                 place,
+                address,
                 bytes,
-                allocated: 0,
-                reserved: 0
-            }),
-            (0..3_u8, 0..9_u64, address, 0..2000_u64).prop_map(|(device, number, address, bytes)| {
-                Event::Requested { device, number, address, bytes }
-            }),
-        ];
+                allocated,
+                reserved
+            }
+        ),
+        (place.clone(), address.clone(), any::<u64>()).prop_map(|(place, address, allocated)| {
+            Event::Free { place, address, bytes: 1, allocated, reserved: allocated }
+        }),
+        (0..5000_u64, 0..14_u8, 0..4_u32).prop_map(|(address, category, owner)| Event::Note {
+            address,
+            category,
+            owner
+        }),
+        (0..4_u32, ".{0,8}").prop_map(|(id, text)| Event::Text { id, text }),
+        place.clone().prop_map(|place| Event::ScopeEnter { place }),
+        place.clone().prop_map(|place| Event::ScopeExit { place }),
+        place.clone().prop_map(|place| Event::Phase { place }),
+        (0..9_u32).prop_map(|step| Event::Step { step }),
+        (place, any::<u64>()).prop_map(|(place, bytes)| Event::Oom {
+            place,
+            bytes,
+            allocated: 0,
+            reserved: 0
+        }),
+        (0..3_u8, 0..9_u64, address, 0..2000_u64).prop_map(|(device, number, address, bytes)| {
+            Event::Requested { device, number, address, bytes }
+        }),
+    ];
     (any::<u32>(), any::<bool>(), proptest::collection::vec(event, 0..200))
         .prop_map(|(pid, truncated, events)| EventLog { pid, truncated, events })
 }

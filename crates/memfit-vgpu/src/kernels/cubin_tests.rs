@@ -1,3 +1,5 @@
+//! Tests of the reader of machine code, on made-up ELF images.
+
 use proptest::prelude::*;
 
 use super::*;

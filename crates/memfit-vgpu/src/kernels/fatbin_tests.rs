@@ -1,3 +1,5 @@
+//! Tests of the reader of fat binaries, on made-up containers.
+
 use proptest::prelude::*;
 
 use super::*;

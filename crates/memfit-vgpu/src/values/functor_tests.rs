@@ -1,3 +1,5 @@
+//! Tests of what functors hold, on made-up arguments.
+
 use super::*;
 
 /// Fields of a functor, one after the other as 32-bit words.

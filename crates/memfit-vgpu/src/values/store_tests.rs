@@ -1,3 +1,5 @@
+//! Tests of the store of known bytes against a plain array.
+
 use std::cell::RefCell;
 
 use proptest::prelude::*;
