@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::list::{Class, Entry, Flow, Kind, Library, Parameter};
 
 /// What the generated entry points are written with.
-const PRELUDE: &str = include_str!("prelude.rs");
+const PRELUDE: &str = include_str!("prelude.rs.in");
 
 /// The generated file: one module a library, and the table of refused calls.
 pub(crate) fn stubs(libraries: &[Library]) -> String {
