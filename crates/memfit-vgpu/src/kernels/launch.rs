@@ -9,7 +9,7 @@ use crate::{
     machine::{self, Card},
     status::{Outcome, Status},
     streams,
-    values::Arguments,
+    values::{Arguments, Grid},
 };
 
 /// CUDA's `dim3`.
@@ -85,7 +85,7 @@ fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
     streams::launch(launch.stream)?;
-    kernel.effect().apply(Arguments::new(arguments));
+    kernel.effect().apply(Arguments::new(arguments), Grid { y: launch.grid.y });
     Ok(())
 }
 

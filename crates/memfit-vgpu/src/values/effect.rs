@@ -1,8 +1,8 @@
 //! What a launch means for the contents of memory.
 
 use super::{
-    MEMORY, elementwise::Elementwise, memory::Memory, reduction::Reduction, signature::Signature,
-    sizes::Size, writes::Writes,
+    MEMORY, arrange::Arrange, elementwise::Elementwise, memory::Memory, reduction::Reduction,
+    signature::Signature, sizes::Size, writes::Writes,
 };
 use crate::abi::{In, Ptr};
 
@@ -36,6 +36,13 @@ impl Arguments {
     }
 }
 
+/// How many blocks a launch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    /// Along the second axis.
+    pub(crate) y: u32,
+}
+
 /// What is known of a kernel's effect, decided once from its name.
 pub(crate) struct Effect(Kind);
 
@@ -45,6 +52,7 @@ enum Kind {
     Elementwise(Elementwise),
     Reduction(Reduction),
     Size(Size, Writes),
+    Arrange(Arrange),
     Writes(Writes),
 }
 
@@ -55,6 +63,7 @@ impl Effect {
         let kind = None
             .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
             .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
+            .or_else(|| Arrange::of(&signature).map(Kind::Arrange))
             .or_else(|| {
                 Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first()))
             });
@@ -66,13 +75,13 @@ impl Effect {
 
     /// Applies it to a launch with these arguments.
     #[inline]
-    pub(crate) fn apply(&self, arguments: Arguments) {
+    pub(crate) fn apply(&self, arguments: Arguments, grid: Grid) {
         if !matches!(self.0, Kind::None) {
-            self.apply_to(arguments, &MEMORY);
+            self.apply_to(arguments, grid, &MEMORY);
         }
     }
 
-    fn apply_to(&self, arguments: Arguments, memory: &Memory) {
+    pub(super) fn apply_to(&self, arguments: Arguments, grid: Grid, memory: &Memory) {
         match &self.0 {
             Kind::None => {}
             Kind::Elementwise(elementwise) => elementwise.apply(arguments, memory),
@@ -81,6 +90,7 @@ impl Effect {
                 writes.apply(arguments, memory);
                 size.apply(arguments, memory);
             }
+            Kind::Arrange(arrange) => arrange.apply(arguments, grid, memory),
             Kind::Writes(writes) => writes.apply(arguments, memory),
         }
     }

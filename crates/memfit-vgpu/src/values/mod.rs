@@ -7,6 +7,7 @@
 //!
 //! Knows nothing of devices, streams and errors: addresses in, bytes out.
 
+mod arrange;
 mod effect;
 mod elementwise;
 mod filter;
@@ -22,7 +23,7 @@ mod writes;
 
 use std::slice;
 
-pub(crate) use effect::{Arguments, Effect};
+pub(crate) use effect::{Arguments, Effect, Grid};
 use memfit_link::{TallyKind, ValuePolicy};
 use memory::Memory;
 use store::{LARGEST_PIECE, Origin};
@@ -107,3 +108,6 @@ fn clear(bytes: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod launch_tests;

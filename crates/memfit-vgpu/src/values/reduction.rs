@@ -18,6 +18,8 @@ enum Fold {
     Sum,
     Max,
     Min,
+    /// Both, the least first.
+    MinMax,
 }
 
 /// A reduction.
@@ -49,12 +51,15 @@ impl Reduction {
         let (name, arguments) = type_parts(signature.template(2)?);
         let [scalar, operation, index, output, ..] = arguments.as_slice() else { return None };
         let (wrapper, wrapped) = type_parts(operation);
-        // Other operations have fields of their own; tensors beyond 32-bit indices have another layout.
-        if name != "ReduceOp" || wrapper != "func_wrapper_t" || *index != "unsigned int" {
+        // Tensors beyond 32-bit indices have another layout.
+        if name != "ReduceOp" || *index != "unsigned int" {
             return None;
         }
-        let [accumulator, function] = wrapped.as_slice() else { return None };
+        // Operations other than these have fields of their own.
+        let [accumulator, function, ..] = wrapped.as_slice() else { return None };
         let fold = match enclosing(function) {
+            _ if wrapper == "MinMaxOps" => Fold::MinMax,
+            _ if wrapper != "func_wrapper_t" => return None,
             "and_kernel_cuda" => Fold::All,
             "or_kernel_cuda" => Fold::Any,
             // The lambda stands in the functor's own call operator.
@@ -73,9 +78,10 @@ impl Reduction {
 
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &Memory) {
-        // The functor is empty; the value to start from follows it.
-        let configuration =
-            (1usize.next_multiple_of(self.accumulator.size()) + self.accumulator.size()).next_multiple_of(4);
+        // The functor is empty; the value to start from follows it, or the two values.
+        let size = self.accumulator.size();
+        let values = if self.fold == Fold::MinMax { 2 } else { 1 };
+        let configuration = (size + values * size).next_multiple_of(4);
         let inputs = configuration + CONFIGURATION;
         let outputs = inputs + Strides::bytes(1);
         let pointers = (outputs + Strides::bytes(2)).next_multiple_of(8);
@@ -91,14 +97,41 @@ impl Reduction {
         let (folded, kept) = (folded.max(0) as usize, kept.max(0) as usize);
         let calculators = (Strides::read(&bytes[inputs..], 1), Strides::read(&bytes[outputs..], 2));
         let (Some(along), Some(across)) = calculators else { return };
-        let span = across.span(0, self.output.size());
+        if self.fold == Fold::MinMax {
+            let second = arguments.get_at::<u64>(0, pointers + 16);
+            self.fold_into(Fold::Min, source, target, (folded, kept), &along, &across, memory);
+            self.fold_into(
+                Fold::Max,
+                source,
+                second.unwrap_or(target),
+                (folded, kept),
+                &along,
+                &across,
+                memory,
+            );
+        } else {
+            self.fold_into(self.fold, source, target, (folded, kept), &along, &across, memory);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one launch in full")]
+    fn fold_into(
+        &self,
+        fold: Fold,
+        source: u64,
+        target: u64,
+        (folded, kept): (usize, usize),
+        along: &Strides,
+        across: &Strides,
+        memory: &Memory,
+    ) {
         let result = if memory.perhaps(source) && folded.saturating_mul(kept) <= MOST {
-            self.compute(source, folded, kept, &along, &across, memory)
+            self.compute(fold, source, folded, kept, along, across, memory)
         } else {
             None
         };
         let dense = kept <= 1 || across.is_dense(0, self.output.size());
-        match (result, self.fold) {
+        match (result, fold) {
             (Some((bytes, origin)), _) if dense => memory.write(target, &bytes, origin),
             (None, Fold::All) if dense && memory.answers() => {
                 memory.fill(target, 1, kept as u64, Origin::Answer(ALL));
@@ -106,12 +139,14 @@ impl Reduction {
             (None, Fold::Any) if dense && memory.answers() => {
                 memory.fill(target, 0, kept as u64, Origin::Answer(ANY));
             }
-            _ => memory.forget(target, span),
+            _ => memory.forget(target, across.span(0, self.output.size())),
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "one launch in full")]
     fn compute(
         &self,
+        fold: Fold,
         source: u64,
         folded: usize,
         kept: usize,
@@ -130,23 +165,23 @@ impl Reduction {
                 along.offsets(element, &mut inner);
                 let value =
                     self.accumulator.round(self.input.load(bytes.get((outer[1] + inner[0]) as usize..)?)?);
-                total = Some(total.map_or(value, |total| self.fold(total, value)));
+                total = Some(total.map_or(value, |total| self.combine(fold, total, value)));
             }
             self.output.store(total?, target);
         }
         Some((out, origin))
     }
 
-    fn fold(&self, a: Value, b: Value) -> Value {
+    fn combine(&self, fold: Fold, a: Value, b: Value) -> Value {
         let nan = |choose: fn(f64, f64) -> f64| {
             move |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { choose(a, b) }
         };
-        match self.fold {
+        match fold {
             Fold::All => Value::from(a.is_true() && b.is_true()),
             Fold::Any => Value::from(a.is_true() || b.is_true()),
             Fold::Sum => self.accumulator.round(a.with(b, i64::wrapping_add, |a, b| a + b)),
             Fold::Max => a.with(b, i64::max, nan(f64::max)),
-            Fold::Min => a.with(b, i64::min, nan(f64::min)),
+            Fold::Min | Fold::MinMax => a.with(b, i64::min, nan(f64::min)),
         }
     }
 }

@@ -33,11 +33,9 @@ impl Writes {
                 let lambda = signature.template(2).unwrap_or("");
                 in_lambda(if fills.iter().any(|name| lambda.contains(name)) { 2 } else { 3 })
             }
-            _ => (0..MOST_PARAMS)
-                .map_while(|index| signature.param(index).map(|text| (index, text)))
-                .filter(|(_, text)| is_output(text))
-                .map(|(index, _)| (index, 0))
-                .collect(),
+            // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
+            "amp_update_scale_cuda_kernel" => Vec::new(),
+            _ => outputs(signature),
         };
         Self { addresses, listed: 0 }
     }
@@ -68,17 +66,41 @@ impl Writes {
     }
 }
 
-/// Whether a parameter leads to memory that the kernel may write.
-fn is_output(text: &str) -> bool {
+/// The parameters that lead to memory which the kernel writes.
+fn outputs(signature: &Signature) -> Vec<(usize, usize)> {
+    let params = (0..MOST_PARAMS).map_while(|index| signature.param(index).map(|text| (index, text)));
+    let access: Vec<(usize, Access)> =
+        params.filter_map(|(index, text)| Some((index, access(text)?))).collect();
+    let tells = access.iter().any(|(_, access)| *access == Access::Reads);
+    let mut written: Vec<_> =
+        access.iter().filter(|(_, access)| *access == Access::Writes).map(|(index, _)| (*index, 0)).collect();
+    if !tells {
+        // Older kernels declare nothing const; their output comes first.
+        written.truncate(1);
+    }
+    written
+}
+
+/// What a kernel may do with memory to which it is led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Reads,
+    Writes,
+}
+
+/// Whether a parameter leads to memory, and what its type allows there.
+fn access(text: &str) -> Option<Access> {
+    let constant =
+        |element: &str| if element.trim_end().ends_with("const") { Access::Reads } else { Access::Writes };
     if let Some(pointee) = text.strip_suffix('*') {
-        return !pointee.trim_end().ends_with("const");
+        return Some(constant(pointee));
     }
     let (name, arguments) = type_parts(text);
     let leads_to_memory = matches!(
         name,
         "TensorInfo" | "PackedTensorAccessor32" | "PackedTensorAccessor64" | "GenericPackedTensorAccessor"
     );
-    leads_to_memory && arguments.first().is_some_and(|element| !element.ends_with("const"))
+    if leads_to_memory { arguments.first().map(|element| constant(element)) } else { None }
 }
 
 /// Addresses of a list of lists of tensors, by its depth: what fits into the arguments of a kernel, rounded down. Those that
@@ -98,15 +120,20 @@ mod tests {
     fn pointers_that_are_not_const_are_written() {
         let signature = Signature::of("_Z3addPKfPfiPKPKf").unwrap();
         assert_eq!(Writes::of(&signature), Writes { addresses: vec![(1, 0)], listed: 0 });
+        let signature = Signature::of("_Z4swapPfS_i").unwrap();
+        assert_eq!(Writes::of(&signature).addresses, [(0, 0)], "nothing is const: the first");
         for (text, expected) in [
-            ("float*", true),
-            ("float const*", false),
-            ("at::cuda::detail::TensorInfo<long, unsigned int>", true),
-            ("at::cuda::detail::TensorInfo<long const, unsigned int>", false),
-            ("at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>", false),
-            ("long", false),
+            ("float*", Some(Access::Writes)),
+            ("float const*", Some(Access::Reads)),
+            ("at::cuda::detail::TensorInfo<long, unsigned int>", Some(Access::Writes)),
+            ("at::cuda::detail::TensorInfo<long const, unsigned int>", Some(Access::Reads)),
+            (
+                "at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>",
+                Some(Access::Reads),
+            ),
+            ("long", None),
         ] {
-            assert_eq!(is_output(text), expected, "{text}");
+            assert_eq!(access(text), expected, "{text}");
         }
     }
 

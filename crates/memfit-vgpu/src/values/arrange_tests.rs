@@ -1,0 +1,23 @@
+use super::*;
+
+#[test]
+fn names_are_recognised() {
+    let sort = |name: &str| {
+        format!(
+            "_ZN2at6native20{name}lNS0_4GTOpIlLb1EEEjEEvNS_4cuda6detail10TensorInfoIT3_T6_EES8_S8_S8_NS6_IT4_S8_EES8_T5_"
+        )
+    };
+    let mangled = sort("bitonicSortKVInPlaceILin2ELin1ELi16ELi16El");
+    let signature = Signature::of(&mangled).unwrap();
+    let expected = Arrange::Sort { key: Type::I64, value: Type::I64, descending: Some(true) };
+    assert_eq!(Arrange::of(&signature), Some(expected));
+}
+
+#[test]
+fn stand_ins_tell_their_size() {
+    assert_eq!(opaque("at::native::OpaqueType<(unsigned int)8>"), Some(8));
+    assert_eq!(opaque("at::native::OpaqueType<2>"), Some(2));
+    assert_eq!(opaque("float"), Some(4));
+    assert_eq!(opaque("at::native::OpaqueType<99>"), None);
+    assert_eq!(opaque("c10::complex<float>"), None);
+}
