@@ -108,6 +108,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
+    #[inline]
     pub(crate) fn add(&mut self, object: Object) -> Value {
         self.objects.push(object);
         Value::Object((self.objects.len() - 1) as u32)
@@ -242,16 +243,19 @@ impl Heap {
     fn rows_of(&mut self, elements: &[Value]) -> Option<RowKind> {
         self.rows.clear();
         let kind = self.row(*elements.first()?)?.kind;
-        for element in elements {
-            match *element {
-                Value::Object(id) => match self.objects[id as usize] {
-                    Object::Row(same, index) if same == kind => self.rows.push(index),
-                    _ => return None,
-                },
-                _ => return None,
+        let objects = &self.objects;
+        let mut same = true;
+        self.rows.extend(elements.iter().map(|element| {
+            if let Value::Object(id) = *element
+                && let Object::Row(other, index) = objects[id as usize]
+                && other == kind
+            {
+                return index;
             }
-        }
-        Some(kind)
+            same = false;
+            0
+        }));
+        same.then_some(kind)
     }
 
     /// Roughly how many bytes this holds.
