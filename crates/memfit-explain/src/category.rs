@@ -6,20 +6,29 @@ use memfit_recording::{Block, NEVER, Track};
 /// When each phase of a track ended: what the lives of blocks are judged by.
 #[derive(Clone, Debug)]
 pub struct Lives {
-    /// The moments when phases began, ascending.
-    phases: Vec<u32>,
+    /// The moments when phases began, ascending, with the phase.
+    phases: Vec<(u32, Phase)>,
 }
 
 impl Lives {
     /// The phases of a track.
     pub fn of(track: &Track) -> Self {
-        Self { phases: track.phases().map(|(moment, _)| moment).collect() }
+        Self { phases: track.phases().collect() }
+    }
+
+    /// How many phases had begun by `moment`.
+    fn begun(&self, moment: u32) -> usize {
+        self.phases.partition_point(|&(began, _)| began <= moment)
     }
 
     /// The moment when the phase ended that ran at `moment`, or [`NEVER`].
     fn phase_end(&self, moment: u32) -> u32 {
-        let next = self.phases.partition_point(|&began| began <= moment);
-        self.phases.get(next).copied().unwrap_or(NEVER)
+        self.phases.get(self.begun(moment)).map_or(NEVER, |&(began, _)| began)
+    }
+
+    /// The phase that ran at `moment`.
+    fn phase(&self, moment: u32) -> Phase {
+        self.begun(moment).checked_sub(1).map_or(Phase::Other, |last| self.phases[last].1)
     }
 }
 
@@ -44,6 +53,10 @@ pub fn category_with(track: &Track, lives: &Lives, block: &Block) -> Category {
         // Between calls: the loss, and what is made from outputs.
         (None, Phase::Forward) => by_life(lives.phase_end(block.born)),
         (None, Phase::Backward | Phase::Optimizer) => Category::Temporary,
+        // A model that is written without modules: what the backward lets go was kept for it.
+        (None, Phase::Other) if block.freed != NEVER && lives.phase(block.freed) == Phase::Backward => {
+            Category::Activations
+        }
         (None, Phase::Other) => Category::Unknown,
     }
 }

@@ -158,6 +158,16 @@ fn what_dies_within_its_call_is_temporary_and_what_outlives_it_an_activation() {
 }
 
 #[test]
+fn a_model_without_modules_has_activations_too() {
+    let mut script = Script { place: Place { thread: 1, ..Place::default() }, ..Script::default() };
+    script.alloc(0x10_0000, 512).alloc(0x20_0000, 512);
+    script.phase(Phase::Backward).free(0x10_0000).phase(Phase::Other).free(0x20_0000);
+    let track = script.track();
+    let categories: Vec<_> = track.blocks.iter().map(|block| crate::category(&track, block)).collect();
+    assert_eq!(categories, [Category::Activations, Category::Unknown]);
+}
+
+#[test]
 fn a_step_that_does_not_end_is_told_apart_too() {
     let mut script = training();
     script.events.push(Event::Oom {
