@@ -13,6 +13,12 @@ const BY_NVLINK: i32 = 2;
 /// `NVML_TOPOLOGY_HOSTBRIDGE`: the cards of a virtual machine hang on one host bridge.
 const HOST_BRIDGE: i32 = 30;
 
+/// `nvmlGpuFabricInfo_v2` and `_v3`: what the structure's `version` says (its number and its size), and its size.
+const FABRIC_VERSIONS: [(u32, usize); 2] = [(0x0200_0024, 36), (0x0300_0028, 40)];
+
+/// The first compute capability whose cards can be part of a fabric of switches.
+const FIRST_WITH_FABRIC: u32 = 90;
+
 fn two(first: Handle, second: Handle) -> Outcome<(Card, Card)> {
     Ok((first.card()?, second.card()?))
 }
@@ -38,5 +44,16 @@ calls! {
     fn nvmlDeviceOnSameBoard(first: Handle, second: Handle, answer: Out<i32>) {
         let (first, second) = two(first, second)?;
         answer.put(i32::from(first.index == second.index))
+    }
+
+    /// No card here is part of a fabric: all of it is zero, which says so.
+    fn nvmlDeviceGetGpuFabricInfoV(handle: Handle, info: Out<u32>) {
+        let version = info.get()?;
+        let known = FABRIC_VERSIONS.iter().find(|(each, _)| *each == version);
+        let (_, size) = known.ok_or(Status::VERSION_MISMATCH)?;
+        if handle.card()?.device.compute_capability.sm_version() < FIRST_WITH_FABRIC {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        (1..size / 4).try_for_each(|word| info.put_at(word, 0))
     }
 }

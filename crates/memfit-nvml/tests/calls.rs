@@ -83,7 +83,7 @@ fn run_directory() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("memfit-nvml-calls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let catalogue = Catalogue::builtin().unwrap();
-    let device = serde_json::to_value(catalogue.find("rtx-4090").unwrap()).unwrap();
+    let device = serde_json::to_value(catalogue.find("h100").unwrap()).unwrap();
     let small = SizedInterval { low: 1 << 20, typical: 2 << 20, high: 3 << 20 };
     let card = CardSetup { device, capacity: 8 << 30, context: small, libraries: small, communicator: small };
     let setup = Setup {

@@ -66,6 +66,10 @@ struct Run {
 
 impl Run {
     fn new(name: &str) -> Self {
+        Self::of(name, &["rtx-4090", "t4"])
+    }
+
+    fn of(name: &str, cards: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("memfit-nvml-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let catalogue = Catalogue::builtin().unwrap();
@@ -78,7 +82,7 @@ impl Run {
         };
         let setup = Setup {
             protocol: PROTOCOL,
-            cards: vec![card("rtx-4090"), card("t4")],
+            cards: cards.iter().map(|id| card(id)).collect(),
             steps: 0,
             forward_steps: 0,
             cover_full: false,
@@ -227,6 +231,28 @@ fn cards_are_found_by_every_name() {
             2,
             "nowhere to write"
         );
+    });
+}
+
+#[test]
+fn only_cards_with_a_fabric_tell_of_it() {
+    let run = Run::of("fabric", &["h100", "rtx-4090"]);
+    run.enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        let mut info = [u32::MAX; 10];
+        for (version, words) in [(0x0200_0024, 9), (0x0300_0028, 10)] {
+            info.fill(u32::MAX);
+            info[0] = version;
+            assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 0);
+            assert!(info[1..words].iter().all(|word| *word == 0), "not part of one: {info:x?}");
+            assert!(
+                info[words..].iter().all(|word| *word == u32::MAX),
+                "version {version:#x} is {words} words long"
+            );
+        }
+        assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(1), info.as_mut_ptr()), 3);
+        info[0] = 0x0100_0024;
+        assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 25);
     });
 }
 
