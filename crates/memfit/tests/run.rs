@@ -34,6 +34,7 @@ fn play(part: &str) {
         "crashes" => std::process::abort(),
         "starts two ranks" => start_ranks(2, &["trains", "trains"]),
         "starts a rank that fails" => start_ranks(2, &["trains", "exception"]),
+        "starts a rank that ends early" => start_ranks(2, &["trains", "ends early"]),
         "hides a child" => {
             hide_child();
             play("trains");
@@ -141,7 +142,8 @@ fn start_ranks(world: u32, parts: &[&str]) {
         })
         .collect();
     // As a launcher does: when one fails, it goes, and leaves the others to whoever started it.
-    while children.iter_mut().all(|child| child.try_wait().unwrap().is_none()) {
+    while !children.iter_mut().any(|child| child.try_wait().unwrap().is_some_and(|status| !status.success()))
+    {
         std::thread::yield_now();
     }
     std::process::exit(1);
@@ -270,6 +272,11 @@ fn every_rank_is_waited_for() {
     let ranks = report["ranks"].as_array().unwrap();
     assert_eq!(ranks.iter().map(|rank| rank["rank"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
     check("starts a rank that fails", &[], 2, "error", Some("exception"));
+    // Neither is one waited for that came to its own end.
+    let (_, report) = check("starts a rank that ends early", &["--gpu", "rtx-4090:2"], 0, "fits", None);
+    assert_eq!(report["steps"], 2);
+    let notes = report["fidelity"]["notes"].to_string();
+    assert!(!notes.contains("no progress"), "{notes}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::environment::Command;
 use super::host::{HostPeaks, HostWatch};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Speaker};
 use super::keeper::Keeper;
 use super::local::{LocalGpu, Reading};
 use super::progress::Line;
@@ -185,13 +185,15 @@ impl Watch<'_> {
 
     /// Whether every rank has what was asked of it.
     fn complete(&self) -> Option<Ended> {
-        let done = self.inbox.processes.values().filter(|speaker| speaker.is_complete()).count();
-        if done == 0 {
+        let speakers = || self.inbox.processes.values();
+        if !speakers().any(Speaker::is_complete) {
             return None;
         }
-        let world = self.inbox.processes.values().filter_map(|speaker| speaker.world_size).max().unwrap_or(1);
+        let world = speakers().filter_map(|speaker| speaker.world_size).max().unwrap_or(1);
         let waiting = if world > 1 {
-            done < world as usize
+            // A rank may also have come to its own end before the steps were complete.
+            speakers().filter(|speaker| speaker.rank.is_some() && speaker.done.is_some()).count()
+                < world as usize
         } else {
             self.inbox.processes.iter().any(|(pid, speaker)| {
                 speaker.done.is_none()
