@@ -27,7 +27,9 @@ pub use device::{Action, Device, Entry, SimulatedDevice, Ticket};
 pub use error::{AllocationError, FreeError, OutOfMemory, PoolError, RestoreError};
 pub use ids::{Address, PoolId, Stream};
 pub use release::{Release, ReleaseError};
-pub use replay::{Given, Mismatch, Rewound, Tally, Tracked, Verification, recording, rewind, track, verify};
+pub use replay::{
+    Given, Mismatch, Rewound, Tally, Tracked, Verification, WhatIf, recording, rewind, track, verify, what_if,
+};
 pub use rounding::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,
     segment_size,

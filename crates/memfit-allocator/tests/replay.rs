@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use memfit_allocator::{
     Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, Given, PoolId, Release, Settings,
-    SimulatedDevice, Stream, Ticket, recording, rewind, track, verify,
+    SimulatedDevice, Stream, Ticket, recording, rewind, track, verify, what_if,
 };
 use memfit_recording::{
     MomentKind, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
@@ -249,6 +249,28 @@ proptest! {
     }
 
     #[test]
+    fn the_same_calls_on_a_card_without_end_have_the_same_peaks(
+        conf in conf(),
+        steps in prop::collection::vec(step(), 1..100),
+    ) {
+        let calls = |step: &Step| !matches!(step, Step::Capture | Step::EmptyCache | Step::FinishEvents);
+        let steps: Vec<Step> = steps.into_iter().filter(calls).collect();
+        let allocator = run(conf, steps);
+        prop_assume!(allocator.stats().num_alloc_retries == 0);
+        let snapshot = snapshot(&allocator, usize::MAX);
+        let given = given(conf);
+        let again = what_if(&snapshot, 0, &given, &given, |_| false);
+        let stats = allocator.stats();
+        prop_assert_eq!(again.died, None);
+        prop_assert_eq!(again.before, 0);
+        prop_assert_eq!(again.stats.allocated_bytes, stats.allocated_bytes);
+        prop_assert_eq!(again.stats.requested_bytes, stats.requested_bytes);
+        prop_assert_eq!(again.stats.reserved_bytes, stats.reserved_bytes);
+        let nothing = what_if(&snapshot, 0, &given, &given, |_| true);
+        prop_assert_eq!(nothing.stats.reserved_bytes.all.peak, 0);
+    }
+
+    #[test]
     fn wrong_events_do_no_harm(
         conf in conf(),
         steps in prop::collection::vec(step(), 1..60),
@@ -273,6 +295,7 @@ proptest! {
         let _ = rewind(&snapshot, 0, &given, 0);
         let _ = verify(&snapshot, 0, &given);
         let _ = recording(&snapshot, &given);
+        let _ = what_if(&snapshot, 0, &given, &given, |_| false);
     }
 }
 
@@ -303,4 +326,26 @@ fn a_block_that_moved_is_found_out() {
     assert_eq!((found.addresses.predicted, found.addresses.matching), (20, 19));
     assert_eq!(found.mismatches[0].event, last);
     assert_eq!(found.mismatches[0].recorded, (moved, 1000));
+}
+
+#[test]
+fn expandable_segments_would_have_saved_it() {
+    // By default each block has a segment of 12 MiB, of which nearly 2 MiB are of no use to another.
+    let steps = (0..36).map(|_| Step::Alloc { size: 10 * MIB + 4096, stream: 0 }).collect();
+    let allocator = run("", steps);
+    assert!(allocator.stats().num_ooms > 0, "it runs out of memory by default");
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let by_default = what_if(&snapshot, 0, &given(""), &given(""), |_| false);
+    let (event, error) = by_default.died.expect("it dies again");
+    assert_eq!(snapshot.events[event].action, TraceAction::Oom);
+    assert_eq!((error.requested, error.segment), (10 * MIB + 4096, 12 * MIB));
+    let expandable = what_if(&snapshot, 0, &given(""), &given("expandable_segments:True"), |_| false);
+    assert_eq!(expandable.died, None);
+    assert!(expandable.stats.reserved_bytes.all.peak as u64 <= CAPACITY);
+    let larger = Given { capacity: 2 * CAPACITY, ..given("") };
+    let larger = what_if(&snapshot, 0, &given(""), &larger, |_| false);
+    assert_eq!(larger.died, None);
+    assert!(larger.stats.reserved_bytes.all.peak as u64 > CAPACITY);
+    let fewer = what_if(&snapshot, 0, &given(""), &given(""), |event| event % 4 == 1);
+    assert_eq!(fewer.died, None, "without every other block, it would have lived");
 }

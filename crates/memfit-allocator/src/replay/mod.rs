@@ -4,14 +4,23 @@ mod rewind;
 mod script;
 mod track;
 mod verify;
+mod what_if;
 
 pub use rewind::{Rewound, rewind};
 pub use track::{Tracked, recording, track};
 pub use verify::verify;
+pub use what_if::{WhatIf, what_if};
 
 use memfit_recording::{Snapshot, TraceAction};
 
-use crate::{Divisions, Release, Settings};
+use crate::{Divisions, PoolId, Release, Settings, Stream};
+
+/// A stream that no program has: what uses a block that is given back and not free at once.
+const ELSEWHERE: Stream = Stream(u64::MAX);
+
+const fn pool_id((first, second): (u64, u64)) -> PoolId {
+    PoolId(first, second)
+}
 
 /// What a snapshot does not say, or may say wrongly, and a replay has to know.
 #[derive(Clone, Copy, Debug, PartialEq)]

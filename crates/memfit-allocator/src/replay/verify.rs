@@ -6,11 +6,8 @@ use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 
 use super::rewind::{pending, rewind};
 use super::script::Script;
-use super::{Given, Verification};
+use super::{ELSEWHERE, Given, Verification, pool_id};
 use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
-
-/// A stream that no program has: what uses a block that is given back and not free at once.
-const ELSEWHERE: Stream = Stream(u64::MAX);
 
 /// After so many new beginnings, the rest is counted as wrong.
 const MOST_RESUMED: u64 = 64;
@@ -312,10 +309,6 @@ fn give_back_pending(allocator: &mut Allocator<Script<'_>>, address: Address) {
     if allocator.record_stream(address, ELSEWHERE).is_ok() {
         let _ = allocator.free(address);
     }
-}
-
-const fn pool_id((first, second): (u64, u64)) -> PoolId {
-    PoolId(first, second)
 }
 
 type Served = (Stream, bool, PoolId);
