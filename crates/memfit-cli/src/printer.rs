@@ -182,6 +182,11 @@ fn unicode() -> bool {
     })
 }
 
+/// To the beginning of the terminal's line, and nothing left of it.
+const ERASE_LINE: &[u8] = b"\r\x1b[K";
+/// What the mark at the line's beginning goes through.
+const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
+
 /// One line on standard error that is redrawn in place.
 #[derive(Debug)]
 pub struct Progress {
@@ -205,22 +210,20 @@ impl Progress {
         let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
         self.frame += 1;
         let stream = io::stderr();
-        let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
-        // The terminal's own codes for "start of line" and "erase to its end" are not styles: they pass only with colour,
-        // so they are written around the stream that strips.
-        let line = format!("{} {text}", paint(HINT, mark));
-        let _gone = err
-            .as_inner()
-            .lock_and_clear()
-            .and_then(|()| err.write_all(line.as_bytes()))
-            .and_then(|()| err.flush());
+        let choice = self.colour.choice(&stream);
+        let mut err = stream.lock();
+        // Erasing is no style: it happens with and without colour, so it goes around what strips styles.
+        let _gone = err.write_all(ERASE_LINE);
+        let mut err = AutoStream::new(err, choice);
+        let _gone = write!(err, "{} {text}", paint(HINT, mark)).and_then(|()| err.flush());
         self.drawn = true;
     }
 
     /// Takes the line away.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
-            let _gone = io::stderr().lock_and_clear();
+            let mut err = io::stderr().lock();
+            let _gone = err.write_all(ERASE_LINE).and_then(|()| err.flush());
         }
     }
 }
@@ -228,27 +231,5 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// What the mark at the line's beginning goes through.
-const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
-
-/// Clears the terminal's current line.
-trait ClearLine {
-    fn lock_and_clear(&self) -> io::Result<()>;
-}
-
-impl ClearLine for io::Stderr {
-    fn lock_and_clear(&self) -> io::Result<()> {
-        let mut err = self.lock();
-        err.write_all(b"\r\x1b[K")?;
-        err.flush()
-    }
-}
-
-impl ClearLine for io::StderrLock<'_> {
-    fn lock_and_clear(&self) -> io::Result<()> {
-        io::stderr().lock_and_clear()
     }
 }
