@@ -46,7 +46,8 @@ def main() -> int:
     compiler_include = subprocess.run(
         ["gcc", "-print-file-name=include"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    environments = sorted((_major(p), p) for p in arguments.site_packages)
+    releases = sorted((_release(p), p) for p in arguments.site_packages)
+    environments = [(str(release // 1000), path) for release, path in releases]
     libraries = tomllib.loads((HERE / "libraries.toml").read_text())
     attention, taken = 0, set()
     for name, library in libraries.items():
@@ -198,14 +199,16 @@ def _soname(shared: Path) -> str:
     return match[1] if match else shared.name
 
 
-def _major(site: Path) -> str:
-    runtime = _libraries(site, ["libcudart.so.*"])
-    if runtime:
-        return runtime[0].name.split(".so.")[1].split(".")[0]
-    for header in (site / "nvidia").glob("*/include/nvml.h"):
-        if match := re.search(r"#define NVML_API_VERSION\s+(\d+)", header.read_text()):
-            return match[1]
-    sys.exit(f"{site} holds neither a CUDA runtime nor NVML's header")
+def _release(site: Path) -> int:
+    """The CUDA release of an environment, as 12080 is 12.8."""
+    for pattern, macro, scale in (
+        ("cuda_runtime_api.h", "CUDART_VERSION", 1),
+        ("nvml.h", "NVML_API_VERSION", 1000),
+    ):
+        for header in (site / "nvidia").glob(f"*/include/{pattern}"):
+            if match := re.search(rf"#define {macro}\s+(\d+)", header.read_text()):
+                return int(match[1]) * scale
+    sys.exit(f"{site} holds neither the CUDA runtime's header nor NVML's")
 
 
 if __name__ == "__main__":
