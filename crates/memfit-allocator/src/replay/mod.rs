@@ -13,7 +13,7 @@ pub use what_if::{WhatIf, what_if};
 
 use memfit_recording::{Snapshot, TraceAction};
 
-use crate::{Divisions, PoolId, Release, Settings, Stream};
+use crate::{Divisions, PoolId, Release, Settings, Stats, Stream};
 
 /// A stream that no program has: what uses a block that is given back and not free at once.
 const ELSEWHERE: Stream = Stream(u64::MAX);
@@ -98,4 +98,7 @@ pub struct Verification {
     pub uncertain: u64,
     /// How often the state had to be worked out anew from the trace.
     pub resumed: u64,
+    /// The replay's statistics at the end. They are PyTorch's own where the trace is whole and nothing was worked out anew,
+    /// but for what a trace does not tell apart: a request that was tried again, and one after the cache was emptied.
+    pub stats: Stats,
 }

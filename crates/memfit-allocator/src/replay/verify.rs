@@ -33,7 +33,9 @@ pub(super) fn follow(
         while replay.step() {
             watch(&replay.allocator, replay.allocator.device().cursor);
         }
+        let stats = *replay.allocator.stats();
         let mut script = replay.allocator.into_device();
+        script.found.stats = stats;
         if !script.diverged {
             return Ok(script.found);
         }
@@ -137,7 +139,9 @@ impl<'trace> Replay<'trace> {
         };
         match event.action {
             TraceAction::FreeRequested => self.free(event),
-            TraceAction::FreeCompleted if self.retries() => {
+            TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
+                if self.retries() =>
+            {
                 self.let_go_of_pools();
                 self.malloc();
             }

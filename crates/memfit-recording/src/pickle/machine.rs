@@ -371,6 +371,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let (list, from) = self.container("APPENDS")?;
         let extended = self.heap.extend(list, &self.stack[from..], self.shape);
         self.stack.truncate(from);
+        // A list that the shape keeps is kept anew whenever it grows, so that growing is what costs memory.
+        self.check_memory()?;
         is_list(extended, "APPENDS")
     }
 
@@ -379,6 +381,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let from = self.stack.len() - 1;
         let extended = self.heap.extend(self.stack[from - 1], &self.stack[from..], self.shape);
         self.stack.truncate(from);
+        self.check_memory()?;
         is_list(extended, "APPEND")
     }
 
@@ -432,7 +435,6 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         if found > limit { Err(PickleErrorKind::TextTooLong { found, limit }) } else { Ok(()) }
     }
 
-    #[cold]
     fn check_memory(&self) -> Done {
         let values = (self.stack.len() + self.memo.len()) * size_of::<Value>();
         let bytes = self.heap.memory() + self.shape.memory() + values as u64;
