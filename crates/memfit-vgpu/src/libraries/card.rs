@@ -6,7 +6,7 @@ use memfit_link::{TallyKind, ledger::NAME_BYTES};
 
 use super::entry::Ptr;
 use crate::memory::{Kind, device};
-use crate::{copies, machine, streams, thread, versions, watch};
+use crate::{copies, machine, thread, versions, watch};
 
 /// The ordinal of the calling thread's current card.
 pub(super) fn current() -> usize {
@@ -80,10 +80,9 @@ pub(super) fn copy_on_device(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> bo
     /// `cudaMemcpyDeviceToDevice`.
     const WITHIN: i32 = 3;
     let copy = || {
-        streams::queue(stream as u64, 0)?;
         copies::copy(to as u64, from as u64, size as u64, copies::Direction::new(WITHIN)?)
     };
-    copy().is_ok()
+    copies::queued(stream as u64, copy).is_ok()
 }
 
 /// Copies runs of bytes between the host and the device as the runtime does; false if it would not.
@@ -92,5 +91,5 @@ pub(super) fn copy_2d(to: (Ptr, usize), from: (Ptr, usize), width: usize, height
         let (to, from) = ((to.0 as u64, to.1 as u64), (from.0 as u64, from.1 as u64));
         copies::rectangle(to, from, width as u64, height as u64, copies::Direction::new(way)?)
     };
-    copy().is_ok()
+    copies::at_once(copy).is_ok()
 }

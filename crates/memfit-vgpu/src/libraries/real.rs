@@ -1,10 +1,12 @@
 //! The real libraries, which PyTorch has loaded beside this one: what of them needs no device is asked of themselves.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::versions;
 
 /// One real library. It stays loaded for ever.
 pub(crate) struct Library {
@@ -39,12 +41,6 @@ unsafe impl Send for LoaderHandle {}
 // SAFETY: as above.
 unsafe impl Sync for LoaderHandle {}
 
-/// What is looked for among the loaded objects.
-struct Search {
-    file: &'static str,
-    found: *mut c_void,
-}
-
 impl Library {
     const fn new(file: &'static str) -> Self {
         Self { file, handle: OnceLock::new() }
@@ -55,31 +51,11 @@ impl Library {
         if let Some(known) = self.handle.get() {
             return Some(known.0);
         }
-        let mut search = Search { file: self.file, found: ptr::null_mut() };
-        // SAFETY: `visit` has the signature that the loader calls, and `search` outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-        (!search.found.is_null()).then(|| self.handle.get_or_init(|| LoaderHandle(search.found)).0)
+        let path = versions::path_of(self.file.as_bytes())?;
+        // SAFETY: the path is a string; the object is loaded already, so nothing of it runs.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then(|| self.handle.get_or_init(|| LoaderHandle(handle)).0)
     }
-}
-
-/// Looks at one loaded object; stops at the one that is looked for, and opens it once more.
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: libc::size_t, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description.
-    let path = unsafe { (*info).dlpi_name };
-    if path.is_null() {
-        return 0;
-    }
-    // SAFETY: `Library::handle` passes its search, and nothing else refers to it during the call.
-    let search = unsafe { &mut *search.cast::<Search>() };
-    // SAFETY: the loader's names end with NUL.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let file = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes);
-    if !file.starts_with(search.file.as_bytes()) {
-        return 0;
-    }
-    // SAFETY: the path is a string; the object is loaded already, so nothing of it runs.
-    search.found = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    c_int::from(!search.found.is_null())
 }
 
 /// One function of a real library, looked up at its first use.

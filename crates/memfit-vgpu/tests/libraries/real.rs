@@ -1,0 +1,39 @@
+//! The real libraries, loaded beside the virtual device as PyTorch loads them.
+
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use memfit_prototypes::testing::{environments, nvidia_libraries};
+
+/// Loads the real libraries of the first environment; false where there is none.
+pub(crate) fn loaded() -> bool {
+    static LOADED: OnceLock<bool> = OnceLock::new();
+    *LOADED.get_or_init(|| {
+        let Some(environment) = environments().into_iter().next() else {
+            println!("MEMFIT_TEST_SITE_PACKAGES lists no environment: the real libraries are not asked");
+            return false;
+        };
+        let libraries = nvidia_libraries(&environment);
+        // In an order in which each finds those before it.
+        for name in [
+            "libcublasLt.so",
+            "libcublas.so",
+            "libnvJitLink.so",
+            "libcusparse.so",
+            "libcusolver.so",
+            "libcudnn.so",
+            "libnccl.so",
+        ] {
+            let found: Option<&PathBuf> = libraries
+                .iter()
+                .find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)));
+            let path = found.unwrap_or_else(|| panic!("{} has no {name}", environment.display()));
+            let path = CString::new(path.to_string_lossy().into_owned()).unwrap();
+            // SAFETY: the path is a string; the library's own start-up is what any program that loads it runs.
+            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_GLOBAL) };
+            assert!(!handle.is_null(), "{path:?} cannot be loaded");
+        }
+        true
+    })
+}
