@@ -51,6 +51,7 @@ pub struct Allocator<D> {
     deferred: Vec<BlockId>,
     events: BTreeMap<Stream, VecDeque<(Ticket, BlockId)>>,
     pub(crate) reservations: Vec<Option<Reservation>>,
+    segments_got: u32,
     /// Bytes held from the device.
     pub(crate) held: u64,
     /// What this process may hold, where a fraction is set.
@@ -87,6 +88,7 @@ impl<D: Device> Allocator<D> {
             deferred: Vec::new(),
             events: BTreeMap::new(),
             reservations: Vec::new(),
+            segments_got: 0,
             held: 0,
             allowed: None,
             stats: Stats::default(),
@@ -302,7 +304,9 @@ impl<D: Device> Allocator<D> {
         let size = request.segment;
         let address = self.device.malloc(size)?;
         self.held += size;
-        let id = self.blocks.insert(Block::new(address.0, size, request.stream, request.pool));
+        let mut block = Block::new(address.0, size, request.stream, request.pool);
+        block.segment = self.next_segment();
+        let id = self.blocks.insert(block);
         let small = self.is_small(request.pool);
         self.stats.segment.add(small, 1);
         self.stats.reserved_bytes.add(small, size);
@@ -312,6 +316,14 @@ impl<D: Device> Allocator<D> {
         self.stats.num_device_alloc += 1;
         self.trace(Action::SegmentAlloc, id, size);
         Some(id)
+    }
+
+    /// The number of a new segment, where the release keeps count of them.
+    pub(crate) const fn next_segment(&mut self) -> u32 {
+        if self.release.prefers_older_segments() {
+            self.segments_got += 1;
+        }
+        self.segments_got
     }
 
     /// Whether what is left of a block becomes a block of its own.
@@ -337,6 +349,7 @@ impl<D: Device> Allocator<D> {
             let mut low =
                 Block::new(self.blocks[found].address, request.rounded, request.stream, request.pool);
             low.reservation = self.blocks[found].reservation;
+            low.segment = self.blocks[found].segment;
             let low = self.blocks.insert_before(found, low);
             let rest = &mut self.blocks[found];
             rest.address += request.rounded;
@@ -467,7 +480,7 @@ impl<D: Device> Allocator<D> {
         let pool = &mut self.pools[block.pool.0 as usize];
         if block.mapped {
             block.idle_since = pool.searches;
-            pool.free.insert(block.stream, block.size, block.address, id);
+            pool.free.insert(block, id);
         } else {
             pool.unmapped.insert((block.stream, block.address), id);
         }
@@ -478,7 +491,7 @@ impl<D: Device> Allocator<D> {
         let block = &self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
         if block.mapped {
-            pool.free.remove(block.stream, block.size, block.address);
+            pool.free.remove(block);
         } else {
             pool.unmapped.remove(&(block.stream, block.address));
         }

@@ -24,6 +24,9 @@ pub(crate) struct Block {
     /// What the last user asked for; stale once the block is free.
     pub(crate) requested: u64,
     pub(crate) stream: Stream,
+    /// Which segment of the allocator's the block is part of, in the order in which they were got, where the release looks
+    /// at that; else zero. Expandable segments have none.
+    pub(crate) segment: u32,
     /// The pool's count of searches when the block became free.
     pub(crate) idle_since: u64,
     pub(crate) previous: Option<BlockId>,
@@ -47,6 +50,7 @@ impl Block {
             size,
             requested: 0,
             stream,
+            segment: 0,
             idle_since: 0,
             previous: None,
             next: None,

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::block::{BlockId, PoolIndex};
+use crate::block::{Block, BlockId, PoolIndex};
 use crate::ids::{PoolId, Stream};
 
-/// Free blocks by stream, then size, then address.
+/// Free blocks by stream, then size, then the age of their segment, then address.
 ///
-/// PyTorch keeps one set ordered by all three. One tree for each stream is the same order with shorter keys, since no
+/// PyTorch keeps one set ordered by all of these. One tree for each stream is the same order with shorter keys, since no
 /// search crosses streams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks {
     streams: Vec<(Stream, BySize)>,
 }
 
-/// Blocks by size, then address.
-type BySize = BTreeMap<(u64, u64), BlockId>;
+/// Blocks by size, then segment, then address.
+type BySize = BTreeMap<(u64, u32, u64), BlockId>;
 
 impl FreeBlocks {
     fn find(&self, stream: Stream) -> Option<&BySize> {
@@ -23,30 +23,31 @@ impl FreeBlocks {
         self.streams.iter().find(|(known, _)| *known == stream).map(|(_, blocks)| blocks)
     }
 
-    pub(crate) fn insert(&mut self, stream: Stream, size: u64, address: u64, id: BlockId) {
+    pub(crate) fn insert(&mut self, block: &Block, id: BlockId) {
+        let stream = block.stream;
         let place = self.streams.partition_point(|(known, _)| *known < stream);
         if self.streams.get(place).is_none_or(|(known, _)| *known != stream) {
             self.streams.insert(place, (stream, BySize::new()));
         }
-        self.streams[place].1.insert((size, address), id);
+        self.streams[place].1.insert(key(block), id);
     }
 
-    pub(crate) fn remove(&mut self, stream: Stream, size: u64, address: u64) {
-        if let Some((_, blocks)) = self.streams.iter_mut().find(|(known, _)| *known == stream) {
-            blocks.remove(&(size, address));
+    pub(crate) fn remove(&mut self, block: &Block) {
+        if let Some((_, blocks)) = self.streams.iter_mut().find(|(known, _)| *known == block.stream) {
+            blocks.remove(&key(block));
         }
     }
 
     /// Blocks of `stream` with at least `size` bytes, the smallest first.
     pub(crate) fn at_least(&self, stream: Stream, size: u64) -> impl Iterator<Item = BlockId> {
-        self.find(stream).into_iter().flat_map(move |blocks| blocks.range((size, 0)..)).map(|(_, id)| *id)
+        self.find(stream).into_iter().flat_map(move |blocks| blocks.range((size, 0, 0)..)).map(|(_, id)| *id)
     }
 
     /// Blocks of `stream` with less than `size` bytes, the largest first.
     pub(crate) fn below(&self, stream: Stream, size: u64) -> impl Iterator<Item = BlockId> {
         self.find(stream)
             .into_iter()
-            .flat_map(move |blocks| blocks.range(..(size, 0)).rev())
+            .flat_map(move |blocks| blocks.range(..(size, 0, 0)).rev())
             .map(|(_, id)| *id)
     }
 
@@ -54,6 +55,10 @@ impl FreeBlocks {
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> {
         self.streams.iter().flat_map(|(_, blocks)| blocks.values().copied())
     }
+}
+
+const fn key(block: &Block) -> (u64, u32, u64) {
+    (block.size, block.segment, block.address)
 }
 
 /// One pool: small or large blocks of the default pool or of a private one.

@@ -28,6 +28,11 @@ impl Release {
         self.major > major || (self.major == major && self.minor >= minor)
     }
 
+    /// Of free blocks of the same size, the one in the oldest segment is taken; before, the one at the lowest address.
+    pub(crate) const fn prefers_older_segments(self) -> bool {
+        self.at_least(2, 12)
+    }
+
     /// When several captures claim a stream, the last begun wins; up to 2.9 the first begun did.
     pub(crate) const fn last_capture_wins(self) -> bool {
         self.at_least(2, 10)

@@ -97,8 +97,12 @@ impl<D: Device> Restorer<D> {
 
     fn segment(&mut self, segment: &SegmentView, pool: PoolIndex) {
         let mut last = None;
+        // In which order segments were got is not in a state: they are taken to have been got from the bottom up.
+        let number = self.allocator.next_segment();
         for view in &segment.blocks {
-            last = Some(self.block(segment, view, pool, None, last));
+            let id = self.block(segment, view, pool, None, last);
+            self.allocator.blocks[id].segment = number;
+            last = Some(id);
         }
         let allocator = &mut self.allocator;
         allocator.held += segment.size;

@@ -12,6 +12,7 @@ use crate::{Action, Address, Device, Entry, Ticket};
 const KEPT: usize = 16;
 
 /// A trace that is followed.
+#[derive(Clone)]
 pub(super) struct Script<'trace> {
     events: &'trace [TraceEvent],
     /// The next event that the allocator should cause.

@@ -139,18 +139,26 @@ impl<'trace> Replay<'trace> {
         };
         match event.action {
             TraceAction::FreeRequested => self.free(event),
-            TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
-                if self.retries() =>
-            {
-                self.let_go_of_pools();
-                self.malloc();
-            }
-            TraceAction::FreeCompleted => {
-                if self.allocator.finish_pending(Address(event.address)).is_err() {
-                    self.allocator.device_mut().miss(None);
+            TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
+                let (limited, retries) = (self.is_limited(), self.retries());
+                let done = if limited { self.tries_malloc() } else { retries };
+                match event.action {
+                    _ if limited && done => {}
+                    _ if done => {
+                        self.let_go_of_pools();
+                        self.malloc();
+                    }
+                    TraceAction::FreeCompleted => {
+                        if self.allocator.finish_pending(Address(event.address)).is_err() {
+                            self.allocator.device_mut().miss(None);
+                        }
+                    }
+                    _ => {
+                        self.let_go_of_pools();
+                        self.allocator.empty_cache();
+                    }
                 }
             }
-            TraceAction::SegmentFree | TraceAction::SegmentUnmap => self.release(),
             TraceAction::Oom => self.fail(event),
             _ => self.malloc(),
         }
@@ -177,19 +185,26 @@ impl<'trace> Replay<'trace> {
         }
     }
 
-    /// Segments are given back: by a request that the device refused at first, or by `empty_cache()`. Both give back the
-    /// same, except where splitting is limited.
-    fn release(&mut self) {
-        let limited = self.allocator.settings().limits_splits()
-            || self.allocator.settings().garbage_collection_threshold > 0.0;
-        if limited
-            && let Some((request, pool)) = self.coming_request()
-            && !self.allocator.is_cached(pool, request.size, self.stream(request))
-        {
-            return self.malloc();
+    /// Whether a request may give back a part of the cache: then a trace in which segments are given back before a request
+    /// is met does not tell what gave them back, the request or `empty_cache()`, until one of them is tried.
+    fn is_limited(&self) -> bool {
+        let settings = self.allocator.settings();
+        settings.limits_splits() || settings.garbage_collection_threshold > 0.0
+    }
+
+    /// Makes the coming request, if that is what these events come of; else leaves all as it is.
+    fn tries_malloc(&mut self) -> bool {
+        if self.coming_request().is_none() {
+            return false;
         }
+        let before = self.allocator.clone();
         self.let_go_of_pools();
-        self.allocator.empty_cache();
+        self.malloc();
+        let fits = !self.allocator.device().diverged;
+        if !fits {
+            self.allocator = before;
+        }
+        fits
     }
 
     /// Private pools give back their memory only when nothing holds them any more.
@@ -250,6 +265,7 @@ impl<'trace> Replay<'trace> {
             script.miss(None);
         } else {
             script.cursor += 1;
+            self.allocator.stats.num_ooms += 1;
         }
     }
 
