@@ -6,7 +6,7 @@ mod support;
 
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{Check, DoctorReport, Health, RunReport};
-use support::{all, failed, fits, oom, two_ranks, unknown};
+use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without its styles.
 fn plain(report: &RunReport, width: usize, unicode: bool) -> String {
@@ -30,6 +30,11 @@ fn styles_are_those_of_a_terminal() {
 #[test]
 fn a_run_that_does_not() {
     insta::assert_snapshot!("out_of_memory", plain(&oom(), 80, true));
+}
+
+#[test]
+fn a_run_that_recovers() {
+    insta::assert_snapshot!("recovered", plain(&recovered(), 80, true));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use memfit_levers::{Category, Phase};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, RunReport, Verdict};
+use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, RunReport, Verdict};
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
@@ -24,6 +24,11 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     headline(&mut out, report, canvas);
     if let Some(oom) = report.oom.as_ref() {
         out.push('\n');
+        if report.verdict != Verdict::Oom {
+            let what =
+                format!("On the way it ran out of memory {}:", where_it_struck(oom).trim_end_matches(','));
+            out.push_str(&canvas.wrapped("  ", Style::new(), &what));
+        }
         if let Some(message) = &oom.message {
             out.push_str(&canvas.wrapped("  ", Style::new(), message));
         }
@@ -31,7 +36,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             let _ = writeln!(out, "    {}", paint(DIM, &format!("at {frame}")));
         }
     }
-    if report.peak.device > 0 {
+    if report.peak.device > 0 && !failed_by_itself(report) {
         out.push('\n');
         card(&mut out, report, canvas);
         modules(&mut out, report.at_peak.as_ref(), canvas);
@@ -48,11 +53,21 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     out
 }
 
+/// Whether the script came to an end that has nothing to do with memory: what it held by then is of no interest.
+fn failed_by_itself(report: &RunReport) -> bool {
+    let script = &report.script;
+    let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
+    report.verdict == Verdict::Error && ended
+}
+
 fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
     let place = place(report);
     let (style, badge, sentence) = match report.verdict {
         Verdict::Fits => (GOOD, "FITS", format!("for {}, on {place}", what_ran(report))),
-        Verdict::Oom => (BAD, "OUT OF MEMORY", format!("{} on {place}", where_it_struck(report))),
+        Verdict::Oom => {
+            let place_in_script = report.oom.as_ref().map_or("while it ran,".to_owned(), where_it_struck);
+            (BAD, "OUT OF MEMORY", format!("{place_in_script} on {place}"))
+        }
         Verdict::Unknown => (DOUBT, "CANNOT TELL", format!("whether it fits on {place}")),
         Verdict::Error => (BAD, "NO ANSWER", format!("for {place}")),
     };
@@ -97,8 +112,7 @@ fn steps(coverage: &Coverage) -> String {
     format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
-fn where_it_struck(report: &RunReport) -> String {
-    let Some(oom) = &report.oom else { return "while it ran".to_owned() };
+fn where_it_struck(oom: &Oom) -> String {
     let phase = match oom.phase {
         Phase::Forward => "in the forward",
         Phase::Backward => "in the backward",

@@ -158,7 +158,14 @@ pub(crate) fn failed() -> RunReport {
     report
 }
 
+/// An out-of-memory error that the script caught.
+pub(crate) fn recovered() -> RunReport {
+    let mut report = fits();
+    report.oom = oom().oom.map(|oom| Oom { caught: true, ..oom });
+    report
+}
+
 /// One of each.
 pub(crate) fn all() -> Vec<RunReport> {
-    vec![fits(), oom(), unknown(), two_ranks(), failed()]
+    vec![fits(), oom(), unknown(), two_ranks(), failed(), recovered()]
 }
