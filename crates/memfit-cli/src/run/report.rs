@@ -21,11 +21,11 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let device = device(request, facts);
     let evidence = Evidence::of(facts, device.capacity, outcome.also_without_sizes);
     let (verdict, mut problem) = judge(&evidence);
-    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception) {
-        if problem.kind == "exception" {
-            let said = exception.message.lines().next().unwrap_or_default();
-            problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
-        }
+    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
+        && problem.kind == "exception"
+    {
+        let said = exception.message.lines().next().unwrap_or_default();
+        problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
     }
     let fullest = facts.fullest();
     let peak = fullest.map(|rank| rank.peak).unwrap_or_default();
