@@ -6,7 +6,7 @@ use crate::{
     clock, machine,
     memory::{Block, device, find, space},
     status::{Outcome, Status},
-    values, watch,
+    streams, values, watch,
 };
 
 /// What the caller says the two sides are.
@@ -48,6 +48,20 @@ impl Direction {
         };
         target.can_be(to) && source.can_be(from)
     }
+}
+
+/// Does work on a stream; the work tells how long it takes.
+pub(crate) fn queued(stream: u64, work: impl FnOnce() -> Outcome<u64>) -> Outcome {
+    streams::resolve(stream)?;
+    let time = work()?;
+    streams::queue(stream, time).map(drop)
+}
+
+/// Does work on the default stream and waits for it, as the calls without a stream do.
+pub(crate) fn at_once(work: impl FnOnce() -> Outcome<u64>) -> Outcome {
+    queued(streams::LEGACY, work)?;
+    clock::wait_until(streams::resolve(streams::LEGACY)?.end());
+    Ok(())
 }
 
 /// Where one side of a copy is.
@@ -92,10 +106,10 @@ fn within(block: &Block, address: u64, size: u64) -> bool {
     address.checked_add(size).is_some_and(|end| end <= block.end())
 }
 
-/// Copies a range.
-pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) -> Outcome {
+/// Copies a range; gives the time it takes.
+pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) -> Outcome<u64> {
     if size == 0 {
-        return Ok(());
+        return Ok(0);
     }
     if target == 0 || source == 0 {
         return Err(Status::INVALID_VALUE);
@@ -104,7 +118,6 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
     if !direction.fits(to, from) {
         return Err(Status::INVALID_VALUE);
     }
-    clock::transfer(size, rate(to, from));
     // SAFETY: what is not a card's memory is the caller's own, lent for this copy; the sizes of the rest were checked.
     unsafe {
         match (to, from) {
@@ -117,7 +130,7 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
             _ => std::ptr::copy(source as *const u8, target as *mut u8, size as usize),
         }
     }
-    Ok(())
+    Ok(clock::transfer(size, rate(to, from)))
 }
 
 /// Bytes a second between two sides.
@@ -130,43 +143,44 @@ fn rate(to: Side, from: Side) -> u64 {
     }
 }
 
-/// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row.
+/// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row. Gives the time it takes.
 pub(crate) fn rectangle(
     target: (u64, u64),
     source: (u64, u64),
     width: u64,
     height: u64,
     direction: Direction,
-) -> Outcome {
+) -> Outcome<u64> {
     if width == target.1 && width == source.1 {
         return copy(target.0, source.0, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?, direction);
     }
-    (0..height)
-        .try_for_each(|row| copy(target.0 + row * target.1, source.0 + row * source.1, width, direction))
+    (0..height).try_fold(0, |time, row| {
+        Ok(time + copy(target.0 + row * target.1, source.0 + row * source.1, width, direction)?)
+    })
 }
 
-/// Fills a range with `count` times the lowest `width` bytes of a pattern.
-pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome {
+/// Fills a range with `count` times the lowest `width` bytes of a pattern; gives the time it takes.
+pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome<u64> {
     let size = count.checked_mul(u64::from(width)).ok_or(Status::INVALID_VALUE)?;
     if size == 0 {
-        return Ok(());
+        return Ok(0);
     }
-    let side = side(target, size)?;
-    clock::work(clock::LAUNCH);
-    match side {
+    match side(target, size)? {
         Side::Device => values::fill(target, pattern, width, count),
         Side::Shared => {
             let unit = &pattern.to_ne_bytes()[..width as usize];
             // SAFETY: page-locked or managed memory of this process, whose size was asked for by the caller.
             let bytes = unsafe { std::slice::from_raw_parts_mut(target as *mut u8, size as usize) };
-            bytes.chunks_mut(unit.len()).for_each(|chunk| chunk.copy_from_slice(&unit[..chunk.len()]));
+            for chunk in bytes.chunks_mut(unit.len()) {
+                chunk.copy_from_slice(&unit[..chunk.len()]);
+            }
         }
         Side::Host => return Err(Status::INVALID_VALUE),
     }
-    Ok(())
+    Ok(clock::transfer(size, machine::current()?.device.memory_bandwidth))
 }
 
-/// Fills `height` rows of `width` units, `pitch` bytes apart.
+/// Fills `height` rows of `width` units, `pitch` bytes apart; gives the time it takes.
 pub(crate) fn fill_rectangle(
     target: u64,
     pitch: u64,
@@ -174,9 +188,9 @@ pub(crate) fn fill_rectangle(
     unit: u32,
     width: u64,
     height: u64,
-) -> Outcome {
+) -> Outcome<u64> {
     if width.checked_mul(u64::from(unit)) == Some(pitch) {
         return fill(target, pattern, unit, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?);
     }
-    (0..height).try_for_each(|row| fill(target + row * pitch, pattern, unit, width))
+    (0..height).try_fold(0, |time, row| Ok(time + fill(target + row * pitch, pattern, unit, width)?))
 }

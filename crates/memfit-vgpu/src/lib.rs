@@ -39,3 +39,6 @@ mod watch;
 pub fn property_layout(cuda_major: i32) -> Option<Vec<(&'static str, usize)>> {
     properties::layout(cuda_major)
 }
+
+#[doc(hidden)]
+pub use kernels::fuzz;

@@ -1,12 +1,15 @@
 //! Streams and events.
 //!
-//! Work is done the moment it is queued (see [`crate::clock`]), so a stream keeps no queue: it has a card, flags and a priority, and may be
-//! capturing.
+//! Nothing is computed, so a stream keeps no queue, only the time when its work will be done (see [`crate::clock`]); beside
+//! that it has a card, flags and a priority, and may be capturing.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use memfit_link::ledger::MAX_CARDS;
+
 use crate::{
-    clock, graphs,
+    clock::{self, Timeline},
+    graphs,
     handles::Table,
     machine::{self, Card},
     status::{Outcome, Status},
@@ -31,6 +34,7 @@ pub(crate) struct Stream {
     pub(crate) id: AtomicU64,
     /// The capture it takes part in; 0 if in none.
     pub(crate) capture: AtomicU64,
+    line: Timeline,
 }
 
 /// `cudaEventDisableTiming`.
@@ -38,12 +42,15 @@ pub(crate) const DISABLE_TIMING: u32 = 2;
 /// `cudaEventInterprocess`.
 pub(crate) const INTERPROCESS: u32 = 4;
 
+/// What recording takes on the stream.
+const RECORD: u64 = 500;
+
 /// An event.
 #[derive(Default)]
 pub(crate) struct Event {
     pub(crate) card: AtomicU32,
     pub(crate) flags: AtomicU32,
-    /// The clock when it was last recorded; 0 if it never was.
+    /// When the work before its last record is done; 0 if it was never recorded.
     recorded: AtomicU64,
     /// The capture it was last recorded in; 0 if in none.
     pub(crate) capture: AtomicU64,
@@ -51,8 +58,29 @@ pub(crate) struct Event {
 
 static STREAMS: Table<Stream> = Table::new(1);
 static EVENTS: Table<Event> = Table::new(2);
+/// What each card's streams share.
+static CARDS: [CardLines; MAX_CARDS] = [const { CardLines::new() }; MAX_CARDS];
 /// Ids 1 and 2 are the default streams'.
 static NEXT_ID: AtomicU64 = AtomicU64::new(3);
+
+struct CardLines {
+    /// The default stream.
+    default: Timeline,
+    /// The latest end of any stream that waits for the default one, and that the default one waits for.
+    blocking: Timeline,
+    /// The latest end of any stream.
+    all: Timeline,
+}
+
+impl CardLines {
+    const fn new() -> Self {
+        Self { default: Timeline::new(), blocking: Timeline::new(), all: Timeline::new() }
+    }
+
+    fn of(card: u32) -> &'static Self {
+        &CARDS[card as usize % MAX_CARDS]
+    }
+}
 
 /// What a stream handle stands for.
 #[derive(Clone, Copy)]
@@ -76,11 +104,13 @@ pub(crate) fn create(card: &Card, flags: u32, priority: i32) -> Outcome<u64> {
             stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Relaxed);
             stream.id.store(NEXT_ID.fetch_add(1, Relaxed), Relaxed);
             stream.capture.store(0, Relaxed);
+            // The slot may have had a tenant, whose work is not this stream's.
+            stream.line.clear();
         })
         .ok_or(Status::OUT_OF_MEMORY)
 }
 
-/// Destroys a stream. Its work is done, so nothing is waited for.
+/// Destroys a stream. Its work goes on, and the card remembers when it will be done.
 pub(crate) fn destroy(stream: u64) -> Outcome {
     if STREAMS.remove(stream) { Ok(()) } else { Err(Status::INVALID_HANDLE) }
 }
@@ -101,7 +131,7 @@ pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
 pub(crate) fn queue(stream: u64, nanoseconds: u64) -> Outcome<StreamRef<'static>> {
     let stream = resolve(stream)?;
     match stream.capture() {
-        0 => clock::work(nanoseconds),
+        0 => stream.work(nanoseconds),
         capture => graphs::add_node(capture),
     }
     Ok(stream)
@@ -110,14 +140,59 @@ pub(crate) fn queue(stream: u64, nanoseconds: u64) -> Outcome<StreamRef<'static>
 /// A kernel is launched on a stream, which must be one of the current card's.
 #[inline]
 pub(crate) fn launch(stream: u64) -> Outcome {
-    if queue(stream, clock::LAUNCH)?.card() == thread::device() {
+    if queue(stream, clock::KERNEL)?.card() == thread::device() {
         Ok(())
     } else {
         Err(Status::INVALID_HANDLE)
     }
 }
 
+/// When all work of a card that is queued now will be done.
+pub(crate) fn card_end(card: u32) -> u64 {
+    CardLines::of(card).all.end()
+}
+
 impl StreamRef<'_> {
+    fn line(&self) -> &Timeline {
+        match self {
+            Self::Default(_) => &CardLines::of(self.card()).default,
+            Self::Made(stream) => &stream.line,
+        }
+    }
+
+    /// Queues work of a length. The default stream and streams of the blocking kind wait for each other.
+    #[inline]
+    fn work(&self, nanoseconds: u64) {
+        let (line, card) = (self.line(), CardLines::of(self.card()));
+        let end = match self {
+            Self::Default(_) => {
+                line.wait_for(card.blocking.end());
+                line.queue(nanoseconds)
+            }
+            Self::Made(stream) if stream.flags.load(Relaxed) & NON_BLOCKING == 0 => {
+                line.wait_for(card.default.end());
+                let end = line.queue(nanoseconds);
+                card.blocking.wait_for(end);
+                end
+            }
+            Self::Made(_) => line.queue(nanoseconds),
+        };
+        card.all.wait_for(end);
+    }
+
+    /// When its work will be done. The default stream's is done when that of the streams it waits for is, too.
+    pub(crate) fn end(&self) -> u64 {
+        match self {
+            Self::Default(_) => self.line().end().max(CardLines::of(self.card()).blocking.end()),
+            Self::Made(stream) => stream.line.end(),
+        }
+    }
+
+    /// What is queued from here on waits for an event.
+    pub(crate) fn wait_for(&self, event: &Event) {
+        self.line().wait_for(event.recorded.load(Relaxed));
+    }
+
     /// The ordinal of its card.
     pub(crate) fn card(&self) -> u32 {
         match self {
@@ -207,16 +282,16 @@ impl Event {
         let capture = stream.capture();
         self.capture.store(capture, Relaxed);
         if capture == 0 {
-            clock::work(1);
-            self.recorded.store(clock::now(), Relaxed);
+            stream.work(RECORD);
+            self.recorded.store(stream.end(), Relaxed);
         }
         Ok(())
     }
 
-    /// Whether the recorded work is done. One that was never recorded is.
+    /// When the work before its last record will be done; 0 if it was never recorded.
     #[inline]
-    pub(crate) fn is_done(&self) -> bool {
-        self.recorded.load(Relaxed) <= clock::now()
+    pub(crate) fn end(&self) -> u64 {
+        self.recorded.load(Relaxed)
     }
 
     /// Milliseconds from one event to another.

@@ -227,12 +227,12 @@ calls! { driver;
         if crate::graphs::any_capture() {
             return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
         }
-        pool::synchronized(card.ordinal);
+        pool::synchronize(card.ordinal);
         Ok(())
     }
 
     fn cuCtxSynchronize_v2(handle: u64) {
-        pool::synchronized(context::card_of(handle)?.ordinal);
+        pool::synchronize(context::card_of(handle)?.ordinal);
         Ok(())
     }
 

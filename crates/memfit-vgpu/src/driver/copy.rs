@@ -5,9 +5,7 @@ use crate::{
     context,
     copies::{self, Direction},
     guard::calls,
-    machine,
     status::{Outcome, Status},
-    streams,
 };
 
 /// Where one side of a box lies: `CUmemorytype` and the address that goes with it.
@@ -60,7 +58,7 @@ impl Side2D {
     }
 }
 
-fn copy_2d(parameters: In<Copy2D>) -> Outcome {
+fn copy_2d(parameters: In<Copy2D>) -> Outcome<u64> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     let (target, source) = (copy.target.start(copy.width)?, copy.source.start(copy.width)?);
     copies::rectangle(target, source, copy.width, copy.height, Direction::Default)
@@ -99,29 +97,25 @@ impl Side3D {
     }
 }
 
-fn copy_3d(parameters: In<Copy3D>) -> Outcome {
+fn copy_3d(parameters: In<Copy3D>) -> Outcome<u64> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
-    for layer in 0..copy.depth {
+    (0..copy.depth).try_fold(0, |time, layer| {
         let target = copy.target.start(copy.width, copy.height, layer)?;
         let source = copy.source.start(copy.width, copy.height, layer)?;
-        copies::rectangle(target, source, copy.width, copy.height, Direction::Default)?;
-    }
-    Ok(())
+        Ok(time + copies::rectangle(target, source, copy.width, copy.height, Direction::Default)?)
+    })
 }
 
 fn now(target: u64, source: u64, size: u64, direction: Direction) -> Outcome {
-    machine::current_context()?;
-    copies::copy(target, source, size, direction)
+    copies::at_once(|| copies::copy(target, source, size, direction))
 }
 
 fn queued(target: u64, source: u64, size: u64, direction: Direction, stream: u64) -> Outcome {
-    streams::queue(stream, 0)?;
-    copies::copy(target, source, size, direction)
+    copies::queued(stream, || copies::copy(target, source, size, direction))
 }
 
 fn fill(target: u64, pattern: u32, width: u32, count: u64, stream: u64) -> Outcome {
-    streams::queue(stream, 0)?;
-    copies::fill(target, pattern, width, count)
+    copies::queued(stream, || copies::fill(target, pattern, width, count))
 }
 
 calls! { driver;
@@ -170,38 +164,31 @@ calls! { driver;
     }
 
     fn cuMemcpy2D_v2(parameters: In<Copy2D>) {
-        machine::current_context()?;
-        copy_2d(parameters)
+        copies::at_once(|| copy_2d(parameters))
     }
 
     fn cuMemcpy2DUnaligned_v2(parameters: In<Copy2D>) {
-        machine::current_context()?;
-        copy_2d(parameters)
+        copies::at_once(|| copy_2d(parameters))
     }
 
     fn cuMemcpy2DAsync_v2(parameters: In<Copy2D>, stream: u64) {
-        streams::queue(stream, 0)?;
-        copy_2d(parameters)
+        copies::queued(stream, || copy_2d(parameters))
     }
 
     fn cuMemcpy3D_v2(parameters: In<Copy3D>) {
-        machine::current_context()?;
-        copy_3d(parameters)
+        copies::at_once(|| copy_3d(parameters))
     }
 
     fn cuMemcpy3DAsync_v2(parameters: In<Copy3D>, stream: u64) {
-        streams::queue(stream, 0)?;
-        copy_3d(parameters)
+        copies::queued(stream, || copy_3d(parameters))
     }
 
     fn cuMemcpy3DPeer(parameters: In<Copy3D>) {
-        machine::current_context()?;
-        copy_3d(parameters)
+        copies::at_once(|| copy_3d(parameters))
     }
 
     fn cuMemcpy3DPeerAsync(parameters: In<Copy3D>, stream: u64) {
-        streams::queue(stream, 0)?;
-        copy_3d(parameters)
+        copies::queued(stream, || copy_3d(parameters))
     }
 
     fn cuMemsetD8_v2(target: u64, value: u8, count: u64) {
@@ -229,32 +216,26 @@ calls! { driver;
     }
 
     fn cuMemsetD2D8_v2(target: u64, pitch: u64, value: u8, width: u64, height: u64) {
-        machine::current_context()?;
-        copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height)
+        copies::at_once(|| copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height))
     }
 
     fn cuMemsetD2D16_v2(target: u64, pitch: u64, value: u16, width: u64, height: u64) {
-        machine::current_context()?;
-        copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height)
+        copies::at_once(|| copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height))
     }
 
     fn cuMemsetD2D32_v2(target: u64, pitch: u64, value: u32, width: u64, height: u64) {
-        machine::current_context()?;
-        copies::fill_rectangle(target, pitch, value, 4, width, height)
+        copies::at_once(|| copies::fill_rectangle(target, pitch, value, 4, width, height))
     }
 
     fn cuMemsetD2D8Async(target: u64, pitch: u64, value: u8, width: u64, height: u64, stream: u64) {
-        streams::queue(stream, 0)?;
-        copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height)
+        copies::queued(stream, || copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height))
     }
 
     fn cuMemsetD2D16Async(target: u64, pitch: u64, value: u16, width: u64, height: u64, stream: u64) {
-        streams::queue(stream, 0)?;
-        copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height)
+        copies::queued(stream, || copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height))
     }
 
     fn cuMemsetD2D32Async(target: u64, pitch: u64, value: u32, width: u64, height: u64, stream: u64) {
-        streams::queue(stream, 0)?;
-        copies::fill_rectangle(target, pitch, value, 4, width, height)
+        copies::queued(stream, || copies::fill_rectangle(target, pitch, value, 4, width, height))
     }
 }

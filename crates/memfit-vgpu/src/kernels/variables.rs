@@ -87,34 +87,22 @@ calls! { runtime;
     }
 
     fn cudaMemcpyToSymbol(symbol: Ptr, source: Ptr, count: usize, offset: usize, kind: i32) {
-        copies::copy(stretch(symbol, offset, count)?, source as u64, count as u64, Direction::new(kind)?)
+        let (target, direction) = (stretch(symbol, offset, count)?, Direction::new(kind)?);
+        copies::at_once(|| copies::copy(target, source as u64, count as u64, direction))
     }
 
     fn cudaMemcpyFromSymbol(target: Ptr, symbol: Ptr, count: usize, offset: usize, kind: i32) {
-        copies::copy(target as u64, stretch(symbol, offset, count)?, count as u64, Direction::new(kind)?)
+        let (source, direction) = (stretch(symbol, offset, count)?, Direction::new(kind)?);
+        copies::at_once(|| copies::copy(target as u64, source, count as u64, direction))
     }
 
-    fn cudaMemcpyToSymbol_ptds(symbol: Ptr, source: Ptr, count: usize, offset: usize, kind: i32) {
-        copies::copy(stretch(symbol, offset, count)?, source as u64, count as u64, Direction::new(kind)?)
+    fn cudaMemcpyToSymbolAsync(symbol: Ptr, source: Ptr, count: usize, offset: usize, kind: i32, stream: Ptr) {
+        let (target, direction) = (stretch(symbol, offset, count)?, Direction::new(kind)?);
+        copies::queued(stream as u64, || copies::copy(target, source as u64, count as u64, direction))
     }
 
-    fn cudaMemcpyFromSymbol_ptds(target: Ptr, symbol: Ptr, count: usize, offset: usize, kind: i32) {
-        copies::copy(target as u64, stretch(symbol, offset, count)?, count as u64, Direction::new(kind)?)
-    }
-
-    fn cudaMemcpyToSymbolAsync(symbol: Ptr, source: Ptr, count: usize, offset: usize, kind: i32, _stream: Ptr) {
-        copies::copy(stretch(symbol, offset, count)?, source as u64, count as u64, Direction::new(kind)?)
-    }
-
-    fn cudaMemcpyFromSymbolAsync(target: Ptr, symbol: Ptr, count: usize, offset: usize, kind: i32, _stream: Ptr) {
-        copies::copy(target as u64, stretch(symbol, offset, count)?, count as u64, Direction::new(kind)?)
-    }
-
-    fn cudaMemcpyToSymbolAsync_ptsz(symbol: Ptr, source: Ptr, count: usize, offset: usize, kind: i32, _stream: Ptr) {
-        copies::copy(stretch(symbol, offset, count)?, source as u64, count as u64, Direction::new(kind)?)
-    }
-
-    fn cudaMemcpyFromSymbolAsync_ptsz(target: Ptr, symbol: Ptr, count: usize, offset: usize, kind: i32, _stream: Ptr) {
-        copies::copy(target as u64, stretch(symbol, offset, count)?, count as u64, Direction::new(kind)?)
+    fn cudaMemcpyFromSymbolAsync(target: Ptr, symbol: Ptr, count: usize, offset: usize, kind: i32, stream: Ptr) {
+        let (source, direction) = (stretch(symbol, offset, count)?, Direction::new(kind)?);
+        copies::queued(stream as u64, || copies::copy(target as u64, source, count as u64, direction))
     }
 }

@@ -13,9 +13,10 @@ use super::{
     space,
 };
 use crate::{
+    clock,
     machine::{self, Card},
     status::{Outcome, Status},
-    values,
+    streams, values,
 };
 
 /// The addresses of all cards' memory, and the small heaps, by ordinal.
@@ -123,6 +124,8 @@ fn allocate_small(card: &Card, size: u64) -> Outcome<u64> {
 /// Frees what [`allocate`] gave. The address must be a block's first, and the block alive.
 pub(crate) fn free(start: u64, wanted: impl FnOnce(Kind) -> bool) -> Outcome {
     let block = space::write().remove(start, |block| wanted(block.kind))?;
+    // Freeing waits for the card.
+    clock::wait_until(streams::card_end(block.card));
     values::freed(block.start, block.size);
     let card = machine::card(block.card as i32)?;
     if block.size <= small::LARGEST {

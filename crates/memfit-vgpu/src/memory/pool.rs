@@ -10,9 +10,10 @@ use std::{
 
 use super::{GRANULARITY, Kind, device, space};
 use crate::{
+    clock,
     machine::{self, Card},
     status::{Outcome, Status},
-    values,
+    streams, values,
 };
 
 /// The driver takes memory for pools in pieces of this size.
@@ -150,8 +151,9 @@ pub(crate) fn free(start: u64) -> Outcome {
     Ok(())
 }
 
-/// What the driver does when a stream, an event or a card is waited for: pools give back what exceeds their thresholds.
-pub(crate) fn synchronized(card: u32) {
+/// Waits for a card. The driver then lets its pools give back what exceeds their thresholds.
+pub(crate) fn synchronize(card: u32) {
+    clock::wait_until(streams::card_end(card));
     for pool in pools().values_mut().filter(|pool| pool.card == card && pool.reserved > pool.threshold) {
         let _ = pool.trim(pool.threshold);
     }

@@ -7,17 +7,16 @@ use crate::{
     guard::calls,
     machine,
     status::{Outcome, Status},
-    streams,
 };
 
 fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
-    machine::current_context()?;
-    copies::copy(target, source, size, Direction::new(direction)?)
+    let direction = Direction::new(direction)?;
+    copies::at_once(|| copies::copy(target, source, size, direction))
 }
 
 fn queued(target: u64, source: u64, size: u64, direction: i32, stream: u64) -> Outcome {
-    streams::queue(stream, 0)?;
-    copies::copy(target, source, size, Direction::new(direction)?)
+    let direction = Direction::new(direction)?;
+    copies::queued(stream, || copies::copy(target, source, size, direction))
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's")]
@@ -29,7 +28,7 @@ fn rectangle(
     width: u64,
     height: u64,
     direction: i32,
-) -> Outcome {
+) -> Outcome<u64> {
     if width > target_pitch || width > source_pitch {
         return Err(Status(12)); // cudaErrorInvalidPitchValue
     }
@@ -80,21 +79,21 @@ fn box_of(
     (target, target_at): (PitchedPointer, Extent),
     extent: Extent,
     kind: i32,
-) -> Outcome {
+) -> Outcome<u64> {
     let direction = Direction::new(kind)?;
-    for layer in 0..extent.depth {
-        copies::rectangle(
+    (0..extent.depth).try_fold(0, |time, layer| {
+        let rows = copies::rectangle(
             (start(&target, &target_at) + layer * target.pitch * target.height, target.pitch),
             (start(&source, &source_at) + layer * source.pitch * source.height, source.pitch),
             extent.width,
             extent.height,
             direction,
         )?;
-    }
-    Ok(())
+        Ok(time + rows)
+    })
 }
 
-fn copy_3d(parameters: In<Copy3D>) -> Outcome {
+fn copy_3d(parameters: In<Copy3D>) -> Outcome<u64> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
         crate::tally::refused("cudaMemcpy3D (arrays)");
@@ -103,7 +102,7 @@ fn copy_3d(parameters: In<Copy3D>) -> Outcome {
     box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
 }
 
-fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome {
+fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<u64> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
         crate::tally::refused("cudaMemcpy3DPeer (arrays)");
@@ -114,12 +113,11 @@ fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome {
     box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
 }
 
-fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome {
-    for layer in 0..extent.depth {
+fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<u64> {
+    (0..extent.depth).try_fold(0, |time, layer| {
         let start = target.address + layer * target.pitch * target.height;
-        copies::fill_rectangle(start, target.pitch, value as u32, 1, extent.width, extent.height)?;
-    }
-    Ok(())
+        Ok(time + copies::fill_rectangle(start, target.pitch, value as u32, 1, extent.width, extent.height)?)
+    })
 }
 
 calls! { runtime;
@@ -148,66 +146,54 @@ calls! { runtime;
     fn cudaMemcpy2D(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
     ) {
-        machine::current_context()?;
-        rectangle(target, target_pitch, source, source_pitch, width, height, direction)
+        copies::at_once(|| rectangle(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy2DAsync(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
         stream: u64,
     ) {
-        streams::queue(stream, 0)?;
-        rectangle(target, target_pitch, source, source_pitch, width, height, direction)
+        copies::queued(stream, || rectangle(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy3D(parameters: In<Copy3D>) {
-        machine::current_context()?;
-        copy_3d(parameters)
+        copies::at_once(|| copy_3d(parameters))
     }
 
     fn cudaMemcpy3DAsync(parameters: In<Copy3D>, stream: u64) {
-        streams::queue(stream, 0)?;
-        copy_3d(parameters)
+        copies::queued(stream, || copy_3d(parameters))
     }
 
     fn cudaMemcpy3DPeer(parameters: In<CopyPeer3D>) {
-        machine::current_context()?;
-        copy_3d_peer(parameters)
+        copies::at_once(|| copy_3d_peer(parameters))
     }
 
     fn cudaMemcpy3DPeerAsync(parameters: In<CopyPeer3D>, stream: u64) {
-        streams::queue(stream, 0)?;
-        copy_3d_peer(parameters)
+        copies::queued(stream, || copy_3d_peer(parameters))
     }
 
     fn cudaMemset(target: u64, value: i32, size: u64) {
-        machine::current_context()?;
-        copies::fill(target, value as u32, 1, size)
+        copies::at_once(|| copies::fill(target, value as u32, 1, size))
     }
 
     fn cudaMemsetAsync(target: u64, value: i32, size: u64, stream: u64) {
-        streams::queue(stream, 0)?;
-        copies::fill(target, value as u32, 1, size)
+        copies::queued(stream, || copies::fill(target, value as u32, 1, size))
     }
 
     fn cudaMemset2D(target: u64, pitch: u64, value: i32, width: u64, height: u64) {
-        machine::current_context()?;
-        copies::fill_rectangle(target, pitch, value as u32, 1, width, height)
+        copies::at_once(|| copies::fill_rectangle(target, pitch, value as u32, 1, width, height))
     }
 
     fn cudaMemset2DAsync(target: u64, pitch: u64, value: i32, width: u64, height: u64, stream: u64) {
-        streams::queue(stream, 0)?;
-        copies::fill_rectangle(target, pitch, value as u32, 1, width, height)
+        copies::queued(stream, || copies::fill_rectangle(target, pitch, value as u32, 1, width, height))
     }
 
     fn cudaMemset3D(target: PitchedPointer, value: i32, extent: Extent) {
-        machine::current_context()?;
-        fill_3d(target, value, extent)
+        copies::at_once(|| fill_3d(target, value, extent))
     }
 
     fn cudaMemset3DAsync(target: PitchedPointer, value: i32, extent: Extent, stream: u64) {
-        streams::queue(stream, 0)?;
-        fill_3d(target, value, extent)
+        copies::queued(stream, || fill_3d(target, value, extent))
     }
 
     fn cudaMemPrefetchAsync(address: u64, _size: u64, _to: i64, _flags: u64, _stream: u64) {
@@ -240,13 +226,12 @@ calls! { runtime;
     ) {
         // CUDA 12 has one parameter more, where the first failure is written, before the stream.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
-        streams::queue(stream, 0)?;
-        for index in 0..count as usize {
+        let copy = |time, index| {
             let each = (targets.at(index), sources.at(index), sizes.at(index));
             let (Some(target), Some(source), Some(size)) = each else { return Err(Status::INVALID_VALUE) };
-            copies::copy(target, source, size, Direction::Default)?;
-        }
-        Ok(())
+            Ok(time + copies::copy(target, source, size, Direction::Default)?)
+        };
+        copies::queued(stream, || (0..count as usize).try_fold(0, copy))
     }
 }
 

@@ -134,12 +134,12 @@ calls! { runtime;
         if crate::graphs::any_capture() {
             return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
         }
-        pool::synchronized(card.ordinal);
+        pool::synchronize(card.ordinal);
         Ok(())
     }
 
     fn cudaThreadSynchronize() {
-        pool::synchronized(machine::current_context()?.ordinal);
+        pool::synchronize(machine::current_context()?.ordinal);
         Ok(())
     }
 

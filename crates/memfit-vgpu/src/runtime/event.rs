@@ -2,6 +2,7 @@
 
 use crate::{
     abi::Out,
+    clock,
     guard::calls,
     status::{Outcome, Status},
     streams,
@@ -46,11 +47,12 @@ calls! { runtime;
     }
 
     fn cudaEventQuery | cuEventQuery(event: u64) {
-        if streams::event(event)?.is_done() { Ok(()) } else { Err(Status::NOT_READY) }
+        if streams::event(event)?.end() <= clock::poll() { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
     fn cudaEventSynchronize | cuEventSynchronize(event: u64) {
-        streams::event(event).map(drop)
+        clock::wait_until(streams::event(event)?.end());
+        Ok(())
     }
 
     fn cudaEventElapsedTime | cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {

@@ -4,11 +4,12 @@ use std::ffi::c_void;
 
 use crate::{
     abi::{In, Out, Ptr},
-    graphs,
+    clock, graphs,
     guard::calls,
     machine,
     status::{Outcome, Status},
-    streams, thread,
+    streams::{self, StreamRef},
+    thread,
 };
 
 /// `cudaLaunchAttributePriority`.
@@ -25,10 +26,11 @@ fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
     Ok(())
 }
 
-/// What is queued may not be waited for while it is being captured.
-fn wait_for(stream: u64) -> Outcome {
-    match streams::resolve(stream)?.capture() {
-        0 => Ok(()),
+/// The stream, of which nothing may be asked while it is being captured.
+fn uncaptured(stream: u64) -> Outcome<StreamRef<'static>> {
+    let stream = streams::resolve(stream)?;
+    match stream.capture() {
+        0 => Ok(stream),
         capture => Err(graphs::violate(capture)),
     }
 }
@@ -52,11 +54,12 @@ calls! { runtime;
     }
 
     fn cudaStreamQuery | cuStreamQuery(stream: u64) {
-        wait_for(stream)
+        if uncaptured(stream)?.end() <= clock::poll() { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
     fn cudaStreamSynchronize | cuStreamSynchronize(stream: u64) {
-        wait_for(stream)
+        clock::wait_until(uncaptured(stream)?.end());
+        Ok(())
     }
 
     fn cudaStreamWaitEvent | cuStreamWaitEvent(stream: u64, event: u64, flags: u32) {
@@ -65,6 +68,7 @@ calls! { runtime;
         }
         let stream = streams::resolve(stream)?;
         let event = streams::event(event)?;
+        stream.wait_for(event);
         graphs::join(&stream, event)
     }
 

@@ -16,6 +16,7 @@ pub(crate) const UNSUPPORTED_LIMIT: i32 = 215;
 pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const ILLEGAL_STATE: i32 = 401;
 pub(crate) const NOT_FOUND: i32 = 500;
+pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const PEER_ALREADY: i32 = 704;
 pub(crate) const PEER_NOT: i32 = 705;
 pub(crate) const ALREADY_REGISTERED: i32 = 712;

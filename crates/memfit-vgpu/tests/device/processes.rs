@@ -100,6 +100,7 @@ fn role() {
             assert_eq!((cudaIpcCloseMemHandle(first), cudaIpcCloseMemHandle(first)), (0, 0));
             assert_eq!(cudaIpcCloseMemHandle(first), INVALID_VALUE);
         }
+        Ok("clock") => crate::streams::work_is_done_when_the_clock_says_so(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }
@@ -126,6 +127,7 @@ fn other_processes_behave_as_their_surroundings_say() {
         ("second card only", Some(&run), Some("1")),
         ("no card", Some(&run), Some("")),
         ("share", Some(&run), None),
+        ("clock", Some(&run), None),
     ] {
         let mut command = started(role);
         command.env_remove(memfit_link::env::RUN_DIR);

@@ -142,3 +142,64 @@ fn threads_make_and_destroy_streams_and_events_at_once() {
         }
     });
 }
+
+/// Run in a process of its own: other tests' waiting would move the clock.
+pub(crate) fn work_is_done_when_the_clock_says_so() {
+    const SIZE: u64 = 512 << 20;
+    const NON_BLOCKING: u32 = 1;
+    let make = || out(|stream| cudaStreamCreateWithPriority(stream, NON_BLOCKING, 0));
+    let (busy, idle) = (make(), make());
+    let (event, other) = (out(|event| cudaEventCreateWithFlags(event, 2)), out(|event| cudaEventCreateWithFlags(event, 2)));
+    let pinned = out(|address| cudaHostAlloc(address, SIZE, 0));
+    let device = malloc(SIZE);
+    let begin = || {
+        assert_eq!(cudaMemcpyAsync(device, pinned, SIZE, HOST_TO_DEVICE, busy), 0);
+        assert_eq!(cudaEventRecord(event, busy), 0);
+        assert_eq!(cudaEventQuery(event), NOT_READY, "half a GiB takes its time");
+        assert_eq!(cudaStreamQuery(busy), NOT_READY);
+    };
+    begin();
+    assert_eq!(cudaStreamSynchronize(idle), 0);
+    assert_eq!(cudaEventRecord(other, idle), 0);
+    assert_eq!(cudaEventSynchronize(other), 0);
+    assert_eq!(cudaEventQuery(event), NOT_READY, "waiting for another stream is not waiting for this one");
+    assert_eq!(cudaEventSynchronize(event), 0);
+    assert_eq!((cudaEventQuery(event), cudaStreamQuery(busy)), (0, 0));
+
+    begin();
+    let mut asked = 0;
+    while cudaEventQuery(event) == NOT_READY {
+        asked += 1;
+    }
+    assert!((1_000..1_000_000).contains(&asked), "asked {asked} times");
+
+    // A stream that waits for the event is not done before it.
+    begin();
+    assert_eq!(cudaStreamQuery(idle), 0);
+    assert_eq!(cudaStreamWaitEvent(idle, event, 0), 0);
+    assert_eq!(cudaStreamQuery(idle), NOT_READY);
+    assert_eq!(cudaStreamSynchronize(idle), 0);
+    assert_eq!(cudaEventQuery(event), 0);
+
+    // Waiting for the card, copying without a stream after a blocking one, and freeing memory all wait.
+    begin();
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    assert_eq!(cudaEventQuery(event), 0);
+    begin();
+    assert_eq!(cudaFree(malloc(4 << 20)), 0);
+    assert_eq!(cudaEventQuery(event), 0);
+    let blocking = out(|stream| cudaStreamCreate(stream));
+    assert_eq!(cudaMemcpyAsync(device, pinned, SIZE, HOST_TO_DEVICE, blocking), 0);
+    assert_eq!(cudaStreamQuery(blocking), NOT_READY);
+    assert_eq!(cudaMemcpy(device, pinned, 16, HOST_TO_DEVICE), 0);
+    assert_eq!(cudaStreamQuery(blocking), 0, "the default stream waits for streams that block");
+    begin();
+    assert_eq!(cudaMemcpy(device, pinned, 16, HOST_TO_DEVICE), 0);
+    assert_eq!(cudaStreamQuery(busy), NOT_READY, "and not for others");
+
+    // A stream in the slot of a destroyed one has none of its work.
+    assert_eq!(cudaStreamDestroy(busy), 0);
+    let fresh = make();
+    assert_eq!(cudaStreamQuery(fresh), 0);
+    assert_eq!(cudaEventQuery(event), NOT_READY, "the work goes on");
+}
