@@ -35,8 +35,8 @@ pub(super) const TYPE_HANDLE: i32 = 0;
 /// `CUDNN_TYPE_CHAR`.
 const TYPE_CHAR: i32 = 24;
 
-/// Where cuDNN 9.10 keeps each property, for releases that do not tell.
-const LAYOUT_OF_9_10: [(&str, usize, usize); 18] = [
+/// Where releases that do not tell keep each property, as found by asking them: 9.5 and 9.7 as 9.10, which tells.
+const SINCE_9_5: &[(&str, usize, usize)] = &[
     ("maxGridSize", 0, 3),
     ("maxBlockSize", 3, 3),
     ("regsPerBlock", 6, 1),
@@ -49,12 +49,35 @@ const LAYOUT_OF_9_10: [(&str, usize, usize); 18] = [
     ("maxCtasPerSM", 13, 1),
     ("maxThreadsPerSM", 14, 1),
     ("pciDeviceId", 15, 1),
-    ("isTccDriver", 16, 1),
     ("supportCoopLaunch", 17, 1),
     ("totalGlobalMem", 18, 2),
     ("smClockRateKHz", 20, 1),
+    ("memClockRateKHz", 21, 1),
     ("l2CacheSize", 22, 1),
     ("deviceVer", 24, 1),
+    ("driverVer", 25, 1),
+];
+
+/// Before, there was one property less in front of the threads of a multiprocessor; memory is aligned, so the rest stays.
+const BEFORE_9_5: &[(&str, usize, usize)] = &[
+    ("maxGridSize", 0, 3),
+    ("maxBlockSize", 3, 3),
+    ("regsPerBlock", 6, 1),
+    ("multiProcessorCount", 7, 1),
+    ("warpSize", 8, 1),
+    ("maxSharedMemoryPerBlock", 9, 1),
+    ("maxSharedMemoryPerBlockOptin", 10, 1),
+    ("maxRegistersPerSM", 11, 1),
+    ("maxCtasPerSM", 12, 1),
+    ("maxThreadsPerSM", 13, 1),
+    ("pciDeviceId", 14, 1),
+    ("supportCoopLaunch", 16, 1),
+    ("totalGlobalMem", 18, 2),
+    ("smClockRateKHz", 20, 1),
+    ("memClockRateKHz", 21, 1),
+    ("l2CacheSize", 22, 1),
+    ("deviceVer", 24, 1),
+    ("driverVer", 25, 1),
 ];
 
 /// A property's value as cuDNN names it; `None` for one that is not known here, which then reads as zero.
@@ -120,7 +143,9 @@ fn layout() -> &'static Layout {
             return Layout { places, told: Some(told) };
         }
         card::note("cuDNN before 9.8: sizes by an assumed layout");
-        let places = LAYOUT_OF_9_10.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
+        let version = real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0);
+        let places = if version < 90_500 { BEFORE_9_5 } else { SINCE_9_5 };
+        let places = places.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
         Layout { places: places.collect(), told: None }
     })
 }

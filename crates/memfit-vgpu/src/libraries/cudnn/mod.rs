@@ -8,7 +8,8 @@
 //! * the older interface takes a handle, of which its size queries read nothing but the device's properties. So the handles
 //!   given out here begin with them, in the layout that the library tells itself ([`image`]).
 //!
-//! Libraries before 9.8 tell no layout, and have no such mode; they get the layout of 9.10, and a note in the tally.
+//! Libraries before 9.8 tell no layout, and have no such mode. They are given such a handle in the layout that was found for
+//! their release, which also makes their graph interface answer, and a note in the tally says so.
 
 mod backend;
 mod find;
