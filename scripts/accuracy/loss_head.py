@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from measured import report
 
-
 SOFTCAP = 30.0  # of the model whose head this is; the published benchmark applies it
 
 
