@@ -26,11 +26,30 @@ def snapshot() -> dict:
         {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, "frames": stack}
         for action, address, size, time, stack in events
     ]
-    oom = {"action": "oom", "device_free": 3 * MIB, "size": 4 * MIB, "stream": 0, "time_us": 1_000_006, "frames": frames}
+    oom = {
+        "action": "oom",
+        "device_free": 3 * MIB,
+        "size": 4 * MIB,
+        "stream": 0,
+        "time_us": 1_000_006,
+        "frames": frames,
+    }
     blocks = [
         {"address": BASE, "size": 512, "requested_size": 512, "state": "active_allocated", "frames": frames},
-        {"address": BASE + 512, "size": 5120, "requested_size": 5000, "state": "active_pending_free", "frames": [main]},
-        {"address": BASE + 5632, "size": 2 * MIB - 5632, "requested_size": 0, "state": "inactive", "frames": []},
+        {
+            "address": BASE + 512,
+            "size": 5120,
+            "requested_size": 5000,
+            "state": "active_pending_free",
+            "frames": [main],
+        },
+        {
+            "address": BASE + 5632,
+            "size": 2 * MIB - 5632,
+            "requested_size": 0,
+            "state": "inactive",
+            "frames": [],
+        },
     ]
     segment = {
         "device": 0,
