@@ -32,13 +32,19 @@ def size(rng: random.Random) -> int:
     return rng.choice(SPECIAL)
 
 
-def program(rng: random.Random, steps: int, streams: list) -> int:
+def program(rng: random.Random, steps: int, streams: list, pool: object | None) -> int:
     """One program. Returns how often it ran out of memory."""
     live = []
     failures = 0
     for _ in range(steps):
         action = rng.random()
-        if action < 0.55 or not live:
+        if pool is not None and rng.random() < 0.1:
+            try:
+                with torch.cuda.use_mem_pool(pool):
+                    live += [torch.empty(size(rng), dtype=torch.uint8, device="cuda") for _ in range(4)]
+            except torch.OutOfMemoryError:
+                failures += 1
+        elif action < 0.55 or not live:
             # The side stream is for a few blocks only, as in real programs.
             stream = streams[0] if rng.random() < 0.85 else streams[1]
             with torch.cuda.stream(stream):
@@ -65,6 +71,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fraction", type=float)
+    parser.add_argument("--pool", action="store_true", help="some allocations from a pool of their own")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
@@ -79,13 +86,20 @@ def main() -> None:
         torch.cuda.memory._record_memory_history(enabled="all", context=None)
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_accumulated_memory_stats()
-        failures = program(rng, arguments.steps, streams)
+        pool = torch.cuda.MemPool() if arguments.pool else None
+        failures = program(rng, arguments.steps, streams, pool)
         stats = torch.cuda.memory_stats()
         snapshot = torch.cuda.memory._snapshot()
         name = f"random-{arguments.seed}-{number}"
         (arguments.folder / f"{name}.pickle").write_bytes(pickle.dumps(snapshot))
-        facts = {"torch": torch.__version__, "capacity": total, "failures": failures, "fraction": arguments.fraction}
+        facts = {
+            "torch": torch.__version__,
+            "capacity": total,
+            "failures": failures,
+            "fraction": arguments.fraction,
+        }
         facts["stats"] = stats
+        del pool
         (arguments.folder / f"{name}.json").write_text(json.dumps(facts))
     print(f"{arguments.programs} programs in {arguments.folder}")
 
