@@ -67,7 +67,9 @@ def through_memfit(gpu: str, command: list[str], env: dict[str, str]) -> tuple[i
         timeout=300,
         check=False,
     )
-    report = json.loads(done.stdout) if done.stdout.lstrip().startswith("{") else {"fidelity": {"unmodelled": []}}
+    report = (
+        json.loads(done.stdout) if done.stdout.lstrip().startswith("{") else {"fidelity": {"unmodelled": []}}
+    )
     return done.returncode, done.stderr + done.stdout, report
 
 
