@@ -8,6 +8,7 @@ mod attributes;
 mod cubin;
 mod errors;
 mod fatbin;
+pub mod fuzz;
 mod image;
 mod kernel;
 mod launch;

@@ -75,6 +75,7 @@ const EQUAL_LONG_STRIDED: &str = "_ZN2at6native18elementwise_kernelILi128ELi4EZN
 const SUM_LONG: &str = "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIlNS0_14func_wrapper_tIlZNS0_11sum_functorIlllEclERNS_14TensorIteratorEEUlllE_EEjlLi4ELi4EEEEEvT1_";
 const FILL_LONG: &str =
     "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EELb0EEEviT0_T1_";
+const SCATTER_EIGHT: &str = "_ZN2at6native34_scatter_gather_elementwise_kernelILi128ELi8EZNS0_36_cuda_scatter_gather_internal_kernelILb1ENS0_10OpaqueTypeILi8EEEiEclINS0_12TensorAssignEEEvRNS_14TensorIteratorElllRKT_EUliE_EEviT1_";
 const SORT_DOWN: &str = "_ZN2at6native20bitonicSortKVInPlaceILin2ELin1ELi16ELi16EllNS0_4GTOpIlLb1EEEjEEvNS_4cuda6detail10TensorInfoIT3_T6_EES8_S8_S8_NS6_IT4_S8_EES8_T5_";
 
 #[test]
@@ -207,6 +208,21 @@ fn elements_are_taken_by_index() {
     know(&memory, Y, &longs(&[2, 0, 7]));
     launch(&memory, INDEX_EIGHT, &[longs(&[3]), lambda], 1);
     assert_eq!(known(&memory, OUT, 8), None, "an index out of range");
+}
+
+#[test]
+fn a_scatter_forgets_its_output_and_nothing_else() {
+    let memory = memory();
+    for address in [X, Y, OUT] {
+        know(&memory, address, &longs(&[1, 2]));
+    }
+    let mut lambda = calculator(&[(2, &[8, 8, 8])], 3);
+    lambda.extend([0; 4]);
+    // The index, its extent, a functor, the output, two numbers, the source.
+    lambda.extend(addresses(&[Y, 2, 0, OUT, 8, 2, X]));
+    launch(&memory, SCATTER_EIGHT, &[bytes(&[2]), lambda], 1);
+    assert_eq!(known(&memory, OUT, 8), None);
+    assert!(known(&memory, X, 16).is_some() && known(&memory, Y, 16).is_some());
 }
 
 #[test]

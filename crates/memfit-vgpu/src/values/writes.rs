@@ -25,14 +25,17 @@ impl Writes {
         if signature.name() == "multi_tensor_apply_kernel" {
             return Self { addresses: Vec::new(), listed: signature.template(0).map_or(0, listed) };
         }
-        let in_lambda = |tensors: usize| vec![(1, Strides::bytes(tensors).next_multiple_of(8))];
+        let in_lambda = |field: usize| {
+            let lambda = signature.template(2).unwrap_or("");
+            let fills = ["index_fill_kernel", "scatter_fill_internal_kernel"];
+            let tensors = if fills.iter().any(|name| lambda.contains(name)) { 2 } else { 3 };
+            vec![(1, Strides::bytes(tensors).next_multiple_of(8) + 8 * field)]
+        };
         let addresses = match signature.name() {
-            // The lambda holds the offsets of output, input and index, then the output's address. Filling has no input.
-            "index_elementwise_kernel" | "_scatter_gather_elementwise_kernel" => {
-                let fills = ["index_fill_kernel", "scatter_fill_internal_kernel"];
-                let lambda = signature.template(2).unwrap_or("");
-                in_lambda(if fills.iter().any(|name| lambda.contains(name)) { 2 } else { 3 })
-            }
+            // The lambda holds the offsets of output, input and index (filling has no input), then the output's address…
+            "index_elementwise_kernel" => in_lambda(0),
+            // … or the index's, its extent and a functor before the output's.
+            "_scatter_gather_elementwise_kernel" => in_lambda(3),
             // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
             "amp_update_scale_cuda_kernel" => Vec::new(),
             _ => outputs(signature),

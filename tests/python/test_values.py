@@ -1,0 +1,227 @@
+"""What device memory holds: uploads come back, little follows from them, and the rest is answered by rules that are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device
+
+pytest.importorskip("torch")
+
+# Each piece runs as it is, and fails the test by raising. Nothing in it may depend on a computed value.
+TRUE = {
+    "round trips": """
+        labels = torch.tensor([5, 2, 9, -100])
+        assert torch.equal(labels.cuda().cpu(), labels)
+        for kind in (torch.bool, torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float64):
+            values = torch.arange(7).to(kind)
+            assert torch.equal(values.cuda().cpu(), values), kind
+        assert torch.tensor(5.0).cuda().item() == 5.0
+        assert labels.pin_memory().cuda(non_blocking=True).tolist() == labels.tolist()
+        halves = torch.cat([labels.cuda()[2:].cpu(), labels.cuda()[:2].cpu()])
+        assert halves.tolist() == [9, -100, 5, 2]
+        copy = torch.empty_like(labels, device=device)
+        copy.copy_(labels.cuda())
+        assert copy.tolist() == labels.tolist()
+        assert labels.cuda()[3].item() == -100
+    """,
+    "made on the device": """
+        assert torch.arange(6, device=device).tolist() == list(range(6))
+        assert torch.arange(0, 1, 0.25, device=device).tolist() == [0, 0.25, 0.5, 0.75]
+        assert torch.full((3,), 2.5, device=device).tolist() == [2.5] * 3
+        assert torch.ones(4, dtype=torch.bool, device=device).tolist() == [True] * 4
+        assert torch.zeros(4, dtype=torch.long, device=device).sum().item() == 0
+    """,
+    "cast, compared, counted": """
+        labels = torch.tensor([5, 2, 9, -100], device=device)
+        assert labels.float().tolist() == [5.0, 2.0, 9.0, -100.0]
+        assert labels.to(torch.int32).long().tolist() == [5, 2, 9, -100]
+        assert (labels != -100).sum().item() == 3
+        assert (labels.max().item(), labels.min().item()) == (9, -100)
+        assert (labels > 3).tolist() == [True, False, True, False]
+        assert ((labels // 2).tolist(), (3 - labels).tolist()) == ([2, 1, 4, -50], [-2, 1, -6, 103])
+        assert labels.clamp(min=0).tolist() == [5, 2, 9, 0]
+        assert labels.masked_fill(labels < 0, 7).tolist() == [5, 2, 9, 7]
+        assert torch.where(labels > 3, labels, labels * 0).tolist() == [5, 0, 9, 0]
+        assert (labels == 9).any().item() and not (labels == 7).any().item()
+        assert (labels > -200).all().item() and not (labels > 0).all().item()
+        assert labels[labels != -100].shape == (3,)
+        grid = torch.tensor([[1, 1, 0], [1, 0, 0]], device=device)
+        assert (grid.sum(1).tolist(), grid.bool().sum(0).tolist()) == ([2, 1], [2, 1, 0])
+        assert grid.t().contiguous().tolist() == [[1, 1], [1, 0], [0, 0]]
+        assert grid[:, 1].float().tolist() == [1.0, 0.0]
+    """,
+    "sorted, joined, indexed": """
+        lengths = torch.tensor([3, 10, 5], device=device)
+        values, order = lengths.sort(descending=True)
+        assert (values.tolist(), order.tolist()) == ([10, 5, 3], [1, 2, 0])
+        assert lengths[order].tolist() == [10, 5, 3]
+        assert torch.cat([lengths, lengths]).tolist() == [3, 10, 5, 3, 10, 5]
+        assert torch.stack([lengths, lengths], 1).tolist() == [[3, 3], [10, 10], [5, 5]]
+        assert lengths.cumsum(0).tolist() == [3, 13, 18]
+        assert torch.repeat_interleave(torch.arange(3, device=device), lengths).shape == (18,)
+        assert torch.bincount(lengths).shape == (11,)
+        assert torch.nn.functional.one_hot(lengths).shape == (3, 11)
+    """,
+    "sequences of different lengths": """
+        from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+        lengths = torch.tensor([10, 7, 5, 2], device=device)
+        packed = pack_padded_sequence(torch.randn(4, 10, 8, device=device), lengths.cpu(), batch_first=True)
+        net = torch.nn.LSTM(8, 16, batch_first=True).to(device)
+        out, back = pad_packed_sequence(net(packed)[0], batch_first=True)
+        assert (out.shape, back.tolist()) == ((4, 10, 16), [10, 7, 5, 2])
+        mask = torch.arange(10, device=device)[None] < lengths[:, None]
+        assert (mask.sum().item(), mask.sum(1).tolist()) == (24, [10, 7, 5, 2])
+        assert torch.randn(4, 10, 8, device=device)[mask].shape == (24, 8)
+    """,
+    "losses leave their targets alone": """
+        targets = torch.tensor([1, 2, 0, 4], device=device)
+        scores = torch.randn(4, 5, device=device, requires_grad=True)
+        torch.nn.functional.cross_entropy(scores, targets).backward()
+        torch.nn.functional.embedding(targets, scores).sum().backward()
+        torch.nn.functional.one_hot(targets, 5)
+        torch.bincount(targets)
+        torch.nn.functional.nll_loss(scores.log_softmax(1), targets)
+        assert targets.tolist() == [1, 2, 0, 4]
+    """,
+    "what is overwritten is gone": """
+        values = torch.tensor([1.0, 2.0], device=device)
+        values.normal_()
+        assert values.tolist() == [0.0, 0.0]
+        values = torch.tensor([1.0, 2.0], device=device)
+        torch._foreach_mul_([values], 3.0)
+        assert values.tolist() == [0.0, 0.0]
+        counts = torch.tensor([1, 2], device=device)
+        counts.add_(1)
+        assert counts.tolist() == [2, 3]
+        counts.random_(5)
+        assert counts.tolist() == [0, 0]
+    """,
+}
+
+
+@pytest.mark.parametrize("piece", TRUE, ids=lambda name: name.replace(" ", "-"))
+def test_what_is_uploaded_is_true(piece: str, tmp_path: Path) -> None:
+    answer = on_device(TRUE[piece], tmp_path)
+    assert answer.status == 0, answer.output
+
+
+def test_correct_scripts_pass_their_own_checks(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+        x = torch.randn(64, 64, device=device)
+        assert torch.isfinite(x).all() and not torch.isnan(x).any() and not torch.isinf(x).any()
+        loss = (x @ x).mean()
+        assert torch.isfinite(loss) and not torch.isnan(loss)
+        assert torch.equal(x, x.clone()) and torch.allclose(x, x)
+        assert (torch.randint(0, 10, (8,), device=device) < 10).all()
+        for made in (
+            torch.distributions.Normal(x, x.exp()),
+            torch.distributions.Categorical(logits=x),
+            torch.distributions.Categorical(probs=x.softmax(-1)),
+            torch.distributions.Bernoulli(probs=x.sigmoid()),
+            torch.distributions.Beta(x.exp(), x.exp()),
+        ):
+            made.log_prob(made.sample())
+        scaler = torch.amp.GradScaler()
+        weight = torch.randn(4, 4, device=device, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        scaler.scale((weight @ weight).sum()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        assert before == scaler.get_scale() == 65536.0
+        """,
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+
+
+SIZES = """
+    found = {}
+    for count in (1_000, 3_000, 100_000, 3_000_000):
+        x, ids = torch.randn(count, device=device), torch.randint(0, 9, (count,), device=device)
+        rows = x.view(-1, 1)
+        sizes = {
+            "mask": x[x > 0],
+            "nonzero": (x > 0).nonzero(),
+            "masked_select": x.masked_select(x > 0),
+            "unique": ids.unique(),
+            "unique, inverse": ids.unique(return_inverse=True)[0],
+            "unique, counts": ids.unique(return_counts=True)[0],
+            "unique, both": ids.unique(return_inverse=True, return_counts=True)[0],
+            "unique_consecutive": ids.unique_consecutive(),
+            "unique rows": rows.unique(dim=0),
+            "unique rows, both": rows.unique(dim=0, return_inverse=True, return_counts=True)[0],
+        }
+        found[count] = {name: len(made) for name, made in sizes.items()}
+    answer(found=found)
+"""
+
+
+def test_sizes_that_are_read_back_are_upper_bounds(tmp_path: Path) -> None:
+    answer = on_device(SIZES, tmp_path)
+    assert answer.status == 0, answer.output
+    for count, sizes in answer.said["found"].items():
+        assert set(sizes.values()) == {int(count)}, (count, sizes)
+
+
+def test_each_rule_that_answered_is_named(tmp_path: Path) -> None:
+    answer = on_device(SIZES + "    assert torch.isfinite(torch.randn(9, device=device)).all()\n", tmp_path)
+    notes = " ".join(answer.report["fidelity"]["notes"])
+    assert "nonzero" in notes
+    assert "unique" in notes
+
+
+def test_a_detector_trains_and_keeps_as_many_boxes_as_it_may(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    answer = on_device(
+        """
+        import torchvision
+        net = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5)
+        net = net.to(device).train()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        images = [torch.rand(3, 300, 400, device=device) for _ in range(2)]
+        targets = [
+            {
+                "boxes": torch.tensor([[10.0, 10, 200, 200], [50, 60, 300, 280]], device=device),
+                "labels": torch.tensor([1, 2], device=device),
+            }
+            for _ in images
+        ]
+        losses = net(images, targets)
+        sum(losses.values()).backward()
+        optimizer.step()
+        assert all(torch.isfinite(loss) for loss in losses.values())
+        with torch.no_grad():
+            found = net.eval()(images)
+        answer(boxes=[len(each["boxes"]) for each in found], labels=targets[0]["labels"].tolist())
+        """,
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+    assert answer.said == {"boxes": [100, 100], "labels": [1, 2]}
+
+
+def test_a_card_for_which_there_is_no_code_says_so(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+        oldest = min(int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list())
+        try:
+            torch.zeros(3, device=device) + 1
+            said = None
+        except RuntimeError as error:
+            said = str(error)
+        answer(oldest=oldest, said=said)
+        """,
+        tmp_path,
+        gpu="gtx-1080-ti",
+    )
+    assert answer.status == 0, answer.output
+    if answer.said["oldest"] > 61:
+        assert "no kernel image is available for execution on the device" in answer.said["said"]
+    else:
+        assert answer.said["said"] is None
