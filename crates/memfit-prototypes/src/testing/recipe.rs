@@ -43,6 +43,8 @@ struct Call {
     /// What the call's own answer is remembered as.
     binds: Option<String>,
     name: String,
+    /// The alias through which it is made, if it is tested.
+    through: Option<String>,
     arguments: Vec<Word>,
 }
 
@@ -112,7 +114,10 @@ impl Recipes {
                 _ => Word::Number(0.0),
             });
         }
-        Ok(Recipe { calls: vec![Call { binds: None, name: entry.name.clone(), arguments }], expected: None })
+        Ok(Recipe {
+            calls: vec![Call { binds: None, name: entry.name.clone(), through: None, arguments }],
+            expected: None,
+        })
     }
 }
 
@@ -147,9 +152,16 @@ impl<'a> Kitchen<'a> {
         }
     }
 
-    /// Carries out a recipe and judges its last call.
+    /// Carries out a recipe and judges its last call. An alias is called as the call that it stands for.
     pub fn cook(&mut self, entry: &Entry) -> Result<(), String> {
-        let recipe = self.recipes.of(entry)?;
+        let (entry, through) = match &entry.target {
+            Some(target) => (self.entry(target)?, Some(entry.name.clone())),
+            None => (entry, None),
+        };
+        let mut recipe = self.recipes.of(entry)?;
+        if let Some(last) = recipe.calls.last_mut() {
+            last.through = through;
+        }
         let (last, before) = recipe.calls.split_last().ok_or("an empty recipe")?;
         let writes = last.arguments.iter().any(|word| matches!(word, Word::Out(_)));
         let mut canaries = Vec::new();
@@ -224,7 +236,8 @@ impl<'a> Kitchen<'a> {
         }
         let caller = self.callers.get(&call.name).ok_or("no caller was generated")?;
         // SAFETY: the function has the prototype that its caller was made from, and the recipe gives arguments of it.
-        let answer = unsafe { caller(self.library.symbol(&call.name), &arguments) };
+        let answer =
+            unsafe { caller(self.library.symbol(call.through.as_ref().unwrap_or(&call.name)), &arguments) };
         for (index, word) in call.arguments.iter().enumerate() {
             if let Word::Out(Some(name)) = word
                 && let Some((_, canary)) = canaries.iter().find(|(each, _)| *each == index)
@@ -337,7 +350,12 @@ impl<'a> Kitchen<'a> {
                 let parameters = entry.parameters.as_deref().unwrap_or_default();
                 parameters.len() == 1 && parameters[0].flow == Flow::Out && parameters[0].kind == wanted
             })
-            .map(|entry| Call { binds: None, name: entry.name.clone(), arguments: vec![Word::Out(None)] })
+            .map(|entry| Call {
+                binds: None,
+                name: entry.name.clone(),
+                through: None,
+                arguments: vec![Word::Out(None)],
+            })
             .ok_or(format!("nothing makes a `{handle}` by itself: it needs a `given` line"))
     }
 
@@ -374,7 +392,7 @@ fn parse_call(text: &str) -> Result<Call, String> {
         Some((word, name)) => (Some(word.trim().to_owned()), name),
         None => (None, name),
     };
-    Ok(Call { binds, name: name.trim().to_owned(), arguments: parse_words(inside)? })
+    Ok(Call { binds, name: name.trim().to_owned(), through: None, arguments: parse_words(inside)? })
 }
 
 fn parse_words(text: &str) -> Result<Vec<Word>, String> {
