@@ -329,7 +329,7 @@ def test_a_module_is_acted_on_right_after_its_import(probe, monkeypatch, tmp_pat
     ],
 )
 def test_three_steps_are_three_steps(tmp_path, loop):
-    report = fits(script(tmp_path, loop + "\nprint('the end')"))
+    report = fits(script(tmp_path, loop))
     assert report["steps"] == 3
     assert report["coverage"]["growth_per_step"] == 0
     assert report["at_peak"]["by_category"]["unknown"] == 0
