@@ -194,3 +194,13 @@ impl Snapshot {
         &self.blocks[segment.blocks.clone()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_of_millions_of_events_takes_forty_bytes_for_each() {
+        assert_eq!(size_of::<TraceEvent>(), 40);
+    }
+}
