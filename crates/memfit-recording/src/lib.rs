@@ -5,6 +5,8 @@
 //! made from a process's event log ([`Track::from_log`]), and kept in a file of its own format ([`Recording::write`],
 //! [`Recording::read`]).
 //!
+//! A [`Snapshot`] is what a memory snapshot of PyTorch's says; it is read from a pickle, of which nothing is executed.
+//!
 //! This crate knows what happened. It does not judge it: not what filled the memory, and not what would have saved it.
 
 mod columns;
