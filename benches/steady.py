@@ -33,7 +33,8 @@ def steps(ways: str, batch_size: int, count: int) -> dict[str, float]:
 
             stack.enter_context(FakeTensorMode())
             tracker = MemTracker()
-        model = resnet50().cuda()
+        with torch.device("cuda"):  # a fake model cannot be moved
+            model = resnet50()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         loss_fn = nn.CrossEntropyLoss()
         images = torch.empty(batch_size, 3, 224, 224, device="cuda")
@@ -91,6 +92,7 @@ def main() -> None:
         env = None if ways == "watched" else environment()
         printed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
         results[ways] = json.loads(printed.splitlines()[-1])
+        print(f"{ways}: {results[ways]}", flush=True)
     print("steady: " + json.dumps(results), flush=True)
 
 
