@@ -73,7 +73,47 @@ impl Arena {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever is taken and given back in whatever order: nothing is handed out twice, nothing is lost.
+        #[test]
+        fn what_is_taken_is_apart_and_all_comes_back(
+            steps in proptest::collection::vec((1..600u64, 0..5u32, any::<bool>(), any::<prop::sample::Index>()), 1..120),
+        ) {
+            const RANGES: [(u64, u64); 2] = [(0x1000, 0x3000), (0x8000, 0x2000)];
+            let mut arena = Arena::default();
+            for (start, length) in RANGES {
+                arena.add(start, length);
+            }
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for (length, power, give_back, which) in steps {
+                if give_back && !held.is_empty() {
+                    let (start, length) = held.swap_remove(which.index(held.len()));
+                    arena.give_back(start, length);
+                    continue;
+                }
+                let alignment = 1 << (power * 2);
+                let free: u64 = arena.free_ranges().iter().map(|range| range.1).sum();
+                match arena.take(length, alignment) {
+                    Some(start) => {
+                        prop_assert!(start.is_multiple_of(alignment));
+                        let inside = |&(from, size): &(u64, u64)| from <= start && start + length <= from + size;
+                        prop_assert!(RANGES.iter().any(inside));
+                        prop_assert!(held.iter().all(|&(at, size)| at + size <= start || start + length <= at));
+                        held.push((start, length));
+                    }
+                    None => prop_assert!(free < length || free < 0x5000, "an empty arena has room"),
+                }
+            }
+            for (start, length) in held {
+                arena.give_back(start, length);
+            }
+            prop_assert_eq!(arena.free_ranges(), RANGES.to_vec());
+        }
+    }
 
     #[test]
     fn takes_the_lowest_aligned_fit_and_joins_what_comes_back() {

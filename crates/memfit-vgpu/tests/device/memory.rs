@@ -1,6 +1,6 @@
 //! Allocation: what it costs, what is refused, what an address is.
 
-use std::thread;
+use std::{collections::BTreeMap, thread};
 
 use crate::{
     cuda::*,
@@ -128,6 +128,53 @@ fn cards_are_apart() {
     assert_eq!(cudaSetDevice(1), 0);
     assert_eq!(info().0, there);
     assert_eq!(cudaSetDevice(0), 0);
+}
+
+/// Sizes of all kinds, taken and given back without any order.
+#[test]
+fn blocks_never_overlap_and_cost_no_more_than_their_pieces() {
+    let _alone = alone();
+    malloc(0);
+    let before = info().0;
+    let mut random = 88_172_645_463_325_252u64;
+    let mut next = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+    for _ in 0..3000 {
+        if next(5) < 2
+            && let Some((&address, _)) = held.iter().nth(next(held.len().max(1) as u64) as usize)
+        {
+            assert_eq!(cudaFree(address), 0);
+            held.remove(&address);
+            continue;
+        }
+        let class = [400, 70 * KIB, MIB + 2, 40 * MIB][next(4) as usize];
+        let size = 1 + next(class);
+        let mut address = 0;
+        if cudaMalloc(&raw mut address, size) == OUT_OF_MEMORY {
+            continue;
+        }
+        assert_eq!(address % 256, 0);
+        let below = held.range(..=address).next_back();
+        assert!(below.is_none_or(|(&start, &length)| start + length <= address), "{address:#x}");
+        let above = held.range(address..).next();
+        assert!(above.is_none_or(|(&start, _)| address + size <= start), "{address:#x}");
+        held.insert(address, size);
+    }
+    let large: u64 =
+        held.values().filter(|&&size| size > MIB).map(|size| size.next_multiple_of(2 * MIB)).sum();
+    let small: u64 = held.values().filter(|&&size| size <= MIB).map(|size| size.next_multiple_of(512)).sum();
+    let cost = before - info().0;
+    assert!(cost >= large + small, "{cost} bytes for {large} and {small}");
+    for address in held.into_keys() {
+        assert_eq!(cudaFree(address), 0);
+    }
+    assert_eq!(info().0, before);
+    cudaGetLastError();
 }
 
 #[test]

@@ -149,7 +149,8 @@ pub(crate) fn work_is_done_when_the_clock_says_so() {
     const NON_BLOCKING: u32 = 1;
     let make = || out(|stream| cudaStreamCreateWithPriority(stream, NON_BLOCKING, 0));
     let (busy, idle) = (make(), make());
-    let (event, other) = (out(|event| cudaEventCreateWithFlags(event, 2)), out(|event| cudaEventCreateWithFlags(event, 2)));
+    let (event, other) =
+        (out(|event| cudaEventCreateWithFlags(event, 2)), out(|event| cudaEventCreateWithFlags(event, 2)));
     let pinned = out(|address| cudaHostAlloc(address, SIZE, 0));
     let device = malloc(SIZE);
     let begin = || {
