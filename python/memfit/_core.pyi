@@ -1,6 +1,8 @@
 import os
 from collections.abc import Sequence
 
+__all__ = ["__version__", "main"]
+
 __version__: str
 
 def main(
