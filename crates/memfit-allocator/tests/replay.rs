@@ -349,3 +349,12 @@ fn expandable_segments_would_have_saved_it() {
     let fewer = what_if(&snapshot, 0, &given(""), &given(""), |event| event % 4 == 1);
     assert_eq!(fewer.died, None, "without every other block, it would have lived");
 }
+
+#[test]
+fn a_snapshot_that_names_no_pools_is_of_an_older_release() {
+    let allocator = run("", vec![Step::Alloc { size: 1, stream: 0 }]);
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    assert_eq!(Given::from_snapshot(&snapshot).release, Release::NEWEST);
+    snapshot.events.iter_mut().for_each(|event| event.pool = None);
+    assert_eq!(Given::from_snapshot(&snapshot).release, Release::new(2, 11));
+}

@@ -47,7 +47,10 @@ impl Given {
                 traced.roundup_power2_divisions.iter().map(|(power, steps)| (*power, *steps)),
             );
         }
-        Self { settings, release: Release::NEWEST, capacity: 256 << 30 }
+        // A snapshot does not name its release. From 2.12 on, events say which pool they are about.
+        let names_pools = snapshot.events.iter().any(|event| event.pool.is_some());
+        let release = if names_pools { Release::NEWEST } else { Release::new(2, 11) };
+        Self { settings, release, capacity: 256 << 30 }
     }
 }
 

@@ -24,16 +24,23 @@ pub struct Tracked {
     pub verification: Verification,
 }
 
-/// A recording of all devices of a snapshot, one track each.
-pub fn recording(snapshot: &Snapshot, given: &Given) -> Result<(Recording, Vec<Tracked>), RestoreError> {
-    let tracked: Vec<Tracked> = snapshot
-        .devices()
-        .into_iter()
-        .map(|device| track(snapshot, device, given))
-        .collect::<Result<_, _>>()?;
-    let origin = Origin { kind: OriginKind::Snapshot, ..Origin::default() };
-    let tracks = tracked.iter().map(|tracked| tracked.track.clone()).collect();
-    Ok((Recording { origin, tracks }, tracked))
+/// A recording of all devices of a snapshot, one track each; and for each track the stacks of its blocks, and how well the
+/// replay agrees with the trace.
+pub fn recording(
+    snapshot: &Snapshot,
+    given: &Given,
+) -> Result<(Recording, Vec<(Vec<StackId>, Verification)>), RestoreError> {
+    let mut recording = Recording {
+        origin: Origin { kind: OriginKind::Snapshot, ..Origin::default() },
+        ..Recording::default()
+    };
+    let mut replayed = Vec::new();
+    for device in snapshot.devices() {
+        let Tracked { track, stacks, verification } = track(snapshot, device, given)?;
+        recording.tracks.push(track);
+        replayed.push((stacks, verification));
+    }
+    Ok((recording, replayed))
 }
 
 /// What happened on one device. Blocks that were alive before the trace began are handed out at its beginning.
