@@ -7,7 +7,7 @@ mod verify;
 mod what_if;
 
 pub use rewind::{Rewound, rewind};
-pub use track::{Tracked, recording, track};
+pub use track::{Recorded, Tracked, recording, track};
 pub use verify::verify;
 pub use what_if::{WhatIf, what_if};
 

@@ -24,23 +24,29 @@ pub struct Tracked {
     pub verification: Verification,
 }
 
-/// A recording of all devices of a snapshot, one track each; and for each track the stacks of its blocks, and how well the
-/// replay agrees with the trace.
-pub fn recording(
-    snapshot: &Snapshot,
-    given: &Given,
-) -> Result<(Recording, Vec<(Vec<StackId>, Verification)>), RestoreError> {
-    let mut recording = Recording {
-        origin: Origin { kind: OriginKind::Snapshot, ..Origin::default() },
-        ..Recording::default()
-    };
-    let mut replayed = Vec::new();
+/// A recording of all devices of a snapshot.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// The recording, one track for each device.
+    pub recording: Recording,
+    /// For each track, the stacks of its blocks.
+    pub stacks: Vec<Vec<StackId>>,
+    /// For each track, how well the replay agrees with the trace.
+    pub verifications: Vec<Verification>,
+}
+
+/// A recording of all devices of a snapshot.
+pub fn recording(snapshot: &Snapshot, given: &Given) -> Result<Recorded, RestoreError> {
+    let origin = Origin { kind: OriginKind::Snapshot, ..Origin::default() };
+    let recording = Recording { origin, ..Recording::default() };
+    let mut recorded = Recorded { recording, stacks: Vec::new(), verifications: Vec::new() };
     for device in snapshot.devices() {
         let Tracked { track, stacks, verification } = track(snapshot, device, given)?;
-        recording.tracks.push(track);
-        replayed.push((stacks, verification));
+        recorded.recording.tracks.push(track);
+        recorded.stacks.push(stacks);
+        recorded.verifications.push(verification);
     }
-    Ok((recording, replayed))
+    Ok(recorded)
 }
 
 /// What happened on one device. Blocks that were alive before the trace began are handed out at its beginning.
