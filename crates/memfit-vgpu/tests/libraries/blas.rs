@@ -7,14 +7,15 @@ use crate::real;
 const NOT_INITIALIZED: i32 = 1;
 const INVALID_VALUE: i32 = 7;
 
+type Set = extern "C" fn(usize, i32) -> i32;
+type Get = extern "C" fn(usize, &mut i32) -> i32;
+
 #[test]
 fn a_handle_gives_back_what_was_set() {
     enter();
     let handle = made(|handle| cublasCreate_v2(handle));
     assert_eq!(cublasSetStream_v2(handle, 42), 0);
     assert_eq!(made(|stream| cublasGetStream_v2(handle, stream)), 42);
-    type Set = extern "C" fn(usize, i32) -> i32;
-    type Get = extern "C" fn(usize, &mut i32) -> i32;
     let settings: [(Set, Get); 2] =
         [(cublasSetMathMode, cublasGetMathMode), (cublasSetPointerMode_v2, cublasGetPointerMode_v2)];
     for (set, get) in settings {

@@ -83,6 +83,7 @@ fn tensor(id: i64, dimensions: [i64; 4]) -> Descriptor {
 }
 
 /// The graph of one forward convolution, 3×3 and padded, and what it is made of.
+#[allow(clippy::many_single_char_names, reason = "the letters that cuDNN gives dimensions and tensors")]
 fn graph(handle: usize, [n, c, h, w]: [i64; 4], channels: i64) -> (Descriptor, Vec<Descriptor>) {
     let (x, y) = (tensor(1, [n, c, h, w]), tensor(2, [n, channels, h, w]));
     let weight = tensor(3, [channels, c, 3, 3]);

@@ -48,8 +48,8 @@ fn descriptors_give_back_what_was_set() {
         cudnnGetTensorNdDescriptor(
             descriptor,
             4,
-            &mut kind,
-            &mut count,
+            &raw mut kind,
+            &raw mut count,
             dimensions.as_mut_ptr(),
             strides.as_mut_ptr(),
         )
@@ -280,7 +280,7 @@ fn algorithms_that_are_found_fit_the_workspace() {
                 images,
                 nothing,
                 8,
-                &mut returned,
+                &raw mut returned,
                 results.as_mut_ptr(),
                 nothing,
                 limit,

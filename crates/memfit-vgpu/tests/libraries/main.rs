@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(non_snake_case, reason = "the libraries' names")]
+#![allow(clippy::print_stdout, reason = "for whoever wonders what a test asked")]
 
 mod blas;
 mod calls;

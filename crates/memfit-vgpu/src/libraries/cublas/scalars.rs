@@ -170,7 +170,7 @@ mod tests {
         let mut result = 7_f32;
         let vector = std::ptr::null_mut();
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, Out::to(&mut result)), status::SUCCESS);
-        assert_eq!(result, 0.0);
+        assert_eq!(result.to_bits(), 0);
         super::super::cublasSetPointerMode_v2(handle, 1);
         let on_the_device = Out::<f32>::at(0x7f00_0000_0000);
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, on_the_device), status::SUCCESS);
