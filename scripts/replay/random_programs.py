@@ -32,13 +32,30 @@ def size(rng: random.Random) -> int:
     return rng.choice(SPECIAL)
 
 
-def program(rng: random.Random, steps: int, streams: list, pool: object | None) -> int:
+def capture(rng: random.Random, graphs: list) -> list:
+    """Captures a graph, or drops one. Returns tensors that outlive the capture."""
+    if graphs and rng.random() < 0.3:
+        graphs.pop(rng.randrange(len(graphs)))
+        return []
+    graph, kept = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for _ in range(rng.randrange(1, 12)):
+            tensor = torch.empty(size(rng), dtype=torch.uint8, device="cuda")
+            if rng.random() < 0.3:
+                kept.append(tensor)
+    graphs.append(graph)
+    return kept
+
+
+def program(rng: random.Random, steps: int, streams: list, pool: object | None, graphs: list | None) -> int:
     """One program. Returns how often it ran out of memory."""
     live = []
     failures = 0
     for _ in range(steps):
         action = rng.random()
-        if pool is not None and rng.random() < 0.1:
+        if graphs is not None and rng.random() < 0.03:
+            live += capture(rng, graphs)
+        elif pool is not None and rng.random() < 0.1:
             try:
                 with torch.cuda.use_mem_pool(pool):
                     live += [torch.empty(size(rng), dtype=torch.uint8, device="cuda") for _ in range(4)]
@@ -72,6 +89,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fraction", type=float)
     parser.add_argument("--pool", action="store_true", help="some allocations from a pool of their own")
+    parser.add_argument("--graphs", action="store_true", help="some allocations while a graph is captured")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
@@ -87,7 +105,8 @@ def main() -> None:
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_accumulated_memory_stats()
         pool = torch.cuda.MemPool() if arguments.pool else None
-        failures = program(rng, arguments.steps, streams, pool)
+        graphs = [] if arguments.graphs else None
+        failures = program(rng, arguments.steps, streams, pool, graphs)
         stats = torch.cuda.memory_stats()
         snapshot = torch.cuda.memory._snapshot()
         name = f"random-{arguments.seed}-{number}"
@@ -99,7 +118,7 @@ def main() -> None:
             "fraction": arguments.fraction,
         }
         facts["stats"] = stats
-        del pool
+        del pool, graphs
         (arguments.folder / f"{name}.json").write_text(json.dumps(facts))
     print(f"{arguments.programs} programs in {arguments.folder}")
 

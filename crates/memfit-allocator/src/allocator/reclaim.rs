@@ -6,6 +6,13 @@ use crate::device::{Action, Device};
 use crate::error::PoolError;
 use crate::ids::{Address, PoolId};
 
+/// Where PyTorch's table of pools has one: it multiplies by 2^64 over the golden ratio and takes the upper bits. How many
+/// depends on how large the table has grown, so that two that lie close together may come the other way round.
+const fn place_in_table(owner: PoolId) -> u64 {
+    let key = if owner.0 == 0 { owner.1 } else { owner.0 };
+    key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
 impl<D: Device> Allocator<D> {
     /// `torch.cuda.empty_cache()`.
     pub fn empty_cache(&mut self) {
@@ -104,8 +111,9 @@ impl<D: Device> Allocator<D> {
             self.release_pool_blocks(LARGE);
             self.release_pool_blocks(SMALL);
         }
-        let freeable: Vec<PoolId> =
+        let mut freeable: Vec<PoolId> =
             self.private.iter().filter(|(_, private)| private.is_freeable()).map(|(id, _)| *id).collect();
+        freeable.sort_by_key(|owner| place_in_table(*owner));
         for owner in freeable {
             self.release_private(owner);
         }
