@@ -138,7 +138,9 @@ fn raw_log(records: &[Record], promised: u64) -> Vec<u8> {
     bytes[header::PROTOCOL..][..4].copy_from_slice(&crate::PROTOCOL.to_le_bytes());
     bytes[header::RECORD..][..4].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
     bytes[header::COMMITTED..][..8].copy_from_slice(&promised.to_le_bytes());
-    records.iter().for_each(|record| bytes.extend(record.encode()));
+    for record in records {
+        bytes.extend(record.encode());
+    }
     bytes
 }
 
@@ -172,7 +174,7 @@ fn damage_is_named_and_left_out() {
 
 #[test]
 fn a_thousand_problems_are_told_shortly() {
-    let (_, problems) = parse(&raw_log(&[Record { kind: 77, ..Record::default() }; 1000], 1000));
+    let (_, problems) = parse(&raw_log(&vec![Record { kind: 77, ..Record::default() }; 1000], 1000));
     assert_eq!(problems.len(), 33);
     assert_eq!(problems[32], Problem::More { count: 968 });
 }

@@ -35,7 +35,8 @@ fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
     let mut code =
         "#include <stddef.h>\n#include <stdio.h>\n#include \"driver_types.h\"\nint main(void) {\n".to_owned();
     for name in names {
-        code += &format!("printf(\"{name} %zu\\n\", offsetof(struct cudaDeviceProp, {name}));\n");
+        let line = format!("printf(\"{name} %zu\\n\", offsetof(struct cudaDeviceProp, {name}));\n");
+        code.push_str(&line);
     }
     code += "printf(\"size %zu\\n\", sizeof(struct cudaDeviceProp));\nreturn 0; }\n";
     let (source, program) = (folder.join("fields.c"), folder.join("fields"));

@@ -10,14 +10,14 @@ use crate::{
 #[test]
 fn each_thread_has_its_own_current_card() {
     enter();
-    assert_eq!(out(|count| cudaGetDeviceCount(count)), CARDS);
+    assert_eq!(out(cudaGetDeviceCount), CARDS);
     assert_eq!(cudaSetDevice(1), 0);
-    assert_eq!(out(|device| cudaGetDevice(device)), 1);
-    thread::spawn(|| assert_eq!(out(|device| cudaGetDevice(device)), 0)).join().unwrap();
+    assert_eq!(out(cudaGetDevice), 1);
+    thread::spawn(|| assert_eq!(out(cudaGetDevice), 0)).join().unwrap();
     for wrong in [CARDS, -1, i32::MAX] {
         assert_eq!(cudaSetDevice(wrong), INVALID_DEVICE);
     }
-    assert_eq!(out(|device| cudaGetDevice(device)), 1);
+    assert_eq!(out(cudaGetDevice), 1);
     assert_eq!(cudaSetDevice(0), 0);
     cudaGetLastError();
 }
@@ -30,24 +30,24 @@ fn contexts_are_a_stack() {
     let primary = out(|context| cuDevicePrimaryCtxRetain(context, 1));
     assert_eq!(out(|active| cuDevicePrimaryCtxGetState(1, &mut 0, active)), 1);
     assert_eq!(cuCtxSetCurrent(primary), 0);
-    assert_eq!(out(|context| cuCtxGetCurrent(context)), primary);
-    assert_eq!(out(|device| cuCtxGetDevice(device)), 1);
-    assert_eq!(out(|device| cudaGetDevice(device)), 1, "the runtime follows");
+    assert_eq!(out(cuCtxGetCurrent), primary);
+    assert_eq!(out(cuCtxGetDevice), 1);
+    assert_eq!(out(cudaGetDevice), 1, "the runtime follows");
 
     let made = out(|context| cuCtxCreate_v2(context, 0, 0));
-    assert_eq!(out(|device| cuCtxGetDevice(device)), 0);
-    assert_eq!(out(|context| cuCtxPopCurrent_v2(context)), made);
-    assert_eq!(out(|context| cuCtxGetCurrent(context)), primary);
+    assert_eq!(out(cuCtxGetDevice), 0);
+    assert_eq!(out(cuCtxPopCurrent_v2), made);
+    assert_eq!(out(cuCtxGetCurrent), primary);
     assert_eq!(cuCtxPushCurrent_v2(made), 0);
     assert_eq!(cuCtxDestroy_v2(made), 0);
-    assert_eq!(out(|context| cuCtxGetCurrent(context)), primary);
+    assert_eq!(out(cuCtxGetCurrent), primary);
     for gone in [made, 0x1234, u64::MAX] {
         assert_eq!(cuCtxSetCurrent(gone), INVALID_CONTEXT);
         assert_eq!(cuCtxPushCurrent_v2(gone), INVALID_CONTEXT);
         assert_eq!(cuCtxDestroy_v2(gone), INVALID_CONTEXT);
     }
     assert_eq!(cudaSetDevice(0), 0);
-    assert_ne!(out(|context| cuCtxGetCurrent(context)), primary, "the runtime's choice counts");
+    assert_ne!(out(cuCtxGetCurrent), primary, "the runtime's choice counts");
     assert_eq!(cuDevicePrimaryCtxRelease_v2(1), 0);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(1), INVALID_CONTEXT, "once too often");
 }

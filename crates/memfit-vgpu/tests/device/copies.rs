@@ -140,7 +140,7 @@ fn reading_back_much_leaves_untouched_pages_alone() {
 #[test]
 fn a_copy_on_a_dead_stream_is_refused() {
     enter();
-    let stream = out(|stream| cudaStreamCreate(stream));
+    let stream = out(cudaStreamCreate);
     let device = malloc(MIB);
     assert_eq!(cudaMemcpyAsync(device, device + 4096, 16, DEVICE_TO_DEVICE, stream), 0);
     assert_eq!(cudaStreamDestroy(stream), 0);

@@ -16,7 +16,7 @@ const RELAXED: i32 = 2;
 const GLOBAL: i32 = 0;
 
 fn stream() -> u64 {
-    out(|stream| cudaStreamCreate(stream))
+    out(cudaStreamCreate)
 }
 
 fn status(stream: u64) -> i32 {

@@ -4,6 +4,7 @@
 //! card is taken hold it for themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::items_after_statements, reason = "a constant stands where it is used")]
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 mod attributes;

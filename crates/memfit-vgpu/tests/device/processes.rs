@@ -37,7 +37,7 @@ fn a_child_of_a_process_that_used_the_device_cannot() {
         ("free", forked(|| cudaFree(address))),
         ("count", forked(|| cudaGetDeviceCount(&mut 0))),
         ("set", forked(|| cudaSetDevice(0))),
-        ("synchronize", forked(|| cudaDeviceSynchronize())),
+        ("synchronize", forked(cudaDeviceSynchronize)),
         ("init", forked(|| cuInit(0))),
     ] {
         assert_eq!(answer, INITIALIZATION, "{name}");
@@ -63,7 +63,7 @@ fn role() {
             assert_eq!(cudaGetLastError(), NO_DEVICE);
         }
         Ok("second card only") => {
-            assert_eq!(out(|count| cudaGetDeviceCount(count)), 1);
+            assert_eq!(out(cudaGetDeviceCount), 1);
             let mut text = [0u8; 20];
             assert_eq!(cudaDeviceGetPCIBusId(text.as_mut_ptr(), 20, 0), 0);
             assert!(text.starts_with(b"0000:02:00.0"));

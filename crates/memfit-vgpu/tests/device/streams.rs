@@ -21,7 +21,7 @@ fn streams_keep_what_they_were_made_with() {
     }
     let mut stream = 0;
     assert_eq!(cudaStreamCreateWithPriority(&raw mut stream, 2, 0), INVALID_VALUE);
-    let (first, second) = (out(|stream| cudaStreamCreate(stream)), out(|stream| cudaStreamCreate(stream)));
+    let (first, second) = (out(cudaStreamCreate), out(cudaStreamCreate));
     let ids: Vec<u64> = [0, first, second].map(|stream| out(|id| cudaStreamGetId(stream, id))).into();
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
     cudaGetLastError();
@@ -30,7 +30,7 @@ fn streams_keep_what_they_were_made_with() {
 #[test]
 fn what_is_not_a_stream_or_an_event_is_refused_everywhere() {
     enter();
-    let dead = out(|stream| cudaStreamCreate(stream));
+    let dead = out(cudaStreamCreate);
     assert_eq!(cudaStreamDestroy(dead), 0);
     let event = out(|event| cudaEventCreateWithFlags(event, 0));
     for stream in [dead, event, 3, 0xdead_beef_0000, u64::MAX, 0x7fff_0000_0000] {
@@ -97,7 +97,7 @@ fn an_event_belongs_to_a_card() {
     enter();
     let event = out(|event| cudaEventCreateWithFlags(event, 0));
     assert_eq!(cudaSetDevice(1), 0);
-    let stream = out(|stream| cudaStreamCreate(stream));
+    let stream = out(cudaStreamCreate);
     assert_eq!(cudaEventRecord(event, stream), INVALID_HANDLE);
     assert_eq!(cudaStreamWaitEvent(stream, event, 0), 0, "another card may wait for it");
     assert_eq!(cudaSetDevice(0), 0);
@@ -130,7 +130,7 @@ fn threads_make_and_destroy_streams_and_events_at_once() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..300 {
-                    let stream = out(|stream| cudaStreamCreate(stream));
+                    let stream = out(cudaStreamCreate);
                     let event = out(|event| cudaEventCreateWithFlags(event, 2));
                     assert_eq!(cudaEventRecord(event, stream), 0);
                     assert_eq!(cudaStreamWaitEvent(stream, event, 0), 0);
@@ -189,7 +189,7 @@ pub(crate) fn work_is_done_when_the_clock_says_so() {
     begin();
     assert_eq!(cudaFree(malloc(4 << 20)), 0);
     assert_eq!(cudaEventQuery(event), 0);
-    let blocking = out(|stream| cudaStreamCreate(stream));
+    let blocking = out(cudaStreamCreate);
     assert_eq!(cudaMemcpyAsync(device, pinned, SIZE, HOST_TO_DEVICE, blocking), 0);
     assert_eq!(cudaStreamQuery(blocking), NOT_READY);
     assert_eq!(cudaMemcpy(device, pinned, 16, HOST_TO_DEVICE), 0);
