@@ -33,6 +33,17 @@ fn ours(bytes: &[u8]) -> f64 {
     best.min().unwrap_or_default() as f64 / 1e9
 }
 
+/// The most memory, in MiB, that this process has used while it read a file that was not in memory before.
+fn peak_memory(file: &Path) -> Option<f64> {
+    let reader = fs::File::open(file).expect("the file can be read");
+    let snapshot = Snapshot::read(reader, PickleLimits::default()).expect("it is a snapshot");
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    drop(snapshot);
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = peak.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
 /// Seconds of `pickle.load` in CPython, from memory too.
 fn theirs(file: &Path) -> Option<f64> {
     let program = "import gc, io, pickle, sys, time\n\
@@ -77,6 +88,10 @@ fn main() {
         std::env::args().skip(1).filter(|arg| arg != "--bench").map(PathBuf::from).collect();
     let temporary = if files.is_empty() { made() } else { None };
     files.extend(temporary.clone());
+    // The first is read first, before anything else has used memory.
+    if let Some((file, peak)) = files.first().and_then(|file| Some((file, peak_memory(file)?))) {
+        println!("{}: {peak:.0} MiB of memory at the most", file.display());
+    }
     for file in &files {
         let bytes = fs::read(file).expect("the file can be read");
         let seconds = ours(&bytes);
