@@ -201,6 +201,9 @@ fn sort(
     Some(())
 }
 
+/// Elements, each with where it goes, and where they all come from.
+type Moved = (Vec<(u64, Vec<u8>)>, Origin);
+
 /// The lambda's fields: offsets of output, input and index; addresses of output and input; how many indices; the address of
 /// each index; the extent and the stride of each indexed dimension.
 fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Option<()> {
@@ -210,7 +213,7 @@ fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Optio
     let (extents, steps) = (addresses + 8 * DIMENSIONS, addresses + 16 * DIMENSIONS);
     let field = |offset: usize| arguments.get_at::<u64>(1, offset);
     let (target, source) = (field(pointers)?, field(pointers + 8)?);
-    let compute = || -> Option<(Vec<(u64, Vec<u8>)>, Origin)> {
+    let compute = || -> Option<Moved> {
         let count = usize::try_from(arguments.get::<i64>(0)?).ok().filter(|count| *count <= MOST)?;
         let dimensions = arguments.get_at::<i32>(1, indices)?;
         let dimensions = usize::try_from(dimensions).ok().filter(|count| (1..=DIMENSIONS).contains(count))?;
@@ -295,7 +298,7 @@ fn concatenate(
             let length = part.min(count - elements) * size;
             match &content {
                 Some((bytes, origin)) => {
-                    memory.write(to, &bytes[elements * size..elements * size + length], *origin)
+                    memory.write(to, &bytes[elements * size..elements * size + length], *origin);
                 }
                 None => memory.forget(to, length as u64),
             }

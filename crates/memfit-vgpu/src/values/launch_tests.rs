@@ -14,7 +14,6 @@ use crate::abi::In;
 
 const X: u64 = 0x7f00_0000_0000;
 const Y: u64 = X + 0x1000;
-const Z: u64 = X + 0x2000;
 const OUT: u64 = X + 0x3000;
 
 /// The bytes of one argument.
