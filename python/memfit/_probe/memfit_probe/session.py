@@ -68,6 +68,7 @@ class Session:
         self.steps = StepCounter(self.setup["steps"])
         self.optimizers = weakref.WeakSet()
         self.stepping = {}
+        self.phase_before_step = {}
         self.told = set()
         self.texts = {}
         self.reported = 0
@@ -188,7 +189,7 @@ class Session:
         if depth > 1 or self.watch is None:
             return
         self.notes.gradients(optimizer)
-        self.watch.phase(codes.OPTIMIZER)
+        self.phase_before_step[id(optimizer)] = self.watch.phase(codes.OPTIMIZER)
 
     def _after_step(self, optimizer, args, kwargs):
         if self.is_compiling():
@@ -206,7 +207,9 @@ class Session:
             self._appeared(optimizer)
         if self.watch is not None:
             self.notes.optimizer_state(optimizer)
-            self.watch.phase(codes.OTHER)
+            # A step within the backward (an optimizer for each parameter) ends, and the backward goes on.
+            before = self.phase_before_step.pop(key, codes.OTHER)
+            self.watch.phase(before if before == codes.BACKWARD else codes.OTHER)
         self._completed(self.steps.stepped(key))
 
     def abandon_steps(self):
