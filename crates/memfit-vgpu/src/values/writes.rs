@@ -36,6 +36,8 @@ impl Writes {
             "index_elementwise_kernel" => in_lambda(0),
             // … or the index's, its extent and a functor before the output's.
             "_scatter_gather_elementwise_kernel" => in_lambda(3),
+            // The lambda that stores the numbers begins with the address.
+            "distribution_elementwise_grid_stride_kernel" => vec![(3, 0)],
             // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
             "amp_update_scale_cuda_kernel" => Vec::new(),
             _ => outputs(signature),
@@ -138,6 +140,12 @@ mod tests {
         ] {
             assert_eq!(access(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn random_numbers_are_stored_by_a_lambda() {
+        let mangled = "_ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESI_SJ_";
+        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()).addresses, [(3, 0)]);
     }
 
     #[test]
