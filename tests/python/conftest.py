@@ -1,0 +1,22 @@
+"""What several files of tests share."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import ROOT
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """Imports a module of the probe, as a process of a run would."""
+    monkeypatch.syspath_prepend(str(ROOT / "python" / "memfit" / "_probe"))
+    monkeypatch.setenv("MEMFIT_RUN_DIR", str(tmp_path))
+    yield lambda name: importlib.import_module(f"memfit_probe.{name}")
+    for name in [name for name in sys.modules if name.split(".")[0] == "memfit_probe"]:
+        del sys.modules[name]
