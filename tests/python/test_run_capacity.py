@@ -37,9 +37,13 @@ def test_out_of_memory_below_what_is_live(draw):
     assert (answer.status, answer.report["verdict"]) == (1, "oom")
     oom = answer.report["oom"]
     assert not oom["caught"]
-    assert oom["requested"] > 0
     assert oom["phase"] in ("forward", "backward", "optimizer", "other")
-    assert any("accumulate.py" in frame for frame in oom["stack"])
+    if "CUDA out of memory" in oom["message"]:
+        assert oom["requested"] > 0
+        assert any("accumulate.py" in frame for frame in oom["stack"])
+    else:
+        # Where not even a library's handle has room, the library says so in its own words.
+        assert "_STATUS_" in oom["message"]
 
 
 def test_between_the_two_what_really_happens_decides():

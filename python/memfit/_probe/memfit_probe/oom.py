@@ -22,6 +22,16 @@ LIBRARIES = tuple(
 )
 
 
+# What a library says when there is no memory left for its handle; PyTorch raises it as a plain RuntimeError.
+STARVED = (
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
+
+
 class OutOfMemory:
     """PyTorch's own announcement, the text of its error, and the exception that ends the script.
 
@@ -103,6 +113,9 @@ class OutOfMemory:
 
         kind = type(exception)
         text = str(exception)
+        starved = any(status in text for status in STARVED)
+        if starved and not isinstance(exception, self.error):
+            channel.send("oom_text", text=text)
         # The script's own frames and torch's, without those that the probe has put between them.
         told = traceback.TracebackException(kind, exception, exception.__traceback__)
         leave_out(told)
@@ -114,7 +127,7 @@ class OutOfMemory:
             message=text,
             traceback="".join(told.format()),
             # An error of a child process comes here as text.
-            oom=isinstance(exception, self.error) or "OutOfMemoryError" in text,
+            oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved,
         )
 
 
