@@ -282,12 +282,13 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
+/// A rank's own exception tells more than its launcher's, which only says that a rank failed.
 fn exception(inbox: &Inbox) -> Option<Exception> {
-    inbox
-        .processes
-        .values()
-        .filter_map(|speaker| speaker.exception.as_ref())
-        .find_map(|(exception, oom)| (!oom).then(|| exception.clone()))
+    let failed = inbox.processes.values().filter_map(|speaker| {
+        let (exception, oom) = speaker.exception.as_ref()?;
+        (!oom).then_some((speaker.rank.is_none(), exception))
+    });
+    failed.min_by_key(|(launcher, _)| *launcher).map(|(_, exception)| exception.clone())
 }
 
 fn last_output(stage: &Stage) -> String {

@@ -24,7 +24,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
-        let said = exception.message.lines().next().unwrap_or_default();
+        let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
     }
     let fullest = facts.fullest();
