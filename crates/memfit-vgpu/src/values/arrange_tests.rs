@@ -1,3 +1,5 @@
+//! Kernels that arrange values: which are known by name, and the sizes of their stand-ins.
+
 use super::*;
 
 #[test]
