@@ -152,7 +152,7 @@ pub(super) fn gather(
         command: command.words(),
         fullest,
         tally: tally(&ledger),
-        notes: notes(&inbox),
+        notes: notes(&inbox, tracks),
         oom: oom(&inbox),
         exception: exception(&inbox),
         torch: inbox
@@ -244,7 +244,7 @@ fn tally(ledger: &LedgerView) -> Tally {
     tally
 }
 
-fn notes(inbox: &Inbox) -> Vec<String> {
+fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<String> {
     let mut notes = Vec::new();
     for note in inbox.processes.values().flat_map(|speaker| &speaker.notes) {
         if !notes.contains(note) {
@@ -252,7 +252,13 @@ fn notes(inbox: &Inbox) -> Vec<String> {
         }
     }
     if inbox.garbled > 0 {
-        notes.push(format!("{} messages of the script's processes could not be understood", inbox.garbled));
+        notes.push(format!(
+            "messages of the script's processes that could not be understood: {}",
+            inbox.garbled
+        ));
+    }
+    if tracks.iter().any(|track| track.truncated) {
+        notes.push("the log of a process was full before its end: what filled the card is told of the logged part only".to_owned());
     }
     notes
 }
