@@ -258,6 +258,8 @@ fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Optio
     if consecutive && let Some((start, _)) = moved.first() {
         let all: Vec<u8> = moved.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
         memory.write(*start, &all, origin);
+    } else if moved.len() > MOST_PARTS {
+        memory.forget_from(target);
     } else {
         for (to, bytes) in &moved {
             memory.write(*to, bytes, origin);
@@ -282,36 +284,60 @@ fn concatenate(
     let shape: [[u32; DIMENSIONS]; 2] = arguments.get(2)?;
     let along = usize::try_from(arguments.get::<i32>(3)?).ok()?;
     let step = u64::from(arguments.get::<u32>(4)?);
+    let (1..=DIMENSIONS, true) = (dimensions, along < dimensions.max(1)) else { return None };
+    let stride = u64::from(shape[0][along]) * step;
+    // Each input, as parts that lie apart in the output: one for each index before the dimension.
+    let mut parts: Vec<(u64, Option<Vec<u8>>, usize)> = Vec::new();
+    let (mut origin, mut elements) = (Origin::True, 0usize);
     for input in 0..inputs {
         let word = |list: usize| arguments.get_at::<u32>(1, 8 * most + 4 * (list * most + input));
         let (offset, extent, count) = (u64::from(word(0)?), word(1)?, word(2)? as usize);
         let dense = arguments.get_at::<u8>(1, 20 * most + input)? != 0;
         let source = arguments.get_at::<u64>(1, 8 * input)?;
-        let start = target + offset * step * size as u64;
         let content = if dense && count <= MOST { memory.get(source, (count * size) as u64) } else { None };
-        let (1..=DIMENSIONS, true) = (dimensions, along < dimensions.max(1)) else { return None };
-        // How far apart the parts of this input lie in the output: one part for each index before the dimension.
         let part = (extent.max(1) as usize).saturating_mul(step as usize).max(1);
-        let stride = u64::from(shape[0][along]) * step;
-        for (index, elements) in (0..count).step_by(part).enumerate() {
-            let to = start + index as u64 * stride * size as u64;
-            let length = part.min(count - elements) * size;
-            match &content {
-                Some((bytes, origin)) => {
-                    memory.write(to, &bytes[elements * size..elements * size + length], *origin);
-                }
-                None => memory.forget(to, length as u64),
-            }
-            if content.is_none() && index >= MOST_PARTS {
-                memory.forget(to, (count - elements) as u64 * size as u64);
-                break;
+        elements = elements.saturating_add(count);
+        if let Some((_, own)) = content {
+            origin = origin.and(own);
+        }
+        if elements > MOST || parts.len() + count / part > MOST {
+            memory.forget(target, (elements * size) as u64);
+            return Some(());
+        }
+        for (index, first) in (0..count).step_by(part).enumerate() {
+            let length = part.min(count - first) * size;
+            let bytes =
+                content.as_ref().map(|(bytes, _)| bytes[first * size..first * size + length].to_vec());
+            parts.push((offset * step + index as u64 * stride, bytes, length));
+        }
+    }
+    let total = elements * size;
+    let mut whole = vec![0; total];
+    let complete = parts.iter().all(|(at, bytes, length)| {
+        let at = (*at as usize).saturating_mul(size);
+        let Some((bytes, room)) = bytes.as_ref().zip(whole.get_mut(at..at.saturating_add(*length))) else {
+            return false;
+        };
+        room.copy_from_slice(bytes);
+        true
+    });
+    if complete {
+        memory.write(target, &whole, origin);
+    } else if parts.len() <= MOST_PARTS {
+        for (at, bytes, length) in &parts {
+            let to = target + at * size as u64;
+            match bytes {
+                Some(bytes) => memory.write(to, bytes, origin),
+                None => memory.forget(to, *length as u64),
             }
         }
+    } else {
+        memory.forget(target, total as u64);
     }
     Some(())
 }
 
-/// Parts of an unknown input that are forgotten one by one.
+/// Pieces that are kept one by one; more would push out what the script uploaded.
 const MOST_PARTS: usize = 64;
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ const MOST_INTEGERS: usize = 1 << 16;
 /// The same for floating-point numbers, which are mostly pixels and weights.
 const MOST_REALS: usize = 1 << 12;
 /// Elements that are written one by one.
-const MOST_SCATTERED: usize = 1 << 10;
+const MOST_SCATTERED: usize = 1 << 6;
 /// The rule by which computed numbers are taken for finite.
 pub(super) const FINITE: &str = "computed values taken as finite";
 
