@@ -74,6 +74,7 @@ class Session:
         self.reported = 0
         self.ended = False
         self.evaluation = False
+        self.had_backward = False
         self.after_step = []
         self.passes = {}
 
@@ -140,6 +141,7 @@ class Session:
             if is_compiling():
                 return original(*args, **kwargs)
             before = watch.phase(codes.BACKWARD)
+            self.had_backward = True
             try:
                 return original(*args, **kwargs)
             finally:
@@ -267,6 +269,10 @@ class Session:
         if not self.ended and self.pid == os.getpid():
             self.oom.tell_uncaught()
             self._tell_done("exit")
+            if self.had_backward:
+                # The autograd engine's threads let go of Python's objects after `backward` has returned. One that wants the
+                # interpreter when it is being taken down ends the process by a signal: let them have it now.
+                time.sleep(0.1)
 
     def finish(self, reason):
         """Everything that was asked for has been seen: say so, and wait to be ended.
