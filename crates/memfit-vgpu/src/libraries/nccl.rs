@@ -3,6 +3,7 @@
 //! What a rank would receive is modelled by what it sends itself: for ranks that do alike, which is what the memory of a
 //! training step rests on, shapes and lengths that are exchanged stay true. Reductions leave their input's values.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::process;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -119,6 +120,49 @@ fn gather(known: &Communicator, from: Ptr, to: Ptr, length: usize, stream: Ptr) 
         (0..known.size).for_each(|rank| copy(behind(to, rank, length), from, length, stream));
     } else {
         copy(behind(to, known.rank, length), from, length, stream);
+    }
+}
+
+thread_local! {
+    /// The group of calls that this thread has begun.
+    static GROUP: RefCell<Group> = const { RefCell::new(Group::new()) };
+}
+
+/// A group of calls. In one group every rank may broadcast to every other, which is a gathering by another name
+/// (PyTorch's `all_gather` into a list): what the others send is then taken to be what this rank sends, as in [`gather`].
+struct Group {
+    depth: u32,
+    sent: Vec<(Ptr, usize)>,
+    received: Vec<(Ptr, usize, Ptr)>,
+}
+
+impl Group {
+    const fn new() -> Self {
+        Self { depth: 0, sent: Vec::new(), received: Vec::new() }
+    }
+
+    fn broadcast(&mut self, mine: bool, from: Ptr, to: Ptr, length: usize, stream: Ptr) {
+        if self.depth == 0 {
+            return;
+        }
+        if mine {
+            self.sent.push((from, length));
+        } else {
+            self.received.push((to, length, stream));
+        }
+    }
+
+    fn end(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        if self.depth > 0 {
+            return;
+        }
+        let sent = std::mem::take(&mut self.sent);
+        for (to, length, stream) in std::mem::take(&mut self.received) {
+            if let Some((from, _)) = sent.iter().find(|(_, known)| *known == length) {
+                copy(to, *from, length, stream);
+            }
+        }
     }
 }
 
@@ -315,10 +359,16 @@ entry_points! {
     }
 
     /// Begins a group of calls.
-    fn ncclGroupStart() { status::SUCCESS }
+    fn ncclGroupStart() {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+        status::SUCCESS
+    }
 
     /// Ends a group of calls.
-    fn ncclGroupEnd() { status::SUCCESS }
+    fn ncclGroupEnd() {
+        GROUP.with_borrow_mut(Group::end);
+        status::SUCCESS
+    }
 
     /// Reduces to all ranks.
     fn ncclAllReduce(
@@ -354,6 +404,7 @@ entry_points! {
             if known.rank == root {
                 copy(to, from, length, stream);
             }
+            GROUP.with_borrow_mut(|group| group.broadcast(known.rank == root, from, to, length, stream));
             status::SUCCESS
         })
     }
