@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from runs import completed, run
+from runs import GIB, completed, run
 
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
 
@@ -37,8 +37,8 @@ def test_sharding_saves_what_the_other_rank_keeps():
 
 
 def test_a_card_that_is_too_small_for_either_rank():
-    sizes = "--width 8192 --layers 16 --batch-size 16 --strategy fsdp"
-    answer = run(f"{TORCHRUN} {sizes}", gpu="t4:2")
+    sizes = "--width 4096 --layers 16 --batch-size 16 --strategy fsdp"
+    answer = run(f"{TORCHRUN} {sizes}", gpu="t4:2", memory=2 * GIB)
     assert (answer.status, answer.report["verdict"]) == (1, "oom")
 
 
