@@ -10,11 +10,7 @@ from runs import GIB, completed, run
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
 
 
-# DDP compares parameter counts between ranks through `_foreach_copy_`, whose kernel keeps no values yet.
-WITHOUT_FOREACH_COPY = pytest.mark.xfail(reason="the device does not follow values through _foreach_copy_")
-
-
-@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=WITHOUT_FOREACH_COPY), "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_ranks_train(strategy):
     answer = completed(f"{TORCHRUN} --strategy {strategy}", gpu="a100-80gb:2")
     report = answer.report
@@ -25,7 +21,6 @@ def test_two_ranks_train(strategy):
     assert report["outside"]["communication"] > 0, "NCCL's buffers lie outside the allocator"
 
 
-@WITHOUT_FOREACH_COPY
 def test_sharding_saves_what_the_other_rank_keeps():
     sizes = "--width 4096 --layers 4 --batch-size 16"
     replicated, sharded = (
