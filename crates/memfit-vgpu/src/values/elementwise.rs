@@ -42,7 +42,7 @@ const MOST_REALS: usize = 1 << 12;
 /// Elements that are written one by one.
 const MOST_SCATTERED: usize = 1 << 6;
 /// The rule by which computed numbers are taken for finite.
-pub(super) const FINITE: &str = "computed values taken as finite";
+pub(super) const FINITE: &str = "computed values taken as finite, not negative";
 
 /// The tensors of one launch: the output, then the inputs.
 struct Tensors {

@@ -173,8 +173,15 @@ impl Functor {
     }
 
     /// The answer that holds for every element of tensors whose content is unknown but finite: comparing a tensor with
-    /// itself, or with infinity. This is how `isfinite`, `isnan` and `isinf` are made.
+    /// itself, or with infinity. This is how `isfinite`, `isnan` and `isinf` are made. Also that it is not negative.
     pub(super) fn always(&self, fields: &[u8], same_operands: bool) -> Option<Value> {
+        if self.rule == Some(Rule::Order) {
+            // That something is not negative is checked of what could not well be: variances, lengths, weights.
+            let (_, offset, kind) = self.given?;
+            let limit = kind.load(fields.get(offset..)?)?;
+            let at_least = Type::I32.load(fields)? == Value::Int(0);
+            return (at_least && limit.real() <= 0.0).then(|| Value::from(true));
+        }
         if self.rule != Some(Rule::Equality) {
             return None;
         }

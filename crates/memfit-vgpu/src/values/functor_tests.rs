@@ -146,6 +146,11 @@ fn unknown_numbers_are_finite_and_equal_themselves() {
     assert_eq!(infinite.always(&words(&[1, infinity]), false), Some(int(1)), "x != inf");
     assert_eq!(infinite.always(&words(&[0, infinity]), false), Some(int(0)), "x == inf");
     assert_eq!(infinite.always(&words(&[0, 0]), false), None, "x == 0");
+    let order =
+        Functor::of("void compare_scalar_kernel<float>(T&, OpType, float)::{lambda(float)#1}").unwrap();
+    assert_eq!(order.always(&words(&[0, 0]), false), Some(int(1)), "x >= 0");
+    assert_eq!(order.always(&words(&[1, 0]), false), None, "x > 0");
+    assert_eq!(order.always(&words(&[0, 1.0_f32.to_bits()]), false), None, "x >= 1");
     let add = Functor::of("CUDAFunctor_add<float>").unwrap();
     assert_eq!(add.always(&words(&[0]), true), None);
 }
