@@ -288,7 +288,10 @@ fn processes_that_hide_are_ended_as_well() {
 fn garbled_messages_are_passed_over_and_told() {
     let (_, report) = check("garbles", &[], 0, "fits", None);
     let notes = report["fidelity"]["notes"].as_array().unwrap();
-    assert!(notes.iter().any(|note| note.as_str().unwrap().contains("could not be understood: 2")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.as_str().unwrap().contains("could not be understood: 2")),
+        "{notes:?}"
+    );
 }
 
 #[test]

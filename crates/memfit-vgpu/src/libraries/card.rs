@@ -79,9 +79,7 @@ pub(super) fn free(address: Ptr) -> bool {
 pub(super) fn copy_on_device(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> bool {
     /// `cudaMemcpyDeviceToDevice`.
     const WITHIN: i32 = 3;
-    let copy = || {
-        copies::copy(to as u64, from as u64, size as u64, copies::Direction::new(WITHIN)?)
-    };
+    let copy = || copies::copy(to as u64, from as u64, size as u64, copies::Direction::new(WITHIN)?);
     copies::queued(stream as u64, copy).is_ok()
 }
 

@@ -222,7 +222,8 @@ fn copy(way: i32, [rows, columns, element]: [i64; 3], from: (Ptr, i64), to: (Ptr
         return status::INVALID_VALUE;
     }
     let bytes = |count: i64| usize::try_from(count.saturating_mul(element)).unwrap_or(usize::MAX);
-    let copied = card::copy_2d((to.0, bytes(to.1)), (from.0, bytes(from.1)), bytes(rows), columns as usize, way);
+    let copied =
+        card::copy_2d((to.0, bytes(to.1)), (from.0, bytes(from.1)), bytes(rows), columns as usize, way);
     if copied { status::SUCCESS } else { status::MAPPING_ERROR }
 }
 
