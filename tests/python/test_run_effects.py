@@ -108,7 +108,7 @@ def test_without_full_cover_the_report_says_that_nothing_was_evaluated():
 
 
 def test_inference_keeps_no_activations():
-    sizes = "inference.py --arch resnet50 --batch-size 32 --batches 3"
+    sizes = "inference.py --arch resnet50 --batch-size 32 --image-size 160 --batches 3"
     full, half = completed(sizes), completed(f"{sizes} --half")
     assert full.categories["activations"] < 0.2 * activations(RESNET)
     weights = full.categories["parameters"]
