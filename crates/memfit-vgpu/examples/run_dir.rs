@@ -5,6 +5,7 @@
 //! MEMFIT_RUN_DIR=/tmp/run LD_PRELOAD=target/debug/libmemfit_vgpu.so python train.py
 //! cargo run -p memfit-vgpu --example run_dir -- /tmp/run      # what the ledger says
 //! ```
+#![expect(clippy::print_stdout, reason = "it is a command, and answers on its standard output")]
 
 use std::{env, error::Error, fs};
 

@@ -1,4 +1,5 @@
 //! The tree as these tests see it: the files that git tracks or would track, as they are on disk.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::{
     fs,
@@ -7,12 +8,12 @@ use std::{
 };
 
 /// The root of the project.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project has a root")
 }
 
 /// Every file of the project, relative to its root.
-pub fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let listing = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
         .current_dir(root())
@@ -31,12 +32,12 @@ pub fn files() -> Vec<PathBuf> {
 }
 
 /// The text of a file, or nothing if it is not text.
-pub fn text(file: &Path) -> Option<String> {
+pub(crate) fn text(file: &Path) -> Option<String> {
     fs::read_to_string(root().join(file)).ok()
 }
 
 /// Files below a folder with an extension, with their text.
-pub fn sources(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn sources(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
     files()
         .into_iter()
         .filter(|file| file.starts_with(folder) && file.extension().is_some_and(|found| found == extension))
