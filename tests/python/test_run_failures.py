@@ -27,6 +27,13 @@ def test_a_script_that_exits_with_a_status():
     assert answer.report["script"]["exit_status"] == 7
 
 
+def test_an_interpreter_that_leaves_the_probe_out():
+    answer = run("-I failing.py --how status --status 0")
+    assert answer.status == NO_ANSWER
+    assert answer.report["problem"]["kind"] == "not-watched"
+    assert "-I" in answer.report["problem"]["hint"]
+
+
 def test_a_script_that_is_killed_by_a_signal():
     answer = run("failing.py --how signal")
     assert answer.status == NO_ANSWER

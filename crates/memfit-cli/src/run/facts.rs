@@ -39,6 +39,8 @@ pub(crate) struct Facts {
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<String>,
+    /// Whether the probe came into any of the script's processes.
+    pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub(crate) oom: Option<OomFacts>,
     /// An exception that nothing caught and that is no out-of-memory error.
@@ -153,6 +155,7 @@ pub(super) fn gather(
         fullest,
         tally: tally(&ledger),
         notes: notes(&inbox, tracks),
+        watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
         exception: exception(&inbox),
         torch: inbox

@@ -46,6 +46,7 @@ pub(super) struct Evidence {
     oom: Option<Oom>,
     exception: bool,
     used_gpu: bool,
+    watched: bool,
     size_read_back: bool,
     refused: Option<String>,
     capacity: u64,
@@ -70,6 +71,7 @@ impl Evidence {
             oom: facts.oom.as_ref().map(oom),
             exception: facts.exception.is_some(),
             used_gpu: facts.used_gpu(),
+            watched: facts.watched,
             size_read_back: has_size_read_back(facts),
             refused: facts.tally.unmodelled.iter().map(|call| call.call.clone()).find(|call| matters(call)),
             capacity,
@@ -159,6 +161,13 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
         Ended::Exited(code) if code != 0 => {
             problem("exit", &format!("The script ended with status {code}."), None)
         }
+        Ended::Exited(_) if !evidence.watched && !evidence.used_gpu => problem(
+            "not-watched",
+            "The script ran, and could not be watched: no Python process of it took in memfit's probe.",
+            Some(
+                "`python -I`, `-E` and `-S` pass over the environment in which the probe comes: run it without them",
+            ),
+        ),
         Ended::Exited(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
             "no-gpu-use",
             "The script ran, and never used the GPU.",
@@ -188,6 +197,7 @@ mod tests {
             oom: None,
             exception: false,
             used_gpu: true,
+            watched: true,
             size_read_back: false,
             refused: None,
             capacity: 24 * GIB,
@@ -227,6 +237,8 @@ mod tests {
         check(&Evidence { exception: true, ..plain(Ended::Stalled) }, Error, Some("exception"));
         check(&Evidence { used_gpu: false, ..plain(Ended::Exited(0)) }, Error, Some("no-gpu-use"));
         check(&Evidence { used_gpu: false, ..plain(Ended::Exited(3)) }, Error, Some("exit"));
+        let unwatched = Evidence { used_gpu: false, watched: false, ..plain(Ended::Exited(0)) };
+        check(&unwatched, Error, Some("not-watched"));
     }
 
     #[test]
