@@ -239,12 +239,15 @@ proptest! {
         let snapshot = snapshot(&allocator, usize::MAX);
         let tracked = track(&snapshot, 0, &given(conf)).expect("the state is valid");
         let stats = allocator.stats();
-        prop_assert_eq!(tracked.stacks.len(), tracked.track.blocks.len());
-        let peak = tracked.track.moments.iter().map(|moment| moment.allocated).max().unwrap_or(0);
+        let peak = tracked.track.moments().iter().map(|moment| moment.allocated).max().unwrap_or(0);
         prop_assert_eq!(peak as i64, stats.allocated_bytes.all.peak);
-        let live: u64 = tracked.track.blocks.iter().filter(|block| block.freed == u32::MAX).map(|block| block.bytes).sum();
+        let live: u64 = tracked.track.blocks().iter().filter(|block| block.freed == u32::MAX).map(|block| block.bytes).sum();
         prop_assert_eq!(live as i64, stats.allocated_bytes.all.current);
-        let failures = tracked.track.moments.iter().filter(|moment| matches!(moment.kind, MomentKind::Oom(_))).count();
+        // What is reserved at the end is what the spans say that live then.
+        let last = tracked.track.now();
+        let reserved: u64 = tracked.track.spans.iter().filter(|span| span.is_live_at(last)).map(|span| span.bytes).sum();
+        prop_assert_eq!(reserved as i64, stats.reserved_bytes.all.current);
+        let failures = tracked.track.moments().iter().filter(|moment| matches!(moment.kind, MomentKind::Oom(_))).count();
         prop_assert_eq!(failures as u64, stats.num_ooms);
     }
 

@@ -11,7 +11,7 @@ fn main() {
             println!("problem: {problem}");
         }
         let track = Track::from_log(&log, None);
-        let (moments, blocks, calls) = (track.moments.len(), track.blocks.len(), track.calls.len());
+        let (moments, blocks, calls) = (track.moments().len(), track.blocks().len(), track.calls.len());
         println!("{moments} moments, {blocks} blocks, {calls} calls, truncated: {}", log.truncated);
         for device in track.devices() {
             let Some(peak) = memfit_explain::at_peak(&track, device) else { continue };

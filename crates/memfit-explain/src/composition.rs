@@ -42,7 +42,7 @@ pub struct ModuleBytes {
 /// The first moment when the bytes in a device's blocks were greatest.
 pub fn peak_moment(track: &Track, device: u8) -> Option<u32> {
     let mut best: Option<(u32, u64)> = None;
-    for (index, moment) in (0..).zip(&track.moments) {
+    for (index, moment) in (0..).zip(track.moments()) {
         let counts = moment.device == device && matches!(moment.kind, MomentKind::Alloc(_));
         if counts && best.is_none_or(|(_, most)| moment.allocated > most) {
             best = Some((index, moment.allocated));
@@ -65,11 +65,11 @@ pub fn at(track: &Track, device: u8, moment: u32) -> Composition {
     let mut add = |category, bytes| *by_category.entry(category).or_default() += bytes;
     let mut modules: HashMap<TextId, u64> = HashMap::new();
     let (mut in_blocks, mut unmeasured) = (0_u64, 0);
-    for block in track.blocks.iter().filter(|block| block.device == device && block.is_live_at(moment)) {
+    for block in track.blocks().iter().filter(|block| block.device == device && block.is_live_at(moment)) {
         let asked = block.requested.unwrap_or(block.bytes).min(block.bytes);
         in_blocks += block.bytes;
         unmeasured += if block.requested.is_none() { block.bytes } else { 0 };
-        add(category_with(track, &lives, block), asked);
+        add(category_with(track, &lives, &block), asked);
         add(Category::Rounding, block.bytes - asked);
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         *modules.entry(owner).or_default() += asked;
@@ -114,7 +114,7 @@ struct State {
 impl State {
     fn at(track: &Track, device: u8, moment: u32) -> Self {
         let mut state = Self { step: 1, phase: Phase::Other, allocated: 0, reserved: 0 };
-        for passed in track.moments.iter().take(moment as usize + 1) {
+        for passed in track.moments().iter().take(moment as usize + 1) {
             match passed.kind {
                 MomentKind::Phase(phase) => state.phase = phase,
                 MomentKind::Step(complete) => state.step = u64::from(complete) + 1,

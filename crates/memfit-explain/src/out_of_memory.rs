@@ -20,7 +20,7 @@ pub struct OutOfMemory {
 /// The requests of a track that could not be served, in order.
 pub fn out_of_memory(track: &Track) -> Vec<OutOfMemory> {
     (0..)
-        .zip(&track.moments)
+        .zip(track.moments())
         .filter_map(|(moment, what)| match what.kind {
             MomentKind::Oom(requested) => Some(OutOfMemory {
                 moment,

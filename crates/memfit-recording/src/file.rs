@@ -8,8 +8,10 @@ use std::io::{Read, Write};
 use memfit_levers::{Category, Phase};
 
 use crate::{
-    Block, Call, Moment, MomentKind, NEVER, Origin, Recording, RecordingError, TextId, Track,
+    Block, BlockTable, Call, Moment, MomentKind, Moments, NEVER, Origin, Recording, RecordingError, StackId,
+    TextId, Track, Unknown,
     columns::{ColumnReader, ColumnWriter},
+    table::{decode, encode},
 };
 
 /// The first bytes of a recording. The control character keeps text tools away from it.
@@ -100,21 +102,21 @@ fn write_track(to: &mut ColumnWriter<impl Write>, track: &Track) -> Result<()> {
     to.number(track.texts.len() as u64)?;
     track.texts.iter().try_for_each(|text| to.bytes(text.as_bytes()))?;
     write_moments(to, &track.moments)?;
-    write_blocks(to, &track.blocks)?;
+    write_blocks(to, track.blocks())?;
     write_calls(to, &track.calls)
 }
 
-fn write_moments(to: &mut ColumnWriter<impl Write>, moments: &[Moment]) -> Result<()> {
+fn write_moments(to: &mut ColumnWriter<impl Write>, moments: &Moments) -> Result<()> {
     to.number(moments.len() as u64)?;
-    to.column(moments.iter().map(|moment| code(moment.kind).0))?;
-    to.near(moments.iter().map(|moment| code(moment.kind).1))?;
+    to.column(moments.iter().map(|moment| u64::from(encode(moment.kind).0)))?;
+    to.near(moments.iter().map(|moment| encode(moment.kind).1))?;
     to.column(moments.iter().map(|moment| u64::from(moment.device)))?;
     to.near(moments.iter().map(|moment| moment.allocated))?;
     to.near(moments.iter().map(|moment| moment.reserved))?;
     Ok(())
 }
 
-fn write_blocks(to: &mut ColumnWriter<impl Write>, blocks: &[Block]) -> Result<()> {
+fn write_blocks(to: &mut ColumnWriter<impl Write>, blocks: BlockTable<'_>) -> Result<()> {
     to.number(blocks.len() as u64)?;
     to.near(blocks.iter().map(|block| block.address))?;
     to.column(blocks.iter().map(|block| block.bytes))?;
@@ -142,18 +144,6 @@ fn write_calls(to: &mut ColumnWriter<impl Write>, calls: &[Call]) -> Result<()> 
     Ok(())
 }
 
-fn code(kind: MomentKind) -> (u64, u64) {
-    match kind {
-        MomentKind::Alloc(block) => (1, u64::from(block)),
-        MomentKind::Free(block) => (2, u64::from(block)),
-        MomentKind::Phase(phase) => (3, u64::from(phase.code())),
-        MomentKind::Step(step) => (4, u64::from(step)),
-        MomentKind::Enter(call) => (5, u64::from(call)),
-        MomentKind::Exit(call) => (6, u64::from(call)),
-        MomentKind::Oom(bytes) => (7, bytes),
-    }
-}
-
 fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
     let mut track = Track {
         pid: from.small()?,
@@ -167,10 +157,13 @@ fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
             return Err(damaged("a text is there twice"));
         }
     }
-    let moments = read_moments(from)?;
-    track.blocks = read_blocks(from)?;
+    track.moments.extend(read_moments(from)?);
+    read_blocks(from)?.iter().for_each(|block| {
+        track.blocks.push(block);
+    });
     track.calls = read_calls(from)?;
-    track.moments = moments;
+    track.unknown.extend([Unknown::Segments, Unknown::Times, Unknown::Stacks]);
+    track.shrink();
     check(&track)?;
     Ok(track)
 }
@@ -185,7 +178,7 @@ fn check(track: &Track) -> Result<()> {
         MomentKind::Enter(call) | MomentKind::Exit(call) => (call as usize) < calls,
         _ => true,
     });
-    let blocks_hold = track.blocks.iter().all(|block| {
+    let blocks_hold = track.blocks().iter().all(|block| {
         (block.born as usize) < moments
             && within(block.freed, moments)
             && within(block.call, calls)
@@ -219,6 +212,8 @@ fn read_moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
                 device: device(devices[row])?,
                 allocated: allocated[row],
                 reserved: reserved[row],
+                time_us: None,
+                stack: StackId::NONE,
             })
         })
         .collect()
@@ -234,9 +229,10 @@ fn read_blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
     let calls = from.near(count)?;
     let modules = from.column(count)?;
     let owners = from.column(count)?;
-    let steps = from.near(count)?;
+    // Steps and devices are those of the moments at which the blocks are born.
+    from.near(count)?;
     let threads = from.column(count)?;
-    let devices = from.column(count)?;
+    from.column(count)?;
     let phases = from.column(count)?;
     let noted = from.column(count)?;
     (0..count)
@@ -250,11 +246,10 @@ fn read_blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
                 call: from_index(calls[row])?,
                 module: TextId(small(modules[row])?),
                 owner: TextId(small(owners[row])?),
-                step: small(steps[row])?,
                 thread: small(threads[row])?,
-                device: device(devices[row])?,
                 phase: phase(phases[row])?,
                 noted: category(noted[row])?,
+                ..Block::default()
             })
         })
         .collect()
@@ -312,16 +307,10 @@ fn category(value: u64) -> Result<Option<Category>> {
 }
 
 fn kind(code: u64, subject: u64) -> Result<MomentKind> {
-    Ok(match code {
-        1 => MomentKind::Alloc(small(subject)?),
-        2 => MomentKind::Free(small(subject)?),
-        3 => MomentKind::Phase(phase(subject)?),
-        4 => MomentKind::Step(small(subject)?),
-        5 => MomentKind::Enter(small(subject)?),
-        6 => MomentKind::Exit(small(subject)?),
-        7 => MomentKind::Oom(subject),
-        _ => return Err(damaged("a moment is of an unknown kind")),
-    })
+    u8::try_from(code)
+        .ok()
+        .and_then(|code| decode(code, subject))
+        .ok_or(damaged("a moment is of an unknown kind"))
 }
 
 #[cfg(test)]

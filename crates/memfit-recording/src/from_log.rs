@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use memfit_levers::{Category, Phase};
 use memfit_link::events::{Event, EventLog, Place};
 
-use crate::{Block, Call, Moment, MomentKind, NEVER, TextId, Track};
+use crate::{Block, Call, MomentKind, NEVER, StackId, TextId, Totals, Track, Unknown};
 
 impl Track {
     /// What the process did whose log this is. What makes no sense (a block given back that was never handed out) is
@@ -15,7 +15,13 @@ impl Track {
         for event in &log.events {
             builder.event(event);
         }
-        Self { pid: log.pid, rank, truncated: log.truncated, ..builder.track }
+        let mut track = Self { pid: log.pid, rank, truncated: log.truncated, ..builder.track };
+        track.unknown.extend([Unknown::Segments, Unknown::Times]);
+        if track.stacks.is_empty() {
+            track.unknown.push(Unknown::Stacks);
+        }
+        track.shrink();
+        track
     }
 }
 
@@ -51,14 +57,12 @@ impl Builder {
     fn event(&mut self, event: &Event) {
         match *event {
             Event::Alloc { place, address, bytes, allocated, reserved } => {
-                self.alloc(place, address, bytes);
-                let index = self.track.blocks.len() as u32 - 1;
-                self.moment(MomentKind::Alloc(index), place.device, allocated, reserved);
+                self.alloc(place, address, bytes, Totals { allocated, reserved, time_us: None });
             }
             Event::Free { place, address, allocated, reserved, .. } => {
                 let Some(index) = self.live.remove(&address) else { return };
-                self.track.blocks[index as usize].freed = self.now();
-                self.moment(MomentKind::Free(index), place.device, allocated, reserved);
+                let totals = Totals { allocated, reserved, time_us: None };
+                self.track.free(index, place.device, StackId::NONE, totals);
             }
             Event::Note { address, category, owner } => self.note(address, category, owner),
             Event::Text { id, ref text } => {
@@ -81,67 +85,58 @@ impl Builder {
         }
     }
 
-    /// The index of the moment that comes next.
-    fn now(&self) -> u32 {
-        self.track.moments.len() as u32
-    }
-
     fn moment(&mut self, kind: MomentKind, device: u8, allocated: u64, reserved: u64) {
-        self.track.moments.push(Moment { kind, device, allocated, reserved });
+        let totals = Totals { allocated, reserved, time_us: None };
+        self.track.tell(kind, device, StackId::NONE, totals);
     }
 
     fn text(&self, id: u32) -> TextId {
         self.texts.get(&id).copied().unwrap_or_default()
     }
 
-    fn alloc(&mut self, place: Place, address: u64, bytes: u64) {
+    fn alloc(&mut self, place: Place, address: u64, bytes: u64, totals: Totals) {
         let index = self.track.blocks.len() as u32;
-        let now = self.now();
         if let Some(lost) = self.live.insert(address, index) {
             // Handed out twice: its return was not logged.
-            self.track.blocks[lost as usize].freed = now;
+            self.track.lose(lost);
         }
         self.handed_out.entry(place.device).or_default().push(index);
-        self.track.blocks.push(Block {
+        let block = Block {
             address,
             bytes,
-            requested: None,
-            born: now,
-            freed: NEVER,
             call: self.open.get(&place.thread).and_then(|calls| calls.last()).copied().unwrap_or(NEVER),
             module: self.text(place.module),
-            owner: TextId::NONE,
-            step: place.step,
             thread: place.thread,
             device: place.device,
             phase: Phase::from_code(place.phase).unwrap_or(Phase::Other),
-            noted: None,
-        });
+            ..Block::default()
+        };
+        self.track.alloc(&block, totals);
     }
 
     /// The live block that holds an address.
-    fn holding(&mut self, address: u64) -> Option<&mut Block> {
+    fn holding(&self, address: u64) -> Option<u32> {
         let (_, &index) = self.live.range(..=address).next_back()?;
-        let block = self.track.blocks.get_mut(index as usize)?;
-        (address - block.address < block.bytes).then_some(block)
+        let (start, bytes) = self.track.blocks.extent(index)?;
+        (address - start < bytes).then_some(index)
     }
 
     fn note(&mut self, address: u64, category: u8, owner: u32) {
         let owner = self.text(owner);
         let Some(category) = Category::from_code(category) else { return };
         let Some(block) = self.holding(address) else { return };
-        let known = block.noted.map_or(0, strength);
+        let known = self.track.blocks.noted(block).map_or(0, strength);
         if strength(category) > known {
-            block.noted = Some(category);
-            block.owner = owner;
-        } else if strength(category) == known && block.owner == TextId::NONE {
-            block.owner = owner;
+            self.track.set_noted(block, Some(category));
+            self.track.set_owner(block, owner);
+        } else if strength(category) == known && self.track.blocks.owner(block) == TextId::NONE {
+            self.track.set_owner(block, owner);
         }
     }
 
     fn enter(&mut self, place: Place) {
         let index = self.track.calls.len() as u32;
-        let began = self.now();
+        let began = self.track.now();
         let module = self.text(place.module);
         let open = self.open.entry(place.thread).or_default();
         let parent = open.last().copied().unwrap_or(NEVER);
@@ -152,7 +147,7 @@ impl Builder {
 
     fn exit(&mut self, place: Place) {
         let Some(index) = self.open.get_mut(&place.thread).and_then(Vec::pop) else { return };
-        self.track.calls[index as usize].ended = self.now();
+        self.track.calls[index as usize].ended = self.track.now();
         self.moment(MomentKind::Exit(index), 0, 0, 0);
     }
 
@@ -163,9 +158,12 @@ impl Builder {
             let handed_out = self.handed_out.get(&device);
             handed_out.and_then(|blocks| blocks.get(usize::try_from(number - 1).ok()?)).copied()
         };
-        let Some(block) = index.and_then(|index| self.track.blocks.get_mut(index as usize)) else { return };
-        if block.address == address && bytes <= block.bytes {
-            block.requested = Some(bytes);
+        let Some(index) = index else { return };
+        if let Some((start, size)) = self.track.blocks.extent(index)
+            && start == address
+            && bytes <= size
+        {
+            self.track.set_requested(index, Some(bytes));
         }
     }
 }

@@ -16,8 +16,10 @@ mod from_log;
 mod origin;
 mod pickle;
 mod snapshot;
+mod table;
 mod texts;
 mod track;
+mod unknown;
 
 pub use error::RecordingError;
 pub use file::{Limits, MAGIC, VERSION};
@@ -27,5 +29,9 @@ pub use snapshot::{
     Annotation, Frame, FrameId, Problem, Segment, SegmentBlock, SegmentBlockState, Snapshot, SnapshotError,
     StackId, Stacks, TraceAction, TraceEvent, TracedSettings,
 };
+pub use table::{BlockIter, BlockTable, MomentIter, Moments};
 pub use texts::{TextId, Texts};
-pub use track::{Block, Call, Moment, MomentKind, NEVER, Track};
+pub use track::{
+    Block, Call, Moment, MomentKind, NEVER, NamedRange, PoolRef, RangeSource, Span, StreamRef, Totals, Track,
+};
+pub use unknown::Unknown;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::Track;
 
 /// What the allocators of a run's processes did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
     /// Where it comes from.
     pub origin: Origin,
@@ -47,4 +47,8 @@ pub enum OriginKind {
     RealRun,
     /// A memory snapshot that PyTorch wrote.
     Snapshot,
+    /// A trace of PyTorch's profiler.
+    ProfilerTrace,
+    /// An export of NVIDIA Nsight Systems.
+    NsightSystems,
 }

@@ -1,11 +1,11 @@
 //! From a snapshot to a recording. A trace says what was asked for; what it became, block by block, comes of the replay.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memfit_levers::Phase;
 use memfit_recording::{
-    Block, Moment, MomentKind, NEVER, Origin, OriginKind, Recording, Snapshot, StackId, TextId, TraceAction,
-    TraceEvent, Track,
+    Annotation, Block, MomentKind, NEVER, Origin, OriginKind, PoolRef, RangeSource, Recording, Snapshot,
+    Span, StackId, StreamRef, Totals, TraceAction, TraceEvent, Track, Unknown,
 };
 
 use super::verify::follow;
@@ -18,8 +18,6 @@ use crate::{Address, Allocator, BlockState, Device, RestoreError};
 pub struct Tracked {
     /// What happened.
     pub track: Track,
-    /// For each block of the track, where in the program it was asked for: stacks of the snapshot.
-    pub stacks: Vec<StackId>,
     /// How well the replay agrees with the trace.
     pub verification: Verification,
 }
@@ -29,8 +27,6 @@ pub struct Tracked {
 pub struct Recorded {
     /// The recording, one track for each device.
     pub recording: Recording,
-    /// For each track, the stacks of its blocks.
-    pub stacks: Vec<Vec<StackId>>,
     /// For each track, how well the replay agrees with the trace.
     pub verifications: Vec<Verification>,
 }
@@ -39,68 +35,62 @@ pub struct Recorded {
 pub fn recording(snapshot: &Snapshot, given: &Given) -> Result<Recorded, RestoreError> {
     let origin = Origin { kind: OriginKind::Snapshot, ..Origin::default() };
     let recording = Recording { origin, ..Recording::default() };
-    let mut recorded = Recorded { recording, stacks: Vec::new(), verifications: Vec::new() };
+    let mut recorded = Recorded { recording, verifications: Vec::new() };
     for device in snapshot.devices() {
-        let Tracked { track, stacks, verification } = track(snapshot, device, given)?;
+        let Tracked { track, verification } = track(snapshot, device, given)?;
         recorded.recording.tracks.push(track);
-        recorded.stacks.push(stacks);
         recorded.verifications.push(verification);
     }
     Ok(recorded)
 }
 
-/// What happened on one device. Blocks that were alive before the trace began are handed out at its beginning.
+/// What happened on one device. Segments that were there and blocks that were alive before the trace began come at its
+/// beginning.
 pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracked, RestoreError> {
+    let mut empty = Track::default();
+    empty.texts = snapshot.texts.clone();
+    empty.stacks = snapshot.stacks.clone();
+    empty.settings.clone_from(&snapshot.settings);
     let mut tracker = Tracker {
         snapshot,
         given,
         trace: snapshot.trace(device),
         device: device as u8,
-        track: Track { texts: snapshot.texts.clone(), ..Track::default() },
-        stacks: Vec::new(),
+        track: empty,
         live: HashMap::new(),
+        pending: HashMap::new(),
+        spans: BTreeMap::new(),
         done: None,
         remarks: Remarks::of(snapshot, device),
+        open: Vec::new(),
         steps: 0,
         phase: Phase::Other,
+        before: (0, 0),
     };
     let verification = follow(snapshot, device, given, |allocator, next| tracker.follow(allocator, next))?;
-    Ok(Tracked { track: tracker.track, stacks: tracker.stacks, verification })
+    let mut track = tracker.finish(&verification);
+    track.shrink();
+    Ok(Tracked { track, verification })
 }
 
-/// Phases and steps that annotations tell of, by time.
+/// What annotations tell, by time.
 struct Remarks {
-    remarks: Vec<(u64, Remark)>,
+    remarks: Vec<Annotation>,
     next: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Remark {
-    StepBegins,
-    StepEnds,
-}
-
 impl Remarks {
-    /// `torch.optim` announces each optimizer's step under a name like `Optimizer.step#AdamW.step`.
     fn of(snapshot: &Snapshot, device: usize) -> Self {
-        let mut remarks: Vec<(u64, Remark)> = snapshot
-            .annotations
-            .iter()
-            .filter(|annotation| annotation.device.is_none_or(|named| named as usize == device))
-            .filter(|annotation| snapshot.texts.get(annotation.name).starts_with("Optimizer.step"))
-            .map(|annotation| {
-                let remark = if annotation.begins { Remark::StepBegins } else { Remark::StepEnds };
-                (annotation.time_us, remark)
-            })
-            .collect();
-        remarks.sort_by_key(|(time, _)| *time);
+        let named = |annotation: &&Annotation| annotation.device.is_none_or(|named| named as usize == device);
+        let mut remarks: Vec<Annotation> = snapshot.annotations.iter().filter(named).copied().collect();
+        remarks.sort_by_key(|annotation| annotation.time_us);
         Self { remarks, next: 0 }
     }
 
-    fn until(&mut self, time: u64) -> Option<Remark> {
-        let (_, remark) = *self.remarks.get(self.next).filter(|(begins, _)| *begins <= time)?;
+    fn until(&mut self, time: u64) -> Option<Annotation> {
+        let annotation = *self.remarks.get(self.next).filter(|annotation| annotation.time_us <= time)?;
         self.next += 1;
-        Some(remark)
+        Some(annotation)
     }
 }
 
@@ -110,14 +100,21 @@ struct Tracker<'snapshot> {
     trace: &'snapshot [TraceEvent],
     device: u8,
     track: Track,
-    stacks: Vec<StackId>,
     /// Live blocks by address.
     live: HashMap<u64, u32>,
+    /// Blocks that were given back and are not free, by address.
+    pending: HashMap<u64, u32>,
+    /// Live spans by address.
+    spans: BTreeMap<u64, u32>,
     /// How many events are in the track.
     done: Option<usize>,
     remarks: Remarks,
+    /// Open ranges, the innermost last.
+    open: Vec<u32>,
     steps: u32,
     phase: Phase,
+    /// Blocks that were in use before the trace began, and their bytes.
+    before: (u64, u64),
 }
 
 impl Tracker<'_> {
@@ -133,9 +130,33 @@ impl Tracker<'_> {
         self.done = Some(next);
     }
 
-    /// Blocks that are there already.
+    fn finish(mut self, verification: &Verification) -> Track {
+        self.remark(u64::MAX);
+        let unknown = &mut self.track.unknown;
+        if let (blocks @ 1.., bytes) = self.before {
+            unknown.push(Unknown::Before { blocks, bytes });
+        }
+        if verification.uncertain > 0 {
+            unknown.push(Unknown::Sizes { blocks: verification.uncertain });
+        }
+        if verification.resumed > 0 {
+            unknown.push(Unknown::Resumed { times: verification.resumed });
+        }
+        if self.track.stacks.is_empty() {
+            unknown.push(Unknown::Stacks);
+        }
+        if self.trace.iter().all(|event| event.time_us == 0) {
+            unknown.push(Unknown::Times);
+        }
+        if self.steps == 0 {
+            unknown.push(Unknown::Steps);
+        }
+        unknown.push(Unknown::Modules);
+        self.track
+    }
+
+    /// Segments and blocks that are there already.
     fn begin<D: Device>(&mut self, allocator: &Allocator<D>) {
-        let reserved = allocator.stats().reserved_bytes.all.current as u64;
         let device = usize::from(self.device);
         let known = self.snapshot.segments.iter().filter(|segment| segment.device as usize == device);
         let known: HashMap<u64, StackId> = known
@@ -143,104 +164,226 @@ impl Tracker<'_> {
             .map(|block| (block.address, block.stack))
             .collect();
         let reused = self.first_uses();
-        let mut allocated = 0;
-        for segment in allocator.segments() {
-            for block in segment.blocks.iter().filter(|block| block.state == BlockState::Allocated) {
-                allocated += block.size;
+        let time_us = self.trace.first().map(|event| event.time_us).filter(|time| *time != 0);
+        let mut totals = Totals { time_us, ..Totals::default() };
+        let segments = allocator.segments();
+        for segment in &segments {
+            totals.reserved += segment.size;
+            let span = Span {
+                address: segment.address.0,
+                bytes: segment.size,
+                stream: self.track.stream(segment.stream.0),
+                pool: self.track.pool((segment.pool.0, segment.pool.1)),
+                small: Some(segment.small),
+                expandable: segment.expandable,
+                ..self.span()
+            };
+            let index = self.track.reserve(span, StackId::NONE, totals);
+            self.spans.insert(span.address, index);
+        }
+        for segment in &segments {
+            let stream = self.track.stream(segment.stream.0);
+            let pool = self.track.pool((segment.pool.0, segment.pool.1));
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
+                let address = block.address.0;
+                totals.allocated += block.size;
+                self.before = (self.before.0 + 1, self.before.1 + block.size);
                 // A block's stack is known from the end, unless another was placed there in between.
-                let stack = known.get(&block.address.0).filter(|_| !reused.contains(&block.address.0));
-                let stack = stack.copied().unwrap_or_default();
-                self.hand_out(
-                    block.address.0,
-                    block.size,
-                    block.requested,
-                    stack,
-                    TextId::NONE,
-                    (allocated, reserved),
-                );
+                let stack = known.get(&address).filter(|_| !reused.contains(&address));
+                let handed_out = Block {
+                    address,
+                    bytes: block.size,
+                    requested: Some(block.requested.min(block.size)).filter(|requested| *requested > 0),
+                    device: self.device,
+                    stack: stack.copied().unwrap_or_default(),
+                    stream,
+                    pool,
+                    ..Block::default()
+                };
+                self.hand_out(&handed_out, totals);
             }
+        }
+        let pending = segments.iter().flat_map(|segment| &segment.blocks);
+        for block in pending.filter(|block| block.state == BlockState::Pending) {
+            totals.allocated -= block.size;
+            self.take_back(block.address.0, StackId::NONE, totals);
+        }
+    }
+
+    const fn span(&self) -> Span {
+        Span {
+            address: 0,
+            bytes: 0,
+            born: 0,
+            freed: NEVER,
+            stream: StreamRef(0),
+            pool: PoolRef(0),
+            device: self.device,
+            small: None,
+            expandable: false,
         }
     }
 
     /// Addresses that the trace hands out.
-    fn first_uses(&self) -> std::collections::HashSet<u64> {
+    fn first_uses(&self) -> HashSet<u64> {
         let allocs = self.trace.iter().filter(|event| event.action == TraceAction::Alloc);
         allocs.map(|event| event.address).collect()
     }
 
+    /// Ranges, phases and steps that annotations tell of. `torch.optim` announces each optimizer's step under a name like
+    /// `Optimizer.step#AdamW.step`.
     fn remark(&mut self, time: u64) {
-        while let Some(remark) = self.remarks.until(time) {
-            let (phase, ends) = match remark {
-                Remark::StepBegins => (Phase::Optimizer, false),
-                Remark::StepEnds => (Phase::Other, true),
-            };
-            self.phase = phase;
-            self.moment(MomentKind::Phase(phase), (0, 0));
-            if ends {
-                self.steps += 1;
-                self.moment(MomentKind::Step(self.steps), (0, 0));
+        while let Some(annotation) = self.remarks.until(time) {
+            let time_us = Some(annotation.time_us).filter(|time| *time != 0);
+            let of_optimizer = self.snapshot.texts.get(annotation.name).starts_with("Optimizer.step");
+            if annotation.begins {
+                let range = self.track.begin_range(annotation.name, RangeSource::Annotation, 0, time_us);
+                self.open.push(range);
+            } else {
+                let same = |range: &u32| self.track.ranges[*range as usize].name == annotation.name;
+                let place = self.open.iter().rposition(same);
+                if let Some(place) = place {
+                    let range = self.open.remove(place);
+                    self.track.end_range(range, time_us);
+                }
+            }
+            if of_optimizer {
+                self.phase = if annotation.begins { Phase::Optimizer } else { Phase::Other };
+                let totals = Totals { time_us, ..Totals::default() };
+                self.track.tell(MomentKind::Phase(self.phase), self.device, StackId::NONE, totals);
+                if !annotation.begins {
+                    self.steps += 1;
+                    self.track.tell(MomentKind::Step(self.steps), self.device, StackId::NONE, totals);
+                }
             }
         }
     }
 
     fn event<D: Device>(&mut self, event: &TraceEvent, allocator: &Allocator<D>) {
         let stats = allocator.stats();
-        let totals = (stats.allocated_bytes.all.current as u64, stats.reserved_bytes.all.current as u64);
+        let totals = Totals {
+            allocated: stats.allocated_bytes.all.current.max(0) as u64,
+            reserved: stats.reserved_bytes.all.current.max(0) as u64,
+            time_us: Some(event.time_us).filter(|time| *time != 0),
+        };
         match event.action {
             TraceAction::Alloc => {
                 let size = allocator.size_of(Address(event.address));
                 let size = size.unwrap_or_else(|| round_size(event.size.min(1 << 60), &self.given.settings));
-                self.hand_out(event.address, size, event.size, event.stack, event.metadata, totals);
+                let block = Block {
+                    address: event.address,
+                    bytes: size.max(event.size),
+                    requested: Some(event.size),
+                    module: event.metadata,
+                    device: self.device,
+                    stack: event.stack,
+                    stream: self.stream(event),
+                    pool: self.pool(event),
+                    phase: self.phase,
+                    ..Block::default()
+                };
+                self.hand_out(&block, totals);
             }
-            TraceAction::FreeRequested => {
-                if let Some(index) = self.live.remove(&event.address) {
-                    self.track.blocks[index as usize].freed = self.now();
-                    self.moment(MomentKind::Free(index), totals);
+            TraceAction::FreeRequested => self.take_back(event.address, event.stack, totals),
+            TraceAction::FreeCompleted => {
+                if let Some(index) = self.pending.remove(&event.address) {
+                    self.track.complete(index, self.device, totals);
                 }
             }
-            TraceAction::Oom => self.moment(MomentKind::Oom(event.size), totals),
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap => {
+                let span = Span {
+                    address: event.address,
+                    bytes: event.size,
+                    stream: self.stream(event),
+                    pool: self.pool(event),
+                    expandable: event.action == TraceAction::SegmentMap,
+                    ..self.span()
+                };
+                let index = self.track.reserve(span, event.stack, totals);
+                self.spans.insert(event.address, index);
+            }
+            TraceAction::SegmentFree => {
+                if let Some(index) = self.spans.remove(&event.address) {
+                    self.track.release(index, self.device, event.stack, totals);
+                }
+            }
+            TraceAction::SegmentUnmap => self.unmap(event, totals),
+            TraceAction::Oom => {
+                self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
+            }
+            TraceAction::Snapshot => {
+                self.track.tell(MomentKind::Snapshot, self.device, event.stack, totals);
+            }
+            TraceAction::Annotate => {
+                if let Some(index) = self.live.get(&event.address) {
+                    self.track.set_owner(*index, event.metadata);
+                }
+            }
             _ => {}
         }
     }
 
-    fn hand_out(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        requested: u64,
-        stack: StackId,
-        module: TextId,
-        totals: (u64, u64),
-    ) {
-        let index = self.track.blocks.len() as u32;
-        let born = self.now();
-        if let Some(lost) = self.live.insert(address, index) {
-            self.track.blocks[lost as usize].freed = born;
+    fn stream(&mut self, event: &TraceEvent) -> StreamRef {
+        let handle = self.snapshot.streams.get(usize::from(event.stream)).copied().unwrap_or(0);
+        self.track.stream(handle)
+    }
+
+    fn pool(&mut self, event: &TraceEvent) -> PoolRef {
+        let pool = event.pool_index().and_then(|pool| self.snapshot.pools.get(pool)).copied();
+        self.track.pool(pool.unwrap_or_default())
+    }
+
+    fn hand_out(&mut self, block: &Block, totals: Totals) {
+        if let Some(lost) = self.live.remove(&block.address) {
+            self.track.lose(lost);
         }
-        self.stacks.push(stack);
-        self.track.blocks.push(Block {
-            address,
-            bytes,
-            requested: Some(requested),
-            born,
-            freed: NEVER,
-            call: NEVER,
-            module,
-            owner: TextId::NONE,
-            step: self.steps,
-            thread: 0,
-            device: self.device,
-            phase: self.phase,
-            noted: None,
-        });
-        self.moment(MomentKind::Alloc(index), totals);
+        self.pending.remove(&block.address);
+        let index = self.track.alloc(block, totals);
+        self.live.insert(block.address, index);
     }
 
-    fn now(&self) -> u32 {
-        self.track.moments.len() as u32
+    fn take_back(&mut self, address: u64, stack: StackId, totals: Totals) {
+        if let Some(index) = self.live.remove(&address) {
+            self.track.free(index, self.device, stack, totals);
+            self.pending.insert(address, index);
+        }
     }
 
-    fn moment(&mut self, kind: MomentKind, (allocated, reserved): (u64, u64)) {
-        self.track.moments.push(Moment { kind, device: self.device, allocated, reserved });
+    /// A part of an expandable segment loses its memory: what is left of the spans that it was part of goes on as others.
+    fn unmap(&mut self, event: &TraceEvent, totals: Totals) {
+        let (start, end) = (event.address, event.address.saturating_add(event.size));
+        let first = self.spans.range(..=start).next_back().map_or(start, |(address, _)| *address);
+        let cut: Vec<(u64, u32)> =
+            self.spans.range(first..end).map(|(address, span)| (*address, *span)).collect();
+        let now = self.track.now();
+        for (address, index) in cut {
+            let span = self.track.spans[index as usize];
+            let span_end = address.saturating_add(span.bytes);
+            if span_end <= start {
+                continue;
+            }
+            self.spans.remove(&address);
+            self.track.spans[index as usize].freed = now;
+            for (from, to) in [(address, start), (end, span_end)] {
+                if from < to && from >= address && to <= span_end {
+                    self.spans.insert(from, self.track.spans.len() as u32);
+                    let rest = Span { address: from, bytes: to - from, born: now, freed: NEVER, ..span };
+                    self.track.spans.push(rest);
+                }
+            }
+        }
+        let index = self.track.spans.len() as u32;
+        let gone = Span {
+            address: start,
+            bytes: event.size,
+            born: now,
+            freed: now,
+            stream: self.stream(event),
+            pool: self.pool(event),
+            expandable: true,
+            ..self.span()
+        };
+        self.track.spans.push(gone);
+        self.track.tell(MomentKind::SegmentUnmap(index), self.device, event.stack, totals);
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
             // A log that is not whole still tells what it holds; one that cannot be read tells nothing.
             let (log, _problems) = events::read(&run_dir.events(pid)).ok()?;
             let rank = inbox.processes.get(&pid).and_then(|speaker| speaker.rank);
-            Some(Track::from_log(&log, rank)).filter(|track| !track.blocks.is_empty())
+            Some(Track::from_log(&log, rank)).filter(|track| !track.blocks().is_empty())
         })
         .collect()
 }
@@ -45,7 +45,7 @@ pub(super) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
 /// What a track says about the device that it used most.
 pub(super) fn fullest(track: &Track) -> Option<Fullest> {
     let mut devices: Vec<Fullest> = Vec::new();
-    for moment in &track.moments {
+    for moment in track.moments() {
         if !matches!(moment.kind, MomentKind::Alloc(_) | MomentKind::Free(_) | MomentKind::Oom(_)) {
             continue;
         }

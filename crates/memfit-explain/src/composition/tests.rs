@@ -142,8 +142,8 @@ fn a_training_step_is_told_apart() {
 fn what_dies_within_its_call_is_temporary_and_what_outlives_it_an_activation() {
     let track = finish(&mut training()).track();
     let category_at = |address| {
-        let block = track.blocks.iter().find(|block| block.address == address).unwrap();
-        crate::category(&track, block)
+        let block = track.blocks().iter().find(|block| block.address == address).unwrap();
+        crate::category(&track, &block)
     };
     assert_eq!(category_at(0x30_0000), Category::Workspace, "told");
     assert_eq!(category_at(0x31_0000), Category::Temporary, "freed within the convolution");
@@ -163,7 +163,7 @@ fn a_model_without_modules_has_activations_too() {
     script.alloc(0x10_0000, 512).alloc(0x20_0000, 512);
     script.phase(Phase::Backward).free(0x10_0000).phase(Phase::Other).free(0x20_0000);
     let track = script.track();
-    let categories: Vec<_> = track.blocks.iter().map(|block| crate::category(&track, block)).collect();
+    let categories: Vec<_> = track.blocks().iter().map(|block| crate::category(&track, &block)).collect();
     assert_eq!(categories, [Category::Activations, Category::Unknown]);
 }
 
@@ -189,7 +189,7 @@ fn the_peak_is_its_first_moment() {
     let mut script = training();
     finish(&mut script).free(0x40_0000);
     let first = peak_moment(&script.track(), 0);
-    let most = script.track().moments[first.unwrap() as usize].allocated;
+    let most = script.track().moment(first.unwrap()).unwrap().allocated;
     let missing = most - script.allocated;
     script.phase(Phase::Backward).alloc(0x60_0000, missing);
     let track = script.track();
@@ -217,7 +217,7 @@ proptest! {
             }
         }).collect();
         let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
-        for moment in 0..track.moments.len() as u32 {
+        for moment in 0..track.now() {
             let composition = at(&track, 0, moment);
             prop_assert_eq!(composition.by_category.values().sum::<u64>(), composition.reserved);
             prop_assert!(composition.reserved >= composition.allocated);

@@ -69,8 +69,8 @@ proptest! {
     #[test]
     fn a_block_lives_from_its_birth_to_its_return(log in logs()) {
         let track = Track::from_log(&log, None);
-        for (index, block) in (0..).zip(&track.blocks) {
-            prop_assert_eq!(track.moments[block.born as usize].kind, MomentKind::Alloc(index));
+        for (index, block) in (0..).zip(track.blocks()) {
+            prop_assert_eq!(track.moment(block.born).unwrap().kind, MomentKind::Alloc(index));
             prop_assert!(block.freed > block.born);
             prop_assert!(block.requested.is_none_or(|requested| requested <= block.bytes));
         }

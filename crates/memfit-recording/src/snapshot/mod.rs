@@ -15,6 +15,8 @@ pub use stacks::{Frame, FrameId, StackId, Stacks};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{TextId, Texts};
 
 /// What a memory snapshot says.
@@ -158,7 +160,7 @@ pub struct Annotation {
 
 /// The settings that a snapshot repeats. Not among them: the memory fraction, the segment size for large requests, and
 /// the rounding of unsplit blocks.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TracedSettings {
     /// The text that they were last set from.
     pub text: String,

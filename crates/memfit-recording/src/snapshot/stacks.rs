@@ -57,6 +57,15 @@ impl Default for Stacks {
     }
 }
 
+impl PartialEq for Stacks {
+    fn eq(&self, other: &Self) -> bool {
+        // The rest is only how they are found.
+        self.frames == other.frames && self.elements == other.elements && self.starts == other.starts
+    }
+}
+
+impl Eq for Stacks {}
+
 /// The keys are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct Identity(u64);

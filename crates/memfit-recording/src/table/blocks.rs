@@ -1,0 +1,250 @@
+//! Blocks and their lives, in some forty bytes each.
+
+use memfit_levers::{Category, Phase};
+
+use super::Moments;
+use super::packed::{Addresses, Packed, Sparse};
+use crate::{Block, PoolRef, StreamRef, TextId};
+
+/// The blocks of a track.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    addresses: Addresses,
+    bytes: Packed<9>,
+    /// One more than what the block has beyond what was asked for; 0 where that is not known.
+    beyond: Packed<0>,
+    born: Vec<u32>,
+    freed: Vec<u32>,
+    /// One more than the index, 0 for never; as for `calls`.
+    completed: Sparse<u32>,
+    calls: Sparse<u32>,
+    modules: Sparse<u32>,
+    owners: Sparse<u32>,
+    threads: Sparse<u32>,
+    streams: Sparse<u16>,
+    pools: Sparse<u16>,
+    phases: Vec<u8>,
+    /// One more than the category's code; 0 for none.
+    noted: Vec<u8>,
+}
+
+impl Blocks {
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.born.len()
+    }
+
+    /// Whether there is none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.born.is_empty()
+    }
+
+    /// Adds one. Its device, stack and step are those of the moment at which it is born.
+    pub(crate) fn push(&mut self, block: &Block) -> u32 {
+        let row = self.born.len();
+        self.addresses.push(block.address);
+        self.bytes.push(block.bytes);
+        self.beyond.push(beyond(block.bytes, block.requested));
+        self.born.push(block.born);
+        self.freed.push(block.freed);
+        self.completed.put(row, block.completed.wrapping_add(1));
+        self.calls.put(row, block.call.wrapping_add(1));
+        self.modules.put(row, block.module.0);
+        self.owners.put(row, block.owner.0);
+        self.threads.put(row, block.thread);
+        self.streams.put(row, block.stream.0);
+        self.pools.put(row, block.pool.0);
+        self.phases.push(block.phase.code());
+        self.noted.push(block.noted.map_or(0, |category| category.code() + 1));
+        row as u32
+    }
+
+    fn get(&self, index: u32, moments: &Moments) -> Option<Block> {
+        let row = index as usize;
+        let born = *self.born.get(row)?;
+        let bytes = self.bytes.get(row);
+        Some(Block {
+            address: self.addresses.get(row),
+            bytes,
+            requested: self.beyond.get(row).checked_sub(1).map(|beyond| bytes.saturating_sub(beyond)),
+            born,
+            freed: self.freed[row],
+            completed: self.completed.get(row).wrapping_sub(1),
+            call: self.calls.get(row).wrapping_sub(1),
+            module: TextId(self.modules.get(row)),
+            owner: TextId(self.owners.get(row)),
+            step: moments.steps_at(born),
+            thread: self.threads.get(row),
+            device: moments.device_of(born),
+            stream: StreamRef(self.streams.get(row)),
+            pool: PoolRef(self.pools.get(row)),
+            stack: moments.stack_of(born),
+            phase: Phase::from_code(self.phases[row]).unwrap_or(Phase::Other),
+            noted: self.noted[row].checked_sub(1).and_then(Category::from_code),
+        })
+    }
+}
+
+impl Blocks {
+    /// Where a block begins and how many bytes it has.
+    pub(crate) fn extent(&self, index: u32) -> Option<(u64, u64)> {
+        let row = index as usize;
+        (row < self.len()).then(|| (self.addresses.get(row), self.bytes.get(row)))
+    }
+
+    pub(crate) fn set_freed(&mut self, index: u32, moment: u32) {
+        if let Some(freed) = self.freed.get_mut(index as usize) {
+            *freed = moment;
+        }
+    }
+
+    pub(crate) fn set_completed(&mut self, index: u32, moment: u32) {
+        if (index as usize) < self.len() {
+            self.completed.put(index as usize, moment.wrapping_add(1));
+        }
+    }
+
+    pub(crate) fn set_requested(&mut self, index: u32, requested: Option<u64>) {
+        let row = index as usize;
+        let bytes = self.bytes.get(row);
+        self.beyond.set(row, beyond(bytes, requested));
+    }
+
+    pub(crate) fn set_noted(&mut self, index: u32, noted: Option<Category>) {
+        if let Some(place) = self.noted.get_mut(index as usize) {
+            *place = noted.map_or(0, |category| category.code() + 1);
+        }
+    }
+
+    pub(crate) fn set_owner(&mut self, index: u32, owner: TextId) {
+        if (index as usize) < self.len() {
+            self.owners.put(index as usize, owner.0);
+        }
+    }
+
+    pub(crate) fn noted(&self, index: u32) -> Option<Category> {
+        self.noted.get(index as usize)?.checked_sub(1).and_then(Category::from_code)
+    }
+
+    pub(crate) fn owner(&self, index: u32) -> TextId {
+        TextId(self.owners.get(index as usize))
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        self.addresses.shrink();
+        self.bytes.shrink();
+        self.beyond.shrink();
+        self.born.shrink_to_fit();
+        self.freed.shrink_to_fit();
+        self.phases.shrink_to_fit();
+        self.noted.shrink_to_fit();
+        for column in
+            [&mut self.completed, &mut self.calls, &mut self.modules, &mut self.owners, &mut self.threads]
+        {
+            column.shrink();
+        }
+        self.streams.shrink();
+        self.pools.shrink();
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        let sparse = [&self.completed, &self.calls, &self.modules, &self.owners, &self.threads];
+        self.addresses.memory()
+            + self.bytes.memory()
+            + self.beyond.memory()
+            + 4 * (self.born.capacity() + self.freed.capacity())
+            + sparse.iter().map(|column| column.memory()).sum::<usize>()
+            + self.streams.memory()
+            + self.pools.memory()
+            + self.phases.capacity()
+            + self.noted.capacity()
+    }
+}
+
+fn beyond(bytes: u64, requested: Option<u64>) -> u64 {
+    requested.map_or(0, |requested| bytes.saturating_sub(requested).saturating_add(1))
+}
+
+/// The blocks of a track, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockTable<'track> {
+    pub(crate) blocks: &'track Blocks,
+    pub(crate) moments: &'track Moments,
+}
+
+impl<'track> BlockTable<'track> {
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The block with this index.
+    pub fn get(&self, index: u32) -> Option<Block> {
+        self.blocks.get(index, self.moments)
+    }
+
+    /// All blocks, in the order in which they were handed out.
+    pub const fn iter(&self) -> BlockIter<'track> {
+        BlockIter { table: *self, next: 0, end: self.blocks.len() as u32 }
+    }
+}
+
+/// Goes through blocks.
+#[derive(Clone, Debug)]
+pub struct BlockIter<'track> {
+    table: BlockTable<'track>,
+    next: u32,
+    end: u32,
+}
+
+impl Iterator for BlockIter<'_> {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        if self.next >= self.end {
+            return None;
+        }
+        self.next += 1;
+        self.table.get(self.next - 1)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.end - self.next) as usize;
+        (left, Some(left))
+    }
+}
+
+impl DoubleEndedIterator for BlockIter<'_> {
+    fn next_back(&mut self) -> Option<Block> {
+        if self.next >= self.end {
+            return None;
+        }
+        self.end -= 1;
+        self.table.get(self.end)
+    }
+}
+
+impl ExactSizeIterator for BlockIter<'_> {}
+
+impl<'track> IntoIterator for BlockTable<'track> {
+    type Item = Block;
+    type IntoIter = BlockIter<'track>;
+
+    fn into_iter(self) -> BlockIter<'track> {
+        self.iter()
+    }
+}
+
+impl<'track> IntoIterator for &BlockTable<'track> {
+    type Item = Block;
+    type IntoIter = BlockIter<'track>;
+
+    fn into_iter(self) -> BlockIter<'track> {
+        self.iter()
+    }
+}

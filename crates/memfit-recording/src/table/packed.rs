@@ -1,0 +1,259 @@
+//! Columns of numbers in four bytes each, with a place beside for the few that need more.
+
+/// The highest bit says that the rest is a place in the side table.
+const WIDE: u32 = 1 << 31;
+
+/// Numbers that are mostly below 2³¹ times a power of two.
+#[derive(Clone, Debug)]
+pub(super) struct Packed<const SHIFT: u32> {
+    small: Vec<u32>,
+    wide: Vec<u64>,
+}
+
+impl<const SHIFT: u32> Default for Packed<SHIFT> {
+    fn default() -> Self {
+        Self { small: Vec::new(), wide: Vec::new() }
+    }
+}
+
+impl<const SHIFT: u32> PartialEq for Packed<SHIFT> {
+    fn eq(&self, other: &Self) -> bool {
+        // Where a number is kept depends on the order in which numbers were set.
+        self.len() == other.len() && (0..self.len()).all(|row| self.get(row) == other.get(row))
+    }
+}
+
+impl<const SHIFT: u32> Eq for Packed<SHIFT> {}
+
+impl<const SHIFT: u32> Packed<SHIFT> {
+    pub(super) const fn len(&self) -> usize {
+        self.small.len()
+    }
+
+    pub(super) fn push(&mut self, value: u64) {
+        let code = Self::short(value).unwrap_or_else(|| self.widen(value));
+        self.small.push(code);
+    }
+
+    pub(super) fn set(&mut self, row: usize, value: u64) {
+        let Some(&before) = self.small.get(row) else { return };
+        let code = match Self::short(value) {
+            Some(code) => code,
+            None if before & WIDE != 0 => {
+                if let Some(place) = self.wide.get_mut((before & !WIDE) as usize) {
+                    *place = value;
+                }
+                before
+            }
+            None => self.widen(value),
+        };
+        self.small[row] = code;
+    }
+
+    /// The number in a row; zero where there is no such row.
+    pub(super) fn get(&self, row: usize) -> u64 {
+        match self.small.get(row) {
+            Some(code) if code & WIDE != 0 => self.wide.get((code & !WIDE) as usize).copied().unwrap_or(0),
+            Some(code) => u64::from(*code) << SHIFT,
+            None => 0,
+        }
+    }
+
+    fn short(value: u64) -> Option<u32> {
+        let short = u32::try_from(value >> SHIFT).ok().filter(|short| short & WIDE == 0)?;
+        (u64::from(short) << SHIFT == value).then_some(short)
+    }
+
+    fn widen(&mut self, value: u64) -> u32 {
+        self.wide.push(value);
+        (self.wide.len() as u32 - 1) | WIDE
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.small.shrink_to_fit();
+        self.wide.shrink_to_fit();
+    }
+
+    pub(super) const fn memory(&self) -> usize {
+        self.small.capacity() * size_of::<u32>() + self.wide.capacity() * size_of::<u64>()
+    }
+}
+
+/// Addresses, which lie near each other and on boundaries of 512 bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    /// What is taken off each; the first address, less half of what four bytes reach.
+    base: u64,
+    offsets: Packed<9>,
+}
+
+impl Addresses {
+    pub(super) fn push(&mut self, address: u64) {
+        if self.offsets.len() == 0 {
+            self.base = address.saturating_sub(1 << 39) & !511;
+        }
+        self.offsets.push(address.wrapping_sub(self.base));
+    }
+
+    pub(super) fn get(&self, row: usize) -> u64 {
+        if row < self.offsets.len() { self.base.wrapping_add(self.offsets.get(row)) } else { 0 }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.offsets.shrink();
+    }
+
+    pub(super) const fn memory(&self) -> usize {
+        self.offsets.memory()
+    }
+}
+
+/// How many times share a base.
+const SHARE: usize = 4096;
+
+/// Times in microseconds, which grow slowly; 0 stands for unknown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Times {
+    /// What the times of each part of the column count from.
+    bases: Vec<u64>,
+    /// One more than the time since the base; nothing at the end where no time is known.
+    since: Packed<0>,
+}
+
+impl PartialEq for Times {
+    fn eq(&self, other: &Self) -> bool {
+        let rows = self.since.len().max(other.since.len());
+        (0..rows).all(|row| self.get(row) == other.get(row))
+    }
+}
+
+impl Eq for Times {}
+
+impl Times {
+    /// Puts a time into a row that lies behind those which have one.
+    pub(super) fn put(&mut self, row: usize, time: u64) {
+        if time == 0 {
+            return;
+        }
+        while self.since.len() < row {
+            self.since.push(0);
+        }
+        while self.bases.len() <= row / SHARE {
+            self.bases.push(time);
+        }
+        self.since.push(time.wrapping_sub(self.bases[row / SHARE]).wrapping_add(1));
+    }
+
+    pub(super) fn get(&self, row: usize) -> u64 {
+        match self.since.get(row) {
+            0 => 0,
+            since => {
+                let base = self.bases.get(row / SHARE).copied().unwrap_or(0);
+                base.wrapping_add(since.wrapping_sub(1))
+            }
+        }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.bases.shrink_to_fit();
+        self.since.shrink();
+    }
+
+    pub(super) const fn memory(&self) -> usize {
+        self.bases.capacity() * size_of::<u64>() + self.since.memory()
+    }
+}
+
+/// A column that is nearly always, or to its end, the default: it takes room up to the last row that is not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sparse<T> {
+    rows: Vec<T>,
+}
+
+impl<T: Copy + Default + PartialEq> PartialEq for Sparse<T> {
+    fn eq(&self, other: &Self) -> bool {
+        let rows = self.rows.len().max(other.rows.len());
+        (0..rows).all(|row| self.get(row) == other.get(row))
+    }
+}
+
+impl<T: Copy + Default + PartialEq> Eq for Sparse<T> {}
+
+impl<T: Copy + Default + PartialEq> Sparse<T> {
+    pub(super) fn put(&mut self, row: usize, value: T) {
+        if let Some(place) = self.rows.get_mut(row) {
+            *place = value;
+        } else if value != T::default() {
+            self.rows.resize(row, T::default());
+            self.rows.push(value);
+        }
+    }
+
+    pub(super) fn get(&self, row: usize) -> T {
+        self.rows.get(row).copied().unwrap_or_default()
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.rows.shrink_to_fit();
+    }
+
+    pub(super) const fn memory(&self) -> usize {
+        self.rows.capacity() * size_of::<T>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_pushed_and_set_is_got(values: Vec<u64>, changes: Vec<(prop::sample::Index, u64)>) {
+            let mut expected = values.clone();
+            let (mut fine, mut coarse, mut addresses) = (Packed::<0>::default(), Packed::<9>::default(), Addresses::default());
+            for value in &values {
+                fine.push(*value);
+                coarse.push(*value);
+                addresses.push(*value);
+            }
+            prop_assert!((0..values.len()).all(|row| addresses.get(row) == values[row]));
+            for (index, value) in changes {
+                if !expected.is_empty() {
+                    let row = index.index(expected.len());
+                    expected[row] = value;
+                    fine.set(row, value);
+                    coarse.set(row, value);
+                }
+            }
+            prop_assert!((0..expected.len()).all(|row| (fine.get(row), coarse.get(row)) == (expected[row], expected[row])));
+        }
+
+        #[test]
+        fn times_and_sparse_columns_hold_what_is_put(values: Vec<u64>) {
+            let (mut times, mut sparse) = (Times::default(), Sparse::default());
+            for (row, value) in values.iter().enumerate() {
+                times.put(row, *value);
+                sparse.put(row, *value);
+            }
+            prop_assert!((0..values.len()).all(|row| (times.get(row), sparse.get(row)) == (values[row], values[row])));
+        }
+    }
+
+    #[test]
+    fn usual_numbers_take_four_bytes() {
+        let (mut sizes, mut addresses, mut times) =
+            (Packed::<9>::default(), Addresses::default(), Times::default());
+        for row in 0..10_000 {
+            sizes.push((80 << 30) - row * 512);
+            addresses.push(0x7f12_3400_0000 + row * 2_097_152);
+            times.put(row as usize, 1_757_253_255_215_904 + row * 100_000);
+        }
+        sizes.shrink();
+        addresses.shrink();
+        times.shrink();
+        assert_eq!((sizes.memory(), addresses.memory()), (40_000, 40_000));
+        assert!(times.memory() < 40_100, "{}", times.memory());
+    }
+}
