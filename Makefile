@@ -5,12 +5,13 @@
 #   make check    formatting, lints, types
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
-#   make matrix   the Python tests with other releases of torch, TORCH="2.9.1 2.11.0"
+#   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
+#   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
 
 VENV         := .venv
 PYTHON       ?= python3
 FUZZ_SECONDS ?= 20
-TORCH        ?= 2.9.1 2.11.0
+TORCH        ?=
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Stamps say what was installed, so that a second run installs nothing.
@@ -18,7 +19,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python check bench fuzz matrix clean
+.PHONY: help demo test test-rust test-python check bench fuzz libraries matrix clean
 .DELETE_ON_ERROR:
 
 help:
@@ -53,8 +54,14 @@ bench: $(STAMPS)/test $(STAMPS)/memfit
 fuzz:
 	sh scripts/fuzz.sh $(FUZZ_SECONDS)
 
-matrix:
-	sh scripts/matrix.sh $(PYTHON) "$(TORCH)" $(PYTEST_ARGS)
+# In an environment of its own, since each of these libraries brings many others.
+libraries: $(STAMPS)/memfit
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-libraries
+	$(BIN)/uv pip install --quiet --python $(VENV)-libraries/bin/python -r requirements/libraries.txt
+	$(BIN)/python scripts/tables/libraries.py --python $(VENV)-libraries/bin/python
+
+matrix: $(STAMPS)/memfit
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/tables/matrix.py $(if $(TORCH),--torch "$(TORCH)")
 
 clean:
 	rm -rf target $(VENV) python/memfit/_device

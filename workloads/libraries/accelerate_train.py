@@ -1,0 +1,66 @@
+"""accelerate's loop, plain or sharded by its FSDP plugin; started by `torchrun` or `accelerate launch` for several GPUs."""
+
+import argparse
+
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from arithmetic import say, stored
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--precision", choices=["no", "bf16", "fp16"], default="bf16")
+    parser.add_argument("--fsdp", type=int, choices=[1, 2], default=None)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=4)
+    args = parser.parse_args()
+
+    plugin = None
+    if args.fsdp:
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=args.fsdp,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["Block"],
+        )
+    accelerator = Accelerator(
+        mixed_precision=args.precision, gradient_accumulation_steps=args.accumulate, fsdp_plugin=plugin
+    )
+    model = nn.Sequential(*[Block(args.width) for _ in range(args.layers)], nn.Linear(args.width, 10))
+    # Sharded over the ranks, as near as the rows of each parameter divide.
+    share = stored(model.parameters()) // (accelerator.num_processes if args.fsdp else 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    inputs = torch.randn(
+        args.batch_size * args.steps * args.accumulate * accelerator.num_processes, args.width
+    )
+    loader = DataLoader(TensorDataset(inputs, torch.randint(10, (len(inputs),))), batch_size=args.batch_size)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if accelerator.is_main_process:
+        say(parameters=share, optimizer=2 * share)
+    for features, labels in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(features), labels)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        accelerator.print(f"loss {loss.item():.4f}")
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
