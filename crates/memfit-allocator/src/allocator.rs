@@ -67,6 +67,8 @@ struct Request {
     segment: u64,
     stream: Stream,
     pool: PoolIndex,
+    /// It was refused before the device was asked.
+    rejected: bool,
 }
 
 impl<D: Device> Allocator<D> {
@@ -165,7 +167,7 @@ impl<D: Device> Allocator<D> {
         let rounded = round_size(requested, &self.settings);
         let pool = self.pool_for(owner, rounded).ok_or(AllocationError::NoSuchPool(owner))?;
         let segment = segment_size(rounded, &self.settings);
-        let mut request = Request { requested, rounded, segment, stream, pool };
+        let mut request = Request { requested, rounded, segment, stream, pool, rejected: false };
         match self.find_room(&mut request) {
             Some(block) => Ok(self.hand_out(block, &request)),
             None => Err(AllocationError::OutOfMemory(self.fail(&request))),
@@ -204,7 +206,7 @@ impl<D: Device> Allocator<D> {
         let rounded = round_size(requested.max(1), &self.settings);
         let Some(pool) = self.pool_for(owner, rounded) else { return false };
         let segment = segment_size(rounded, &self.settings);
-        self.best_fit(&Request { requested, rounded, segment, stream, pool }).is_some()
+        self.best_fit(&Request { requested, rounded, segment, stream, pool, rejected: false }).is_some()
     }
 
     /// Everything that is tried for a request, in order.
@@ -214,6 +216,10 @@ impl<D: Device> Allocator<D> {
         }
         if self.collects_garbage() {
             self.collect_garbage();
+        }
+        if self.rejects(request) {
+            request.rejected = true;
+            return None;
         }
         if let Some(block) = self.grow(request, false) {
             return Some(block);
@@ -298,6 +304,14 @@ impl<D: Device> Allocator<D> {
             private.segments += 1;
         }
         Some(id)
+    }
+
+    /// Whether a request is refused because the device cannot have so much. Where a fraction is set, that limit comes first,
+    /// and fails in the usual way.
+    fn rejects(&self, request: &Request) -> bool {
+        self.settings.rejects_early
+            && self.allowed.is_none()
+            && self.held + request.segment > self.device.total()
     }
 
     fn grow_by_segment(&mut self, request: &Request) -> Option<BlockId> {
@@ -389,14 +403,19 @@ impl<D: Device> Allocator<D> {
 
     fn fail(&mut self, request: &Request) -> OutOfMemory {
         let device_free = self.device.available();
-        self.device.traced(Entry {
-            action: Action::OutOfMemory,
-            address: Address(device_free),
-            size: request.rounded,
-            stream: request.stream,
-            pool: self.pools[request.pool.0 as usize].owner,
-        });
-        self.stats.num_ooms += 1;
+        if request.rejected {
+            // PyTorch traces nothing of it, and counts it apart.
+            self.stats.num_oom_rejections += 1;
+        } else {
+            self.device.traced(Entry {
+                action: Action::OutOfMemory,
+                address: Address(device_free),
+                size: request.rounded,
+                stream: request.stream,
+                pool: self.pools[request.pool.0 as usize].owner,
+            });
+            self.stats.num_ooms += 1;
+        }
         let in_private_pools = self
             .private
             .values()

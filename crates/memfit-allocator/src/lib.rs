@@ -35,6 +35,6 @@ pub use rounding::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,
     segment_size,
 };
-pub use settings::{Divisions, Settings, SettingsError};
+pub use settings::{Divisions, Reserve, Settings, SettingsError};
 pub use state::{BlockState, BlockView, Inconsistency, SegmentView};
 pub use stats::{Counter, PerPool, Stats};

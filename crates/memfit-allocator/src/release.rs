@@ -79,6 +79,16 @@ impl Release {
         self.at_least(2, 5)
     }
 
+    /// Requests beyond the limit can be refused before the device is asked. Read in 2.15; in 2.11 there is no such setting.
+    pub(crate) const fn has_early_rejection(self) -> bool {
+        self.at_least(2, 12)
+    }
+
+    /// How much address space expandable segments reserve is a setting. Read in 2.15; in 2.11 there is none.
+    pub(crate) const fn has_expandable_reserve(self) -> bool {
+        self.at_least(2, 12)
+    }
+
     /// The segment for requests of 1 to 10 MiB is a setting; before, it was 20 MiB.
     pub(crate) const fn has_large_segment_size(self) -> bool {
         self.at_least(2, 11)

@@ -20,6 +20,10 @@ pub struct Settings {
     pub garbage_collection_threshold: f64,
     /// Segments that grow by pages.
     pub expandable_segments: bool,
+    /// How much address space such a segment reserves, where it is not nine eighths of the device.
+    pub expandable_reserve: Option<Reserve>,
+    /// Requests that cannot fit are refused before the device is asked.
+    pub rejects_early: bool,
     /// The share of the device that this process may use, where it is set.
     pub memory_fraction: Option<f64>,
 }
@@ -33,8 +37,38 @@ impl Default for Settings {
             roundup: Divisions::default(),
             garbage_collection_threshold: 0.0,
             expandable_segments: false,
+            expandable_reserve: None,
+            rejects_early: false,
             memory_fraction: None,
         }
+    }
+}
+
+/// The address space of an expandable segment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reserve {
+    /// A share of the device's memory.
+    Share(f64),
+    /// So many bytes.
+    Bytes(f64),
+}
+
+impl Reserve {
+    /// A share such as `0.5`, or a size such as `40G`. PyTorch passes over what it cannot read, with a warning.
+    fn parse(text: &str) -> Option<Self> {
+        let (number, of_bytes) = text.strip_suffix('G').map_or((text, false), |number| (number, true));
+        let number = number.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)?;
+        Some(if of_bytes { Self::Bytes(number * (1_u64 << 30) as f64) } else { Self::Share(number) })
+    }
+
+    /// In bytes, on a device with `total` of them; never more than `most`.
+    pub(crate) fn bytes(self, total: u64, most: u64) -> u64 {
+        let bytes = match self {
+            Self::Share(share) => share * total as f64,
+            Self::Bytes(bytes) => bytes,
+        };
+        // A float beyond the range becomes the greatest number.
+        (bytes as u64).min(most)
     }
 }
 
@@ -118,8 +152,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "pinned_free_catch_all",
     "graph_capture_record_stream_reuse",
     "expandable_segments_handle_type",
-    "max_round_threshold",
-    "max_cached_size",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
 ];
 
 impl Settings {
@@ -174,13 +208,17 @@ impl Settings {
                     })?);
             }
             "expandable_segments" => {
-                self.expandable_segments = match value {
-                    "True" => true,
-                    "False" => false,
-                    _ => return Err(invalid("expandable_segments", value, "True or False")),
-                };
+                self.expandable_segments = truth("expandable_segments", value)?;
             }
             "roundup_power2_divisions" => self.roundup = divisions(value, release)?,
+            "throw_on_cudamalloc_oom" if release.has_early_rejection() => {
+                self.rejects_early = truth("throw_on_cudamalloc_oom", value)?;
+            }
+            "expandable_segments_reserve" if release.has_expandable_reserve() => {
+                self.expandable_reserve = Reserve::parse(value);
+            }
+            // Classes are given to streams by the program, and no recording says to which.
+            "expandable_segments_reserve_by_class" if release.has_expandable_reserve() => {}
             _ if WITHOUT_EFFECT.contains(&name) => {}
             _ => return Err(SettingsError::Unknown { name: name.to_owned(), release }),
         }
@@ -195,6 +233,14 @@ impl Settings {
 
 fn invalid(name: &'static str, value: &str, expected: &'static str) -> SettingsError {
     SettingsError::Value { name, value: value.to_owned(), expected }
+}
+
+fn truth(name: &'static str, value: &str) -> Result<bool, SettingsError> {
+    match value {
+        "True" => Ok(true),
+        "False" => Ok(false),
+        _ => Err(invalid(name, value, "True or False")),
+    }
 }
 
 fn mebibytes(
@@ -306,11 +352,33 @@ mod tests {
             "roundup_power2_divisions:3",
             "roundup_power2_divisions:[3:4]",
             "max_split_sise_mb:64",
+            "throw_on_cudamalloc_oom:maybe",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(Settings::parse("max_split_size_mb:20", Release::new(2, 9)).is_err());
         assert!(Settings::parse("max_split_size_mb:20", Release::new(2, 10)).is_ok());
         assert!(Settings::parse("large_segment_size_mb:64", Release::new(2, 9)).is_err());
+        for new in ["throw_on_cudamalloc_oom:True", "expandable_segments_reserve:0.5"] {
+            assert!(Settings::parse(new, Release::new(2, 11)).is_err(), "{new}");
+            assert!(parse(new).is_ok(), "{new}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_is_a_share_or_a_size_and_never_too_much() {
+        const GIB: u64 = 1 << 30;
+        for (text, bytes) in [
+            ("0.5", Some(4 * GIB)),
+            ("3G", Some(3 * GIB)),
+            ("1e20G", Some(9 * GIB)),
+            ("0", None),
+            ("-1G", None),
+            ("half", None),
+        ] {
+            let settings = parse(&format!("expandable_segments_reserve:{text}")).expect("a warning at most");
+            let reserve = settings.expandable_reserve.map(|reserve| reserve.bytes(8 * GIB, 9 * GIB));
+            assert_eq!(reserve, bytes, "{text}");
+        }
     }
 }

@@ -103,6 +103,8 @@ pub struct Stats {
     pub num_alloc_retries: u64,
     /// Requests that failed.
     pub num_ooms: u64,
+    /// Requests that were refused before the device was asked.
+    pub num_oom_rejections: u64,
     /// Times that all events of other streams were waited for.
     pub num_sync_all_streams: u64,
     /// Segments got, and ranges mapped.
@@ -116,6 +118,49 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Every figure under the name that `torch.cuda.memory_stats()` has for it.
+    pub fn named(&self) -> Vec<(String, i64)> {
+        let mut named = Vec::new();
+        let mut counter = |name: &str, counter: &Counter| {
+            for (part, value) in [
+                ("current", counter.current),
+                ("peak", counter.peak),
+                ("allocated", counter.allocated),
+                ("freed", counter.freed),
+            ] {
+                named.push((format!("{name}.{part}"), value));
+            }
+        };
+        for (name, figure) in [
+            ("allocation", &self.allocation),
+            ("segment", &self.segment),
+            ("active", &self.active),
+            ("inactive_split", &self.inactive_split),
+            ("allocated_bytes", &self.allocated_bytes),
+            ("reserved_bytes", &self.reserved_bytes),
+            ("active_bytes", &self.active_bytes),
+            ("inactive_split_bytes", &self.inactive_split_bytes),
+            ("requested_bytes", &self.requested_bytes),
+        ] {
+            counter(&format!("{name}.all"), &figure.all);
+            counter(&format!("{name}.small_pool"), &figure.small_pool);
+            counter(&format!("{name}.large_pool"), &figure.large_pool);
+        }
+        counter("oversize_allocations", &self.oversize_allocations);
+        counter("oversize_segments", &self.oversize_segments);
+        for (name, value) in [
+            ("num_alloc_retries", self.num_alloc_retries),
+            ("num_ooms", self.num_ooms),
+            ("num_oom_rejections", self.num_oom_rejections),
+            ("num_sync_all_streams", self.num_sync_all_streams),
+            ("num_device_alloc", self.num_device_alloc),
+            ("num_device_free", self.num_device_free),
+        ] {
+            named.push((name.to_owned(), value as i64));
+        }
+        named
+    }
+
     /// Sets every peak to what is current.
     pub fn reset_peaks(&mut self) {
         for figure in [

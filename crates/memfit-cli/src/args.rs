@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
+use memfit_allocator::Release;
 use memfit_devices::Bytes;
 use serde::Deserialize;
 
@@ -43,6 +44,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Will this script fit on that GPU, and what fills it? Needs no GPU.
     Run(Box<RunArgs>),
+    /// Repeat what PyTorch's allocator did, or would have done under other settings.
+    Replay(ReplayArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Show what is installed here, and what would and would not work.
@@ -131,6 +134,39 @@ pub(crate) struct RunArgs {
         value_hint = ValueHint::CommandWithArguments
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit replay snapshot.pickle
+  memfit replay snapshot.pickle --alloc-conf expandable_segments:True
+  memfit replay snapshot.pickle --capacity 16GiB --format json"
+)]
+pub(crate) struct ReplayArgs {
+    /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Make the same calls under these settings, as in PYTORCH_ALLOC_CONF; an empty text means the defaults.
+    #[arg(long, value_name = "SETTINGS")]
+    pub(crate) alloc_conf: Option<String>,
+
+    /// Make the same calls where the allocator can get so much and no more.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<Bytes>,
+
+    /// Replay this device [default: the one with most events].
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) torch: Option<Release>,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
 }
 
 #[derive(Debug, clap::Args)]

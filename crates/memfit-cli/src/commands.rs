@@ -3,6 +3,7 @@
 mod completions;
 mod doctor;
 mod gpus;
+mod replay;
 mod run;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde::Serialize;
 pub(crate) use completions::completions;
 pub(crate) use doctor::doctor;
 pub(crate) use gpus::gpus;
+pub(crate) use replay::replay;
 pub(crate) use run::run;
 
 use crate::CliError;

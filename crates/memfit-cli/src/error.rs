@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use memfit_allocator::{RestoreError, SettingsError};
 use memfit_devices::CatalogueError;
 use memfit_link::LinkError;
 use memfit_recording::RecordingError;
@@ -125,6 +126,30 @@ pub enum CliError {
         /// Why.
         source: Box<RecordingError>,
     },
+    /// A file that holds nothing that memfit can read.
+    #[error("`{}` is neither a memory snapshot nor a recording", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why, as either.
+        why: String,
+        /// What to do about it.
+        hint: Option<&'static str>,
+    },
+    /// Allocator settings that PyTorch would refuse.
+    #[error("`--alloc-conf`: {0}")]
+    AllocConf(#[from] SettingsError),
+    /// A device that a recording has nothing of.
+    #[error("the recording has nothing of device {device}")]
+    NoSuchDevice {
+        /// The device.
+        device: u32,
+        /// Those that it has something of.
+        devices: Vec<u32>,
+    },
+    /// A recording that holds no state that an allocator can be in.
+    #[error("the recording cannot be replayed: {0}")]
+    Replay(#[from] RestoreError),
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -143,7 +168,7 @@ impl CliError {
             Self::NoGpu => "no-gpu-named",
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
-            Self::MemoryOfLocal => "usage",
+            Self::MemoryOfLocal | Self::AllocConf(_) | Self::NoSuchDevice { .. } => "usage",
             Self::NoLocalGpu => "no-local-gpu",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
             Self::CommandNotFound { .. } => "command-not-found",
@@ -154,6 +179,8 @@ impl CliError {
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
             Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
+            Self::Unreadable { .. } => "unreadable",
+            Self::Replay(_) => "replay",
             Self::Start { .. } => "start",
         }
     }
@@ -209,6 +236,17 @@ impl Hint for CliError {
                 "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
             ],
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
+            Self::Unreadable { why, hint, .. } => {
+                let hint = hint.unwrap_or("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot, `memfit run -o FILE.memfit` a recording");
+                vec![why.clone(), hint.to_owned()]
+            }
+            Self::AllocConf(_) => vec!["the settings are written as in PYTORCH_ALLOC_CONF: `name:value,name:value`".to_owned()],
+            Self::NoSuchDevice { devices, .. } if devices.is_empty() => vec!["it has nothing of any device".to_owned()],
+            Self::NoSuchDevice { devices, .. } => {
+                let known: Vec<String> = devices.iter().map(u32::to_string).collect();
+                vec![format!("it has something of {}", known.join(", "))]
+            }
+            Self::Replay(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
             Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
         }
     }

@@ -8,6 +8,7 @@
 mod args;
 mod commands;
 mod error;
+mod input;
 mod libraries;
 mod printer;
 mod run;
@@ -69,6 +70,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
     };
     let outcome = match args.verb {
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
+        Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
         Verb::Completions(args) => return commands::completions(&args, &printer),

@@ -5,11 +5,13 @@
 mod canvas;
 mod doctor;
 mod gpus;
+mod replay;
 mod run;
 
 pub use canvas::{Canvas, paint};
 pub use doctor::doctor;
 pub use gpus::{gpu, gpus};
+pub use replay::replay;
 pub use run::run;
 
 /// A size for people: binary units, with the unit, and as many decimals as matter.
@@ -29,6 +31,19 @@ pub fn size(bytes: u64) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// A number for people, with commas between thousands.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 /// A size that may be negative.
@@ -55,6 +70,9 @@ mod tests {
         check(25 << 30, "25.00 GiB");
         check(3 << 40, "3.00 TiB");
         check(u64::MAX, "16777216.00 TiB");
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(number), text);
+        }
         assert_eq!(signed_size(-(1 << 20)), "-1.0 MiB");
         assert_eq!(signed_size(1 << 20), "1.0 MiB");
     }

@@ -4,10 +4,12 @@
 
 mod doctor;
 mod gpus;
+mod replay;
 mod run;
 
 pub use doctor::{Check, DoctorReport, Health};
 pub use gpus::{GpuList, GpuReport};
+pub use replay::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
     OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict,
@@ -21,6 +23,8 @@ pub mod schema {
     pub const GPUS: &str = "memfit.gpus/1";
     /// What `memfit gpus NAME` says.
     pub const GPU: &str = "memfit.gpu/1";
+    /// What `memfit replay` says.
+    pub const REPLAY: &str = "memfit.replay/1";
     /// What `memfit doctor` says.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

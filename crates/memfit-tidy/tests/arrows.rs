@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "memfit-cli",
         &[
+            "memfit-allocator",
             "memfit-devices",
             "memfit-levers",
             "memfit-link",

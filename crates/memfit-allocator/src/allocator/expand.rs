@@ -20,7 +20,7 @@ impl<D: Device> Allocator<D> {
     /// Memory is mapped for the request as rounded, not for the segment that would be got otherwise. Where the device
     /// runs out half-way, what was mapped so far stays, as free memory.
     pub(super) fn grow_expandable(&mut self, request: &Request) -> Option<BlockId> {
-        let mut candidate = self.expandable_room(request);
+        let mut candidate = self.expandable_room(request)?;
         let block = &self.blocks[candidate];
         if !block.mapped && !self.map(candidate, block.size.min(request.rounded)) {
             return None;
@@ -38,18 +38,20 @@ impl<D: Device> Allocator<D> {
         Some(candidate)
     }
 
-    /// The lowest run of free and unmapped blocks that is large enough, or that of a new reservation.
-    fn expandable_room(&mut self, request: &Request) -> BlockId {
+    /// The lowest run of free and unmapped blocks that is large enough, or that of a new reservation, unless even that is
+    /// too small: a request cannot span several.
+    fn expandable_room(&mut self, request: &Request) -> Option<BlockId> {
         let pool = &self.pools[request.pool.0 as usize];
         let of_stream = (request.stream, 0)..=(request.stream, u64::MAX);
         for (_, unmapped) in pool.unmapped.range(of_stream) {
             let before = self.blocks[*unmapped].previous.filter(|before| self.blocks[*before].is_idle());
             let candidate = before.unwrap_or(*unmapped);
             if self.idle_run(candidate, request.rounded) {
-                return candidate;
+                return Some(candidate);
             }
         }
-        self.reserve(request)
+        let reserved = self.reserve(request);
+        self.idle_run(reserved, request.rounded).then_some(reserved)
     }
 
     /// Whether idle blocks from `first` on hold `size` bytes.
@@ -67,7 +69,9 @@ impl<D: Device> Allocator<D> {
         let small = self.is_small(request.pool);
         let page = if small { SMALL_SEGMENT } else { self.settings.large_segment_size };
         let total = self.device.total();
-        let size = (total + total / 8).next_multiple_of(page);
+        let most = total + total / 8;
+        let wanted = self.settings.expandable_reserve.map_or(most, |reserve| reserve.bytes(total, most));
+        let size = wanted.max(1).next_multiple_of(page);
         let base = self.device.reserve(size).0;
         let id = self.add_reservation(base, size, page);
         let mut block = Block::new(base, size, request.stream, request.pool);

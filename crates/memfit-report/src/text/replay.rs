@@ -1,0 +1,156 @@
+//! What came of a replay, for people.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::{count, signed_size, size};
+use crate::wire::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
+
+const LABEL: usize = 14;
+const SIZE: usize = 12;
+
+/// What came of a replay.
+pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
+    let mut out = String::new();
+    headline(&mut out, report, canvas);
+    out.push('\n');
+    let mut fact = |label: &str, text: &str| {
+        out.push_str(&canvas.wrapped(&format!("  {label:<LABEL$}"), DIM, text));
+    };
+    fact("addresses", &predicted(report.addresses));
+    fact("segments", &predicted(report.segments));
+    if report.blocks.predicted > 0 {
+        fact("at the end", &format!("{} among the blocks that are left", predicted(report.blocks)));
+    }
+    if report.recorded.is_none() {
+        fact("peaks", &peaks(&report.peak, canvas));
+        fact("ran out", &ran_out(report.oom.as_ref()));
+        fact("under", &circumstances(&report.under, canvas));
+    }
+    if report.before > 0 {
+        fact(
+            "from before",
+            &format!("{} in blocks that were there when the recording began", size(report.before)),
+        );
+    }
+    if report.uncertain > 0 {
+        let blocks = if report.uncertain == 1 { "block" } else { "blocks" };
+        fact(
+            "not known",
+            &format!("the exact size of {} {blocks} from before the recording", count(report.uncertain)),
+        );
+    }
+    if report.devices.len() > 1 {
+        let all: Vec<String> = report.devices.iter().map(u32::to_string).collect();
+        fact("devices", &format!("{}; `--device N` replays another than {}", all.join(", "), report.device));
+    }
+    for mismatch in report.mismatches.iter().take(3) {
+        fact("parted", mismatch);
+    }
+    for problem in &report.problems {
+        fact("problem", problem);
+    }
+    if let Some(recorded) = &report.recorded {
+        out.push('\n');
+        comparison(&mut out, report, recorded, canvas);
+    }
+    out
+}
+
+fn headline(out: &mut String, report: &ReplayReport, canvas: Canvas) {
+    let events = format!("{} events of device {}", count(report.events), report.device);
+    let right = report.addresses.all() && report.segments.all();
+    let (style, badge, sentence) = if report.addresses.predicted + report.segments.predicted == 0 {
+        (
+            DOUBT,
+            "NOTHING TO PREDICT",
+            format!("in {events}: it holds a state, and no trace of how it came about"),
+        )
+    } else if right {
+        (GOOD, "AS RECORDED", format!("{events}: every address and every segment came out as PyTorch had it"))
+    } else {
+        (
+            DOUBT,
+            "NOT ALL AS RECORDED",
+            format!("{events}; the replay went on from the state that the recording implies"),
+        )
+    };
+    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
+}
+
+fn predicted(tally: Predicted) -> String {
+    let Predicted { predicted, matching } = tally;
+    if predicted == 0 {
+        "none".to_owned()
+    } else {
+        format!("{} of {} predicted", count(matching), count(predicted))
+    }
+}
+
+fn peaks(peak: &ReplayPeak, canvas: Canvas) -> String {
+    format!("allocated {}{}reserved {}", size(peak.allocated), canvas.dot(), size(peak.reserved))
+}
+
+fn ran_out(oom: Option<&ReplayOom>) -> String {
+    oom.map_or_else(
+        || "never".to_owned(),
+        |oom| {
+            let left = oom.device_free.map(|free| format!(", {} left on the device", size(free)));
+            format!(
+                "at event {}, asking for {} with {} allocated and {} reserved{}",
+                count(oom.event),
+                size(oom.requested),
+                size(oom.allocated),
+                size(oom.reserved),
+                left.unwrap_or_default()
+            )
+        },
+    )
+}
+
+fn circumstances(under: &Circumstances, canvas: Canvas) -> String {
+    let settings = if under.alloc_conf.is_empty() { "default settings" } else { &under.alloc_conf };
+    let capacity = under.capacity.map(|bytes| format!("{} for the allocator{}", size(bytes), canvas.dot()));
+    format!("{settings}{}{}torch {}", canvas.dot(), capacity.unwrap_or_default(), under.torch)
+}
+
+/// What was, beside what would have been.
+fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canvas: Canvas) {
+    let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other circumstances"));
+    out.push_str(&canvas.wrapped(
+        &format!("  {:<LABEL$}", "recorded"),
+        DIM,
+        &circumstances(&recorded.under, canvas),
+    ));
+    out.push_str(&canvas.wrapped(
+        &format!("  {:<LABEL$}", "replayed"),
+        DIM,
+        &circumstances(&report.under, canvas),
+    ));
+    let head = format!("{:<LABEL$}{:>SIZE$}{:>SIZE$}{:>SIZE$}", "", "recorded", "replayed", "change");
+    let _ = writeln!(out, "  {}", paint(DIM, &head));
+    let mut row = |name: &str, was: u64, is: u64| {
+        let change = is as i64 - was as i64;
+        let style = match change {
+            0 => Style::new(),
+            ..0 => GOOD,
+            1.. => BAD,
+        };
+        let change = format!("{:>SIZE$}", if change == 0 { "none".to_owned() } else { signed_size(change) });
+        let _ =
+            writeln!(out, "  {name:<LABEL$}{:>SIZE$}{:>SIZE$}{}", size(was), size(is), paint(style, &change));
+    };
+    row("allocated", recorded.peak.allocated, report.peak.allocated);
+    row("reserved", recorded.peak.reserved, report.peak.reserved);
+    let was = ran_out(recorded.oom.as_ref());
+    let is = ran_out(report.oom.as_ref());
+    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "ran out then"), DIM, &was));
+    let style = if report.oom.is_some() { BAD } else { GOOD };
+    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "and now"), style, &is));
+    if report.oom.is_some() {
+        let hint = "the replay ends where memory ran out: the peaks are those until then";
+        out.push_str(&canvas.wrapped("note: ", ADVICE, hint));
+    }
+}
