@@ -158,7 +158,9 @@ const fn peak_of(stats: &Stats) -> ReplayPeak {
 }
 
 fn peak(track: &Track) -> ReplayPeak {
-    let most = |figure: fn(&memfit_recording::Moment) -> u64| track.moments.iter().map(figure).max();
+    let most = |figure: fn(&memfit_recording::Moment) -> u64| {
+        track.moments().iter().map(|moment| figure(&moment)).max()
+    };
     ReplayPeak {
         allocated: most(|moment| moment.allocated).unwrap_or(0),
         reserved: most(|moment| moment.reserved).unwrap_or(0),
@@ -183,7 +185,7 @@ impl Failures<'_> {
         let trace = self.snapshot.trace(self.device);
         let (event, failed) =
             trace.iter().enumerate().rfind(|(_, event)| event.action == TraceAction::Oom)?;
-        let totals = track.moments.iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
+        let totals = track.moments().iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
         Some(ReplayOom {
             event: event as u64,
             requested: failed.size,
