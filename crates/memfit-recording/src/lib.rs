@@ -13,9 +13,11 @@ mod columns;
 mod error;
 mod file;
 mod from_log;
+mod oom_text;
 mod origin;
 mod pickle;
 mod snapshot;
+mod source;
 mod table;
 mod texts;
 mod track;
@@ -23,12 +25,14 @@ mod unknown;
 
 pub use error::RecordingError;
 pub use file::{Limits, MAGIC, VERSION};
+pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
 pub use origin::{Origin, OriginKind, Recording};
 pub use pickle::{PickleError, PickleErrorKind, PickleLimits};
 pub use snapshot::{
     Annotation, Frame, FrameId, Problem, Segment, SegmentBlock, SegmentBlockState, Snapshot, SnapshotError,
     StackId, Stacks, TraceAction, TraceEvent, TracedSettings,
 };
+pub use source::{OpenError, OpenLimits, Source, open, read};
 pub use table::{BlockIter, BlockTable, MomentIter, Moments};
 pub use texts::{TextId, Texts};
 pub use track::{

@@ -1,0 +1,100 @@
+//! Amounts as messages print them: rounded, so that they stand for an interval.
+
+use std::ops::Add;
+
+/// An amount of bytes that was printed with two decimals: what it can have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Amount {
+    /// No less than this.
+    pub low: u64,
+    /// No more than this.
+    pub high: u64,
+}
+
+impl Amount {
+    /// Exactly this.
+    pub const fn exactly(bytes: u64) -> Self {
+        Self { low: bytes, high: bytes }
+    }
+
+    /// The middle of what it can have been.
+    pub const fn bytes(self) -> u64 {
+        self.low + (self.high - self.low) / 2
+    }
+
+    /// What is left of it without another, nothing less than nothing.
+    #[must_use]
+    pub const fn less(self, other: Self) -> Self {
+        Self { low: self.low.saturating_sub(other.high), high: self.high.saturating_sub(other.low) }
+    }
+
+    /// The amount at the beginning of a text such as `1.50 GiB free`, and the rest of the text.
+    pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
+        let text = text.trim_start();
+        let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.')?;
+        let (number, rest) = text.split_at(digits);
+        let rest = rest.trim_start();
+        let (unit, rest) = UNITS.iter().find_map(|(name, unit)| Some((*unit, rest.strip_prefix(name)?)))?;
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        let whole: u64 = whole.parse().ok()?;
+        if part.is_empty() {
+            return Some((Self::exactly(whole.checked_mul(unit)?), rest));
+        }
+        if part.len() > 9 {
+            return None;
+        }
+        // In the smallest step that is printed, and half a step to either side. 2⁶⁴ bytes are printed where a driver
+        // knows of no limit, so this is wider than the result.
+        let steps = 10_u128.pow(part.len() as u32);
+        let value = (u128::from(whole) * steps + part.parse::<u128>().ok()?) * u128::from(unit) * 2;
+        let half = u128::from(unit);
+        let low = value.saturating_sub(half).div_ceil(2 * steps);
+        let high = (value + half) / (2 * steps);
+        Some((Self { low: clamp(low), high: clamp(high) }, rest))
+    }
+}
+
+impl Add for Amount {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { low: self.low.saturating_add(other.low), high: self.high.saturating_add(other.high) }
+    }
+}
+
+fn clamp(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// Units, as PyTorch prints them; `bytes` first, since `B` begins nothing else.
+const UNITS: [(&str, u64); 6] =
+    [("bytes", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amount_stands_for_what_it_can_have_been() {
+        let parse =
+            |text: &str| Amount::parse(text).map(|(amount, rest)| (amount.low, amount.high, rest.to_owned()));
+        assert_eq!(parse("512 bytes; "), Some((512, 512, "; ".to_owned())));
+        assert_eq!(parse("2.00 MiB free"), Some((2_091_910, 2_102_394, " free".to_owned())));
+        let (amount, _) = Amount::parse("23.68 GiB").unwrap();
+        // An RTX 3090 has 25 425 608 704 bytes.
+        assert!(amount.low <= 25_425_608_704 && 25_425_608_704 <= amount.high);
+        assert_eq!(parse("17179869184.00 GiB").unwrap().1, u64::MAX);
+        for wrong in [
+            "",
+            "GiB",
+            "1.5",
+            "1.5 parsecs",
+            "99999999999999999999999 GiB",
+            "-1 MiB",
+            "1.0000000000 GiB",
+            "1.2.3 GiB",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

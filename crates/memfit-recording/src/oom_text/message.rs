@@ -1,0 +1,205 @@
+//! One message: who says it, and which figures it gives.
+
+use super::{Advice, Amount, Figures, OomKind};
+
+/// The beginnings of messages, in the order in which they are looked for on a line: the first that is there decides.
+const BEGINNINGS: [(&str, OomKind); 29] = [
+    ("CUDA out of memory. Allocation was preemptively rejected", OomKind::FractionExceeded),
+    ("CUDA out of memory. Tried to allocate more than 1EB", OomKind::Absurd),
+    ("CUDA out of memory. Tried to allocate", OomKind::CachingAllocator),
+    ("HIP out of memory. Tried to allocate", OomKind::CachingAllocator),
+    ("XPU out of memory. Tried to allocate", OomKind::CachingAllocator),
+    ("CUDA out of memory", OomKind::CachingAllocator),
+    ("would exceed allowed memory. (out of memory)", OomKind::CudaMallocAsync),
+    ("The custom allocator backing this MemPool returned nullptr", OomKind::MemPool),
+    ("CUBLAS_STATUS_ALLOC_FAILED", OomKind::Cublas),
+    ("CUBLAS_STATUS_NOT_INITIALIZED", OomKind::Cublas),
+    ("CUDNN_STATUS_ALLOC_FAILED", OomKind::Cudnn),
+    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", OomKind::Cudnn),
+    ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", OomKind::Host),
+    ("CUDNN_STATUS_NOT_INITIALIZED", OomKind::Cudnn),
+    ("Unable to find a valid cuDNN algorithm to run convolution", OomKind::Cudnn),
+    ("was unable to find an engine to execute this computation", OomKind::Cudnn),
+    ("CUSOLVER_STATUS_ALLOC_FAILED", OomKind::OtherLibrary),
+    ("CUSPARSE_STATUS_ALLOC_FAILED", OomKind::OtherLibrary),
+    ("CUSPARSE_STATUS_INSUFFICIENT_RESOURCES", OomKind::OtherLibrary),
+    ("CUFFT_ALLOC_FAILED", OomKind::OtherLibrary),
+    ("Failed to CUDA calloc", OomKind::Nccl),
+    ("Failed to CUDA host alloc", OomKind::Nccl),
+    ("Cuda failure 2 'out of memory'", OomKind::Nccl),
+    ("Cuda failure 'out of memory'", OomKind::Nccl),
+    ("CUDA error: out of memory", OomKind::Cuda),
+    ("CUDA driver error: out of memory", OomKind::Cuda),
+    ("CUDA_ERROR_OUT_OF_MEMORY", OomKind::Cuda),
+    ("cudaErrorMemoryAllocation", OomKind::Cuda),
+    ("DefaultCPUAllocator: can't allocate memory", OomKind::Host),
+];
+
+/// Where on a line a message begins, and who says it.
+pub(super) fn beginning(line: &str) -> Option<(usize, OomKind)> {
+    // Nearly all lines of a log have none of these.
+    if !(line.contains("memory")
+        || line.contains("MEMORY")
+        || line.contains("STATUS_")
+        || line.contains("cuDNN"))
+        && !(line.contains("alloc")
+            || line.contains("ALLOC")
+            || line.contains("engine")
+            || line.contains("Memory"))
+    {
+        return None;
+    }
+    BEGINNINGS.iter().find_map(|(beginning, kind)| Some((line.find(beginning)?, *kind)))
+}
+
+/// Whether a message names a failed allocation, and not only what often follows from one.
+pub(super) const fn names_allocation(message: &str) -> bool {
+    contains(message.as_bytes(), b"ALLOC")
+        || contains(message.as_bytes(), b"alloc")
+        || contains(message.as_bytes(), b"out of memory")
+}
+
+const fn contains(text: &[u8], part: &[u8]) -> bool {
+    let mut start = 0;
+    while start + part.len() <= text.len() {
+        let mut at = 0;
+        while at < part.len() && text[start + at] == part[at] {
+            at += 1;
+        }
+        if at == part.len() {
+            return true;
+        }
+        start += 1;
+    }
+    false
+}
+
+/// Whether a message is whole: terminals and log viewers break long ones into several lines.
+pub(super) fn is_whole(kind: OomKind, message: &str) -> bool {
+    match kind {
+        OomKind::CachingAllocator if message.contains("(GPU ") => {
+            message.contains("reserved in total by PyTorch)") || message.contains(" cached)")
+        }
+        OomKind::CachingAllocator => {
+            !message.contains("Tried to allocate") || message.contains("reserved by PyTorch but unallocated.")
+        }
+        OomKind::CudaMallocAsync => message.contains("PyTorch limit") && message.matches(" : ").count() >= 4,
+        _ => true,
+    }
+}
+
+/// The figures of a message whose words are parted by single spaces.
+pub(super) fn figures(kind: OomKind, message: &str) -> Figures {
+    match kind {
+        OomKind::CachingAllocator if message.contains("(GPU ") => of_list(message),
+        OomKind::CachingAllocator => of_sentences(message),
+        OomKind::FractionExceeded => {
+            Figures { requested: after(message, "Requested size: "), ..of_sentences(message) }
+        }
+        OomKind::CudaMallocAsync => Figures {
+            device: number_after(message, "Allocation on device "),
+            allocated: after(message, "Currently allocated : "),
+            requested: after(message, "Requested : "),
+            capacity: after(message, "Device limit : "),
+            free: after(message, "Free (according to CUDA): "),
+            allowed: after(message, "memory fraction) : "),
+            ..Figures::default()
+        },
+        OomKind::Nccl => Figures {
+            requested: after(message, "Failed to CUDA calloc async ")
+                .or_else(|| after(message, "Failed to CUDA calloc ")),
+            ..Figures::default()
+        },
+        OomKind::Host => {
+            Figures { requested: after(message, "you tried to allocate "), ..Figures::default() }
+        }
+        _ => Figures::default(),
+    }
+}
+
+/// Up to 2.0: `Tried to allocate S (GPU d; S total capacity; S already allocated; …)`.
+fn of_list(message: &str) -> Figures {
+    let mut figures = Figures {
+        requested: after(message, "Tried to allocate "),
+        device: number_after(message, "(GPU "),
+        ..Figures::default()
+    };
+    let list = message.split_once("(GPU ").map_or("", |(_, list)| list);
+    for part in list.split(')').next().unwrap_or("").split(';').skip(1) {
+        let Some((amount, what)) = Amount::parse(part) else { continue };
+        let place = match what.trim() {
+            "total capacity" => &mut figures.capacity,
+            "already allocated" => &mut figures.allocated,
+            "free" => &mut figures.free,
+            "allowed" => &mut figures.allowed,
+            "cached" | "reserved in total by PyTorch" => &mut figures.reserved,
+            _ => continue,
+        };
+        *place = Some(amount);
+    }
+    figures
+}
+
+/// From 2.1 on: sentences.
+fn of_sentences(message: &str) -> Figures {
+    let mut figures = Figures {
+        requested: after(message, "Tried to allocate "),
+        device: number_after(message, ". GPU "),
+        // Release 2.1 wrote "capacty".
+        capacity: after(message, "total capacity of ").or_else(|| after(message, "total capacty of ")),
+        free: after(message, "of which "),
+        this_process: after(message, "this process has "),
+        allocated: after(message, "Of the allocated memory "),
+        private_pools: after(message, "by PyTorch, with "),
+        unallocated: before(message, " is reserved by PyTorch but unallocated"),
+        allowed: before(message, " allowed; "),
+        ..Figures::default()
+    };
+    let mut rest = message;
+    while let Some((_, process)) = rest.split_once("Process ") {
+        rest = process;
+        if let Some(pid) = number_after(process, "")
+            && let Some(amount) = after(process.get(..64).unwrap_or(process), " has ")
+        {
+            figures.other_processes.push((pid, amount));
+        }
+    }
+    figures
+}
+
+/// The amount behind some words.
+fn after(message: &str, words: &str) -> Option<Amount> {
+    let (_, rest) = message.split_once(words)?;
+    Amount::parse(rest).map(|(amount, _)| amount)
+}
+
+/// The amount in front of some words.
+fn before(message: &str, words: &str) -> Option<Amount> {
+    let (text, _) = message.split_once(words)?;
+    let mut spaces = text.rmatch_indices(' ');
+    spaces.next()?;
+    let start = spaces.next().map_or(0, |(space, _)| space + 1);
+    Amount::parse(&text[start..]).map(|(amount, _)| amount)
+}
+
+fn number_after(message: &str, words: &str) -> Option<u32> {
+    let rest = if words.is_empty() { message } else { message.split_once(words)?.1 };
+    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+/// The advice that a message ends in.
+pub(super) fn advice(message: &str) -> Option<Advice> {
+    let has = |words: &str| message.contains(words);
+    if has("exceeds the expandable-segment reserve") {
+        Some(Advice::ExpandableReserve)
+    } else if has("expandable_segments is enabled") {
+        Some(Advice::ExpandableAlreadyOn)
+    } else if has("expandable_segments:True") {
+        Some(Advice::ExpandableSegments)
+    } else if has("max_split_size_mb") {
+        Some(Advice::MaxSplitSize)
+    } else {
+        None
+    }
+}

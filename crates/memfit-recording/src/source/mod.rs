@@ -1,0 +1,207 @@
+//! Whatever file somebody has: what it is, told by its first bytes, and what it holds.
+
+mod compressed;
+mod html;
+mod notebook;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+
+use crate::oom_text::{self, OomText};
+use crate::snapshot::Problem;
+use crate::{Limits, MAGIC, PickleLimits, Recording, RecordingError, Snapshot, SnapshotError};
+
+/// How much of a file is looked at to tell what it is.
+const LOOK: usize = 64 << 10;
+/// Compressed files within compressed files.
+const MOST_LAYERS: u32 = 3;
+
+/// What a file holds.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A recording, of memfit's own or made from a trace that needs no replay.
+    Recording(Box<Recording>),
+    /// A memory snapshot of PyTorch's: a replay makes it a recording.
+    Snapshot(Box<Snapshot>),
+    /// Out-of-memory errors in a text, at least one.
+    Texts(Vec<OomText>),
+}
+
+/// What a file may ask of its reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenLimits {
+    /// Of a pickle.
+    pub pickle: PickleLimits,
+    /// Of a recording.
+    pub recording: Limits,
+}
+
+/// Why a file could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It cannot be read.
+    #[error("the file cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is empty.
+    #[error("the file is empty")]
+    Empty,
+    /// It is a snapshot, or looks like one, and nothing of it can be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// It is a recording, and nothing of it can be read.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// It is compressed in a way that is not read.
+    #[error("the file is {0}, which memfit does not read")]
+    Packed(&'static str),
+    /// It is compressed again and again.
+    #[error("the file is compressed more than {MOST_LAYERS} times over")]
+    Layers,
+    /// It claims to be what it is not.
+    #[error("this {format} cannot be read: {why}")]
+    Broken {
+        /// What it looks like.
+        format: &'static str,
+        /// What is wrong with it, with the place.
+        why: String,
+    },
+    /// It is a text without an out-of-memory error.
+    #[error("there is no out-of-memory error in this text of {lines} lines")]
+    NoError {
+        /// How many lines were searched.
+        lines: u64,
+    },
+    /// It is nothing that is known.
+    #[error("this is no file that memfit knows")]
+    Unknown,
+}
+
+impl OpenError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Snapshot(error) => error.hint(),
+            Self::Recording(error) => error.hint(),
+            Self::Packed(_) => Some("unpack it first, or compress it with gzip, zstd or xz"),
+            Self::NoError { .. } => {
+                Some("name the log that has the `OutOfMemoryError`, from the traceback on")
+            }
+            Self::Unknown | Self::Empty => Some(
+                "memfit reads memory snapshots of PyTorch, its own recordings, profiler traces, exports of Nsight Systems, and logs",
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Opens a file, whatever it is; `-` is what comes in. What was read before something went wrong is there, and what went
+/// wrong is among the problems.
+pub fn open(path: &Path) -> Result<(Source, Vec<Problem>), OpenError> {
+    if path.as_os_str() == "-" {
+        return read(io::stdin().lock(), OpenLimits::default());
+    }
+    read(File::open(path)?, OpenLimits::default())
+}
+
+/// Reads a file, whatever it is.
+pub fn read(reader: impl Read, limits: OpenLimits) -> Result<(Source, Vec<Problem>), OpenError> {
+    layer(Box::new(reader), limits, 0)
+}
+
+fn layer(
+    reader: Box<dyn Read + '_>,
+    limits: OpenLimits,
+    depth: u32,
+) -> Result<(Source, Vec<Problem>), OpenError> {
+    let mut reader = BufReader::with_capacity(LOOK, reader);
+    let start = look(&mut reader)?;
+    if start.is_empty() {
+        return Err(OpenError::Empty);
+    }
+    if let Some(format) = compressed::format(&start) {
+        if depth == MOST_LAYERS {
+            return Err(OpenError::Layers);
+        }
+        let whole = Cursor::new(start).chain(reader);
+        return layer(compressed::unpack(format, Box::new(whole))?, limits, depth + 1);
+    }
+    let whole = BufReader::with_capacity(LOOK, Cursor::new(start.clone()).chain(reader));
+    match Format::of(&start) {
+        Format::Recording => {
+            Ok((Source::Recording(Box::new(Recording::read(whole, limits.recording)?)), Vec::new()))
+        }
+        Format::Pickle => {
+            let (snapshot, problems) = Snapshot::read(whole, limits.pickle)?;
+            Ok((Source::Snapshot(Box::new(snapshot)), problems))
+        }
+        Format::Html => html::read(whole, limits.pickle),
+        Format::Notebook => texts(Cursor::new(notebook::text(whole)?)),
+        Format::Text => texts(whole),
+        Format::Packed(name) => Err(OpenError::Packed(name)),
+        Format::Unknown => Err(OpenError::Unknown),
+    }
+}
+
+/// The first bytes, as many as are looked at.
+fn look(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    reader.take(LOOK as u64).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+fn texts(text: impl BufRead) -> Result<(Source, Vec<Problem>), OpenError> {
+    let (found, lines) = oom_text::find_counting(text)?;
+    if found.is_empty() {
+        return Err(OpenError::NoError { lines });
+    }
+    Ok((Source::Texts(found), Vec::new()))
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Recording,
+    Pickle,
+    Html,
+    Notebook,
+    Text,
+    Packed(&'static str),
+    Unknown,
+}
+
+impl Format {
+    fn of(start: &[u8]) -> Self {
+        let trimmed = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+        let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
+        if start.starts_with(&MAGIC[..6]) {
+            Self::Recording
+        } else if start.first() == Some(&0x80) {
+            Self::Pickle
+        } else if start.starts_with(b"PK\x03\x04") {
+            Self::Packed("a zip archive")
+        } else if start.starts_with(b"BZh") {
+            Self::Packed("compressed with bzip2")
+        } else if trimmed.starts_with(b"<")
+            && (has(b"base64") || has(b"<html") || has(b"<!DOCTYPE") || has(b"<script"))
+        {
+            Self::Html
+        } else if trimmed.starts_with(b"{") && has(b"\"cells\"") {
+            Self::Notebook
+        } else if is_text(start) {
+            Self::Text
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// Whether bytes may be the beginning of a text: logs are not always UTF-8, and never have zeros.
+fn is_text(start: &[u8]) -> bool {
+    let odd = start.iter().filter(|byte| **byte < 0x20 && !b"\n\r\t\x1b\x07\x08\x0c".contains(*byte)).count();
+    !start.contains(&0) && odd * 100 <= start.len()
+}
+
+#[cfg(test)]
+mod tests;
