@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use memfit_allocator::Release;
 use memfit_devices::Bytes;
+use memfit_link::ValuePolicy;
 use serde::Deserialize;
 
 use crate::printer::Colour;
@@ -105,6 +106,14 @@ pub(crate) struct RunArgs {
     /// Give up after so long, for example `90s` or `20m`; 0 never [default: 10m, none with `--steps 0`].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
+
+    /// Sizes that a kernel would compute: `upper` or `lower` bound, a part such as `0.3`, or `both` bounds [default: upper].
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) sizes: Option<Sizes>,
+
+    /// What other programs hold of the GPU's memory.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) other_processes: Option<Bytes>,
 
     /// Save the recording.
     #[arg(long, short, value_name = "FILE.memfit", value_hint = ValueHint::FilePath)]
@@ -204,6 +213,39 @@ pub(crate) enum Cover {
     Steps,
     /// The steps, the script's own evaluation, and its largest batch.
     Full,
+}
+
+/// Where sizes that a kernel would compute are taken between their bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Sizes {
+    /// At the upper bound, and at the lower one only where the verdict hangs on it.
+    #[default]
+    Bounds,
+    /// At both bounds in any case.
+    Both,
+    /// Here, because the user knows better.
+    At(ValuePolicy),
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            "both" => Ok(Self::Both),
+            "upper" => Ok(Self::Bounds),
+            other => other.parse().map(Self::At),
+        }
+    }
+}
+
+impl TryFrom<String> for Sizes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
 }
 
 /// A GPU by name, and how many of them.
@@ -308,6 +350,18 @@ mod tests {
         assert_eq!(parse("t4"), Ok(GpuChoice { name: "t4".into(), count: 1 }));
         assert_eq!(parse("RTX 4090:2"), Ok(GpuChoice { name: "RTX 4090".into(), count: 2 }));
         for wrong in ["", ":2", "t4:", "t4:0", "t4:17", "t4:-1", "t4:x"] {
+            assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn sizes_are_a_place_between_their_bounds() {
+        let parse = |text: &str| text.parse::<Sizes>();
+        assert_eq!(parse("upper"), Ok(Sizes::Bounds));
+        assert_eq!(parse("both"), Ok(Sizes::Both));
+        assert_eq!(parse("lower"), Ok(Sizes::At(ValuePolicy::LOWER)));
+        assert_eq!(parse("0.25"), Ok(Sizes::At(ValuePolicy::part(0.25).unwrap())));
+        for wrong in ["", "most", "2", "-1"] {
             assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
         }
     }

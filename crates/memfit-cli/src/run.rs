@@ -35,6 +35,7 @@ use self::environment::Command;
 use self::local::LocalGpu;
 use self::preflight::Torch;
 use self::stage::Stage;
+use crate::args::Sizes;
 use crate::{CliError, Home, Printer};
 
 /// What came of a run.
@@ -42,8 +43,8 @@ use crate::{CliError, Home, Printer};
 pub(crate) struct Outcome {
     /// The facts.
     pub(crate) facts: Facts,
-    /// Whether it ran out of memory even with zero for each size that is read back; nothing where that was not asked.
-    pub(crate) also_without_sizes: Option<bool>,
+    /// The same with each size that is read back at its lower bound; nothing where that was not asked.
+    pub(crate) lower: Option<Facts>,
     /// The recording that was saved.
     pub(crate) recording: Option<PathBuf>,
 }
@@ -61,16 +62,21 @@ pub(crate) fn perform(request: &Request, home: &Home, printer: &Printer) -> Resu
         None => None,
     };
     let once = |values| once(request, &command, torch.as_ref(), local.as_ref(), values, home, printer);
-    let facts = once(ValuePolicy::UpperBound)?;
-    // Sizes at their upper bound may be to blame. If it fails with zeros as well, they are not.
-    let doubtful = facts.oom.is_some() && verdict::has_size_read_back(&facts) && !request.card.is_local();
-    let also_without_sizes = if doubtful {
-        printer.remark("out of memory with sizes at their upper bound: once more with zeros");
-        Some(once(ValuePolicy::Zero)?.oom.is_some())
+    let policy = match request.sizes {
+        Sizes::At(policy) => policy,
+        Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
+    };
+    let facts = once(policy)?;
+    // Sizes at their upper bound may be to blame. If it fails with the lower one as well, they are not.
+    let told = matches!(request.sizes, Sizes::At(_));
+    let hangs = verdict::has_size_read_back(&facts) && !request.card.is_local() && !told;
+    let lower = if hangs && (facts.oom.is_some() || request.sizes == Sizes::Both) {
+        printer.remark("once more, with sizes that are read back at their lower bound");
+        Some(once(ValuePolicy::LOWER)?)
     } else {
         None
     };
-    Ok(Outcome { facts, also_without_sizes, recording: request.output.clone() })
+    Ok(Outcome { facts, lower, recording: request.output.clone() })
 }
 
 fn once(
@@ -82,13 +88,14 @@ fn once(
     home: &Home,
     printer: &Printer,
 ) -> Result<Facts, CliError> {
+    let first = matches!(request.sizes, Sizes::At(_)) || values == ValuePolicy::UPPER;
     let stage = Stage::set_up(request, torch, values, home)?;
     let started = Instant::now();
     let watched = watch::run(request, command, &stage, local, printer)?;
     let wall = started.elapsed();
     let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
     let facts = facts::gather(command, torch, &stage, watched, &tracks, wall);
-    if let Some(path) = request.output.as_deref().filter(|_| values == ValuePolicy::UpperBound) {
+    if let Some(path) = request.output.as_deref().filter(|_| first) {
         recording::save(path, request, command.words(), facts.torch.clone(), tracks)?;
     }
     if request.keep {

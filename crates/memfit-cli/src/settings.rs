@@ -6,7 +6,7 @@ use memfit_devices::Bytes;
 use serde::Deserialize;
 
 use crate::CliError;
-use crate::args::{Cover, Format, GpuChoice, Timeout};
+use crate::args::{Cover, Format, GpuChoice, Sizes, Timeout};
 
 /// The settings of a project.
 #[derive(Debug, Default, Deserialize)]
@@ -22,6 +22,10 @@ pub(crate) struct Settings {
     pub(crate) cover: Option<Cover>,
     /// `--timeout`
     pub(crate) timeout: Option<Timeout>,
+    /// `--sizes`
+    pub(crate) sizes: Option<Sizes>,
+    /// `--other-processes`
+    pub(crate) other_processes: Option<Bytes>,
     /// `--format`
     pub(crate) format: Option<Format>,
     /// `--catalogue`, relative to the file that says so.
@@ -31,8 +35,18 @@ pub(crate) struct Settings {
 }
 
 /// The names of all settings.
-pub(crate) const KEYS: &[&str] =
-    &["gpu", "memory", "steps", "cover", "timeout", "format", "catalogue", "show-output"];
+pub(crate) const KEYS: &[&str] = &[
+    "gpu",
+    "memory",
+    "steps",
+    "cover",
+    "timeout",
+    "sizes",
+    "other-processes",
+    "format",
+    "catalogue",
+    "show-output",
+];
 
 /// As much of a pyproject.toml as matters here.
 #[derive(Deserialize)]

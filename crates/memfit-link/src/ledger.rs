@@ -78,17 +78,19 @@ pub enum Refused {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     used: u64,
+    /// Held by programs that are no part of the run.
+    other: u64,
     typical: [u64; 3],
     high: u64,
 }
 
 impl Load {
     fn device(&self) -> u64 {
-        self.used + self.typical.iter().sum::<u64>()
+        self.used + self.other + self.typical.iter().sum::<u64>()
     }
 
     fn device_upper(&self) -> u64 {
-        self.used + self.high
+        self.used + self.other + self.high
     }
 }
 
@@ -130,8 +132,7 @@ impl Ledger {
             }
             let map = Mapping::<RawLedger>::writable(file.as_raw_fd(), file.metadata().map_err(io)?.len())
                 .map_err(io)?;
-            let capacities: Vec<u64> = setup.cards.iter().map(|card| card.capacity).collect();
-            map.initialise(&capacities);
+            map.initialise(&setup.cards);
             map.check().map_err(|why| invalid(&why))?;
             map
         };
@@ -264,7 +265,8 @@ impl Ledger {
 
     /// The sum over all processes that are believed to live. The lock is held.
     fn load(&self, card: usize) -> Load {
-        let mut load = Load::default();
+        let other = self.map.get().cards[card].other.load(Relaxed);
+        let mut load = Load { other, ..Load::default() };
         for process in self.map.get().live() {
             let share = &process.shares[card];
             load.used += share.used.load(Relaxed);

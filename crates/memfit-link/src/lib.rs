@@ -10,6 +10,7 @@
 //!
 //! This crate knows neither end: not how a device is simulated, not how a run is judged, not the catalogue of cards.
 
+mod assumption;
 pub mod env;
 pub mod events;
 pub mod identity;
@@ -18,10 +19,11 @@ pub mod message;
 mod run_dir;
 mod setup;
 
+pub use assumption::{Assumption, Stake, ValuePolicy};
 pub use ledger::{Ledger, LedgerView, Outside, TallyKind};
 pub use message::Message;
 pub use run_dir::RunDir;
-pub use setup::{CardSetup, LinkError, Setup, SizedInterval, ValuePolicy};
+pub use setup::{CardSetup, LinkError, Setup, SizedInterval, Synthetic, SyntheticData, SyntheticField};
 
 /// The version of everything in a run directory. Both ends must agree on it exactly.
 pub const PROTOCOL: u32 = 1;

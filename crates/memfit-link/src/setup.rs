@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PROTOCOL, RunDir};
+use crate::{PROTOCOL, RunDir, ValuePolicy};
 
 /// Limits and options of one run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,8 +24,46 @@ pub struct Setup {
     pub cover_full: bool,
     /// Whether the probe should keep each allocation's Python stack for a recording.
     pub stacks: bool,
-    /// What a read-back answers where a kernel would have computed the value.
+    /// Which size a read-back answers where a kernel would have computed it.
+    #[serde(default)]
     pub values: ValuePolicy,
+    /// What the probe puts in the place of what this machine lacks.
+    #[serde(default)]
+    pub synthetic: Synthetic,
+}
+
+/// What a machine without the weights and the data of a training is given in their place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Synthetic {
+    /// Weights take their shapes from configurations and headers, and are never read.
+    pub weights: bool,
+    /// Data sets give samples made up: an empty list of fields means what each class of data set is known to give.
+    pub data: Option<SyntheticData>,
+}
+
+/// Samples that are made up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyntheticData {
+    /// The parts of one sample, in order.
+    pub fields: Vec<SyntheticField>,
+    /// How many samples; nothing where the data set's class knows.
+    pub length: Option<u64>,
+}
+
+/// One part of a sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyntheticField {
+    /// What the sample calls it.
+    pub name: String,
+    /// The extent of each dimension; none for a number.
+    pub shape: Vec<u64>,
+    /// `torch`'s name of the element's type.
+    pub dtype: String,
+    /// Integers lie below this.
+    pub below: Option<i64>,
 }
 
 /// One virtual card.
@@ -42,6 +80,9 @@ pub struct CardSetup {
     pub libraries: SizedInterval,
     /// One NCCL communicator.
     pub communicator: SizedInterval,
+    /// What programs that have nothing to do with the run hold of it.
+    #[serde(default)]
+    pub other_processes: u64,
 }
 
 /// A size that is known to lie in an interval.
@@ -53,17 +94,6 @@ pub struct SizedInterval {
     pub typical: u64,
     /// No more than this; a virtual out-of-memory error is judged with it.
     pub high: u64,
-}
-
-/// What a read-back of computed values answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ValuePolicy {
-    /// Truth tests answer true, sizes their upper bound, everything else zero.
-    #[default]
-    UpperBound,
-    /// Everything reads as zero.
-    Zero,
 }
 
 /// The run directory could not be written or read.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use memfit_link::{
-    CardSetup, Ledger, LedgerView, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind, ValuePolicy,
+    CardSetup, Ledger, LedgerView, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind,
 };
 
 const ROLE: &str = "MEMFIT_TEST_ROLE";
@@ -31,6 +31,7 @@ impl Run {
             context: none,
             libraries: none,
             communicator: none,
+            other_processes: 0,
         };
         let setup = Setup {
             protocol: PROTOCOL,
@@ -39,7 +40,8 @@ impl Run {
             forward_steps: 0,
             cover_full: false,
             stacks: false,
-            values: ValuePolicy::default(),
+            values: memfit_link::ValuePolicy::default(),
+            synthetic: memfit_link::Synthetic::default(),
         };
         setup.write(&RunDir::new(&path)).unwrap();
         Self(path)

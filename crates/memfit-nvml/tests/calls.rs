@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
 use memfit_prototypes::testing::{Loaded, dynamic_symbols, library_path, promises, soname};
@@ -85,7 +85,14 @@ fn run_directory() -> PathBuf {
     let catalogue = Catalogue::builtin().unwrap();
     let device = serde_json::to_value(catalogue.find("h100").unwrap()).unwrap();
     let small = SizedInterval { low: 1 << 20, typical: 2 << 20, high: 3 << 20 };
-    let card = CardSetup { device, capacity: 8 << 30, context: small, libraries: small, communicator: small };
+    let card = CardSetup {
+        device,
+        capacity: 8 << 30,
+        context: small,
+        libraries: small,
+        communicator: small,
+        other_processes: 0,
+    };
     let setup = Setup {
         protocol: PROTOCOL,
         cards: vec![card; 2],
@@ -93,7 +100,8 @@ fn run_directory() -> PathBuf {
         forward_steps: 0,
         cover_full: false,
         stacks: false,
-        values: ValuePolicy::UpperBound,
+        values: memfit_link::ValuePolicy::default(),
+        synthetic: memfit_link::Synthetic::default(),
     };
     let run_dir = RunDir::new(&folder);
     setup.write(&run_dir).unwrap();

@@ -7,9 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memfit_devices::Catalogue;
-use memfit_link::{
-    CardSetup, Ledger, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind, ValuePolicy,
-};
+use memfit_link::{CardSetup, Ledger, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::{Loaded, library_path};
 
@@ -79,6 +77,7 @@ impl Run {
             context: CONTEXT,
             libraries: CONTEXT,
             communicator: CONTEXT,
+            other_processes: 0,
         };
         let setup = Setup {
             protocol: PROTOCOL,
@@ -87,7 +86,8 @@ impl Run {
             forward_steps: 0,
             cover_full: false,
             stacks: false,
-            values: ValuePolicy::UpperBound,
+            values: memfit_link::ValuePolicy::default(),
+            synthetic: memfit_link::Synthetic::default(),
         };
         setup.write(&RunDir::new(&folder)).unwrap();
         Ledger::create(&RunDir::new(&folder), &setup).unwrap();

@@ -12,7 +12,8 @@ pub use gpus::{GpuList, GpuReport};
 pub use replay::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict,
+    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
+    Verdict,
 };
 
 /// The schema versions, one for each kind of document.

@@ -10,7 +10,7 @@
 use std::{env, error::Error, fs};
 
 use memfit_devices::{Catalogue, Interval};
-use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval};
 
 fn interval(size: Interval) -> SizedInterval {
     SizedInterval { low: size.low.get(), typical: size.typical.get(), high: size.high.get() }
@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         context: interval(overhead.context),
         libraries: interval(overhead.libraries),
         communicator: interval(overhead.per_communicator),
+        other_processes: 0,
     };
     fs::remove_dir_all(&path).ok();
     fs::create_dir_all(&path)?;
@@ -44,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         forward_steps: 0,
         cover_full: false,
         stacks: false,
-        values: ValuePolicy::default(),
+        values: memfit_link::ValuePolicy::default(),
+        synthetic: memfit_link::Synthetic::default(),
     };
     setup.write(&run_dir)?;
     Ok(())

@@ -7,8 +7,8 @@ mod support;
 
 use std::process::{Command, Stdio};
 
-use memfit_link::ValuePolicy;
 use memfit_link::ledger::TallyKind;
+use memfit_link::{Assumption, ValuePolicy};
 use serde_json::Value;
 use support::{GIB, MIB, PART, Place, Script, is_alive, note_pid, text, wait};
 
@@ -96,8 +96,8 @@ fn play_with_torch(part: &str, mut script: Script) {
         }
         "oom by sizes" | "oom in any case" => {
             script.allocate(3 * GIB);
-            script.tally(TallyKind::ValuePolicy, "nonzero: size read back, upper bound used");
-            if part == "oom in any case" || script.setup.values == ValuePolicy::UpperBound {
+            script.tally(TallyKind::ValuePolicy, Assumption::NONZERO);
+            if part == "oom in any case" || script.setup.values == ValuePolicy::UPPER {
                 script.oom(1);
                 script.uncaught("torch.OutOfMemoryError", true);
                 std::process::exit(1);

@@ -5,9 +5,9 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
-use memfit_link::Setup;
 use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
 use memfit_link::message::{DeviceStats, Done, Oom};
+use memfit_link::{Assumption, Setup, Stake, ValuePolicy};
 use memfit_recording::Track;
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
 
@@ -66,6 +66,8 @@ pub(crate) struct Tally {
     pub(crate) unmodelled: Vec<CallCount>,
     /// Values that were answered by policy.
     pub(crate) values: Vec<CallCount>,
+    /// What each of these may change.
+    pub(crate) stakes: Vec<Stake>,
     /// Remarks.
     pub(crate) notes: Vec<String>,
 }
@@ -153,7 +155,7 @@ pub(super) fn gather(
         ended,
         command: command.words(),
         fullest,
-        tally: tally(&ledger),
+        tally: tally(&ledger, setup.values),
         notes: notes(&inbox, tracks),
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
@@ -234,13 +236,23 @@ fn fullest_share(process: &ProcessView) -> Option<(u32, memfit_link::ledger::Sha
         .map(|(card, share)| (card, *share))
 }
 
-fn tally(ledger: &LedgerView) -> Tally {
+fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
     let mut tally = Tally::default();
     for entry in &ledger.tally {
         let counted = || CallCount { call: entry.name.clone(), count: entry.count };
         match entry.kind {
             TallyKind::Unmodelled => tally.unmodelled.push(counted()),
-            TallyKind::ValuePolicy => tally.values.push(counted()),
+            TallyKind::ValuePolicy => {
+                let stake =
+                    Assumption::named(&entry.name).map_or(Stake::Value, |assumption| assumption.stake);
+                let call = match stake {
+                    Stake::Size => format!("{}, {policy} used", entry.name),
+                    Stake::Unbounded => format!("{}; no bound follows", entry.name),
+                    Stake::Value => entry.name.clone(),
+                };
+                tally.stakes.push(stake);
+                tally.values.push(CallCount { call, count: entry.count });
+            }
             TallyKind::Note => tally.notes.push(entry.name.clone()),
         }
     }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use memfit_levers::Phase;
 use memfit_report::wire::{
-    CardKind, Coverage, DeviceInfo, Fidelity, Host, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank,
-    RunReport, Script, Time, Verdict, schema,
+    CardKind, Coverage, DeviceInfo, Fidelity, Host, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd,
+    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 
 use super::facts::Facts;
@@ -13,13 +13,15 @@ use super::process::signal_name;
 use super::verdict::{Evidence, judge};
 use super::watch::Ended;
 use super::{Card, Outcome, Request};
+use crate::args::Sizes;
 use crate::{CliError, Exit, Hint as _};
 
 /// The report of a run.
 pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
     let device = device(request, facts);
-    let evidence = Evidence::of(facts, device.capacity, outcome.also_without_sizes);
+    let evidence =
+        Evidence::of(facts, device.capacity, outcome.lower.as_ref(), matches!(request.sizes, Sizes::At(_)));
     let (verdict, mut problem) = judge(&evidence);
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
@@ -34,6 +36,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
         verdict,
         headroom: device.capacity as i64 - peak.device_upper as i64,
         peak,
+        peak_interval: outcome.lower.as_ref().map(|lower| interval(lower, facts)),
         steps: facts.steps(),
         coverage: coverage(facts),
         at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
@@ -67,6 +70,16 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     }
 }
 
+/// The peaks between which the sizes that were read back leave it.
+fn interval(lower: &Facts, upper: &Facts) -> PeakInterval {
+    let end = |facts: &Facts| PeakEnd {
+        peak: facts.fullest().map(|rank| rank.peak).unwrap_or_default(),
+        out_of_memory: facts.oom.is_some(),
+        completed: facts.oom.is_none() && facts.exception.is_none() && facts.steps() >= upper.steps(),
+    };
+    PeakInterval { lower: end(lower), upper: end(upper) }
+}
+
 /// The card: a real one says itself what it is.
 fn device(request: &Request, facts: &Facts) -> DeviceInfo {
     let info = request.card.info();
@@ -91,6 +104,7 @@ pub(crate) fn failure(error: &CliError, device: DeviceInfo, command: Vec<String>
         headroom: device.capacity as i64,
         device,
         peak: Peak::default(),
+        peak_interval: None,
         steps: 0,
         coverage: Coverage::default(),
         at_peak: None,

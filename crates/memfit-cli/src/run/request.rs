@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memfit_devices::{Catalogue, Device};
+use memfit_devices::{Bytes, Catalogue, Device};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
 use crate::CliError;
-use crate::args::{Cover, GpuChoice, RunArgs};
+use crate::args::{Cover, GpuChoice, RunArgs, Sizes};
 use crate::settings::Settings;
 
 /// How many steps run when nobody says.
@@ -62,6 +62,10 @@ pub(crate) struct Request {
     pub(crate) cover_full: bool,
     /// When to give up.
     pub(crate) timeout: Option<Duration>,
+    /// Where sizes that a kernel would compute are taken.
+    pub(crate) sizes: Sizes,
+    /// What other programs hold of each virtual card.
+    pub(crate) other_processes: u64,
     /// Where the recording goes.
     pub(crate) output: Option<PathBuf>,
     /// Whether what the script prints is shown as it comes.
@@ -80,7 +84,7 @@ impl Request {
         let memory = args.memory.or(settings.memory.filter(|_| !overruled));
         let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
         let card = if gpu.name.eq_ignore_ascii_case(LOCAL) {
-            if args.memory.is_some() {
+            if args.memory.is_some() || args.other_processes.is_some() {
                 return Err(CliError::MemoryOfLocal);
             }
             Card::Local(gpu.count)
@@ -103,6 +107,8 @@ impl Request {
             forward_steps: asked.unwrap_or(0),
             cover_full: args.cover.or(settings.cover).unwrap_or_default() == Cover::Full,
             timeout,
+            sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
+            other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),
             output: args.output,
             show_output: args.show_output || settings.show_output,
             keep: args.keep,
@@ -114,7 +120,6 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use memfit_devices::Bytes;
 
     use super::*;
     use crate::args::{Args, Verb};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use memfit_devices::{Device, Interval};
 use memfit_link::env::RUN_DIR;
-use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, Synthetic, ValuePolicy};
 use tempfile::TempDir;
 
 use super::preflight::Torch;
@@ -104,7 +104,9 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
     let cuda_major = torch.and_then(Torch::cuda_major).unwrap_or(UNKNOWN_CUDA);
     let cards = match &request.card {
         Card::Local(_) => Vec::new(),
-        Card::Virtual(device, count) => vec![card(device, cuda_major)?; *count as usize],
+        Card::Virtual(device, count) => {
+            vec![card(device, cuda_major, request.other_processes)?; *count as usize]
+        }
     };
     Ok(Setup {
         protocol: PROTOCOL,
@@ -114,10 +116,11 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
         cover_full: request.cover_full,
         stacks: request.output.is_some(),
         values,
+        synthetic: Synthetic::default(),
     })
 }
 
-fn card(device: &Device, cuda_major: u32) -> Result<CardSetup, CliError> {
+fn card(device: &Device, cuda_major: u32, other_processes: u64) -> Result<CardSetup, CliError> {
     let overhead = device.overhead(cuda_major);
     Ok(CardSetup {
         device: serde_json::to_value(device).map_err(CliError::Json)?,
@@ -125,6 +128,7 @@ fn card(device: &Device, cuda_major: u32) -> Result<CardSetup, CliError> {
         context: interval(overhead.context),
         libraries: interval(overhead.libraries),
         communicator: interval(overhead.per_communicator),
+        other_processes,
     })
 }
 

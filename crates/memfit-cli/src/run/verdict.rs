@@ -10,11 +10,15 @@
 //!
 //! Where something that is not modelled could turn the verdict, it becomes `unknown`:
 //!
-//! * `oom`, after a size that a kernel would have computed was answered by its upper bound, unless a second run in which
-//!   such sizes are zero runs out of memory as well;
+//! * `oom`, after a size that a kernel would have computed was answered by its upper bound, unless a second run with
+//!   such sizes at their lower bound runs out of memory as well;
+//! * `fits`, after a size was answered for which the arguments give no bound;
 //! * `fits`, with less than [`DOUBT`] of the card left, after such a size was read back (its bound may not bound what
 //!   the script does with it), or after a call was refused that may have to do with memory.
+//!
+//! Where the user said at which part of their bounds sizes lie, the verdict is about that, and such sizes raise no doubt.
 
+use memfit_link::Stake;
 use memfit_report::wire::{Problem, Verdict};
 
 use super::facts::{Facts, OomFacts};
@@ -40,6 +44,7 @@ const BESIDE_THE_POINT: &[&str] = &[
 
 /// What the facts say, apart from how they were come by.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence {
     ended: Ended,
     steps_asked: u64,
@@ -47,12 +52,21 @@ pub(super) struct Evidence {
     exception: bool,
     used_gpu: bool,
     watched: bool,
-    size_read_back: bool,
+    sizes: SizesRead,
+    /// Whether the user said where sizes lie: then the verdict is about that.
+    told: bool,
     refused: Option<String>,
     capacity: u64,
     device_upper: u64,
-    /// Whether a run in which sizes that are read back are zero ran out of memory as well; nothing if there was none.
-    also_without_sizes: Option<bool>,
+    /// Whether a run with such sizes at their lower bound ran out of memory as well; nothing if there was none.
+    lower_fails: Option<bool>,
+}
+
+/// Sizes that a kernel would have computed, and that the script read back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SizesRead {
+    bounded: bool,
+    unbounded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +77,7 @@ struct Oom {
 
 impl Evidence {
     /// What of the facts matters for the verdict.
-    pub(super) fn of(facts: &Facts, capacity: u64, also_without_sizes: Option<bool>) -> Self {
+    pub(super) fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -72,11 +86,15 @@ impl Evidence {
             exception: facts.exception.is_some(),
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
-            size_read_back: has_size_read_back(facts),
+            sizes: SizesRead {
+                bounded: facts.tally.stakes.contains(&Stake::Size),
+                unbounded: facts.tally.stakes.contains(&Stake::Unbounded),
+            },
+            told,
             refused: facts.tally.unmodelled.iter().map(|call| call.call.clone()).find(|call| matters(call)),
             capacity,
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
-            also_without_sizes,
+            lower_fails: lower.map(|facts| facts.oom.is_some()),
         }
     }
 
@@ -97,7 +115,7 @@ impl Evidence {
 
 /// Whether a size that a kernel would have computed was read back.
 pub(super) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.tally.values.iter().any(|value| value.call.contains("size read back"))
+    facts.tally.stakes.iter().any(|stake| *stake != Stake::Value)
 }
 
 fn matters(call: &str) -> bool {
@@ -119,16 +137,23 @@ pub(super) fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 }
 
 fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
-    if !evidence.size_read_back || evidence.also_without_sizes == Some(true) {
+    let SizesRead { bounded, unbounded } = evidence.sizes;
+    if !(bounded || unbounded) || evidence.told || evidence.lower_fails == Some(true) {
         return (Verdict::Oom, None);
     }
     let message = "It ran out of memory, but the script reads back sizes that only a real GPU computes. With these at their upper bound it does not fit; with the real ones it may.";
-    let hint = "compare with a larger `--memory`, or with `--gpu local` on the card";
+    let hint = "`--sizes 0.3` asks about sizes at 0.3 of their bound; `--gpu local` measures on the card";
     (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
 }
 
 fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
-    if evidence.is_tight() && evidence.size_read_back {
+    if evidence.sizes.unbounded && !evidence.told {
+        let message = "It fits with what was assumed, but the script reads back sizes that only a real GPU computes, and nothing bounds them: see `values`.";
+        let hint =
+            "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
+        return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
+    }
+    if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
         let message = "It fits with little to spare, but the script reads back sizes that only a real GPU computes, and what it does with the real ones may need more.";
         let hint = "with a tenth of the card left there would be no doubt";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
@@ -198,11 +223,12 @@ mod tests {
             exception: false,
             used_gpu: true,
             watched: true,
-            size_read_back: false,
+            sizes: SizesRead::default(),
+            told: false,
             refused: None,
             capacity: 24 * GIB,
             device_upper: 12 * GIB,
-            also_without_sizes: None,
+            lower_fails: None,
         }
     }
 
@@ -264,12 +290,18 @@ mod tests {
     fn doubt_counts_only_where_it_could_turn_the_verdict() {
         use Verdict::{Fits, Oom, Unknown};
         let tight = 24 * GIB - GIB;
-        for (size_read_back, device_upper, verdict, kind) in [
-            (true, 12 * GIB, Fits, None),
-            (true, tight, Unknown, Some("size-read-back")),
-            (false, tight, Fits, None),
+        let none = SizesRead::default();
+        let bounded = SizesRead { bounded: true, ..none };
+        let unbounded = SizesRead { unbounded: true, ..none };
+        for (sizes, told, device_upper, verdict, kind) in [
+            (bounded, false, 12 * GIB, Fits, None),
+            (bounded, false, tight, Unknown, Some("size-read-back")),
+            (bounded, true, tight, Fits, None),
+            (unbounded, false, GIB, Unknown, Some("size-unbounded")),
+            (unbounded, true, GIB, Fits, None),
+            (none, false, tight, Fits, None),
         ] {
-            check(&Evidence { size_read_back, device_upper, ..plain(Ended::Complete) }, verdict, kind);
+            check(&Evidence { sizes, told, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
         for (refused, device_upper, verdict, kind) in [
             ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
@@ -278,13 +310,14 @@ mod tests {
             let refused = Some(refused.to_owned());
             check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
-        for (also_without_sizes, verdict) in [(None, Unknown), (Some(false), Unknown), (Some(true), Oom)] {
-            let evidence = Evidence {
-                oom: UNCAUGHT,
-                size_read_back: true,
-                also_without_sizes,
-                ..plain(Ended::Exited(1))
-            };
+        for (lower_fails, told, verdict) in [
+            (None, false, Unknown),
+            (Some(false), false, Unknown),
+            (Some(true), false, Oom),
+            (None, true, Oom),
+        ] {
+            let evidence =
+                Evidence { oom: UNCAUGHT, sizes: bounded, told, lower_fails, ..plain(Ended::Exited(1)) };
             check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
         }
     }

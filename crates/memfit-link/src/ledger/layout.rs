@@ -6,7 +6,7 @@ use std::sync::atomic::{
 };
 
 use super::{Load, mapping::Mapping, process::ProcessId};
-use crate::PROTOCOL;
+use crate::{CardSetup, PROTOCOL};
 
 /// Cards that a run can have.
 pub const MAX_CARDS: usize = 64;
@@ -37,6 +37,8 @@ pub(super) struct RawLedger {
 #[repr(C)]
 pub(super) struct RawCard {
     pub(super) capacity: AtomicU64,
+    /// Held by programs that are no part of the run.
+    pub(super) other: AtomicU64,
     pub(super) peak: AtomicU64,
     pub(super) peak_device: AtomicU64,
     pub(super) peak_device_upper: AtomicU64,
@@ -92,15 +94,16 @@ pub(super) enum SlotState {
 
 impl Mapping<RawLedger> {
     /// Fills in the head of a new ledger; does nothing if it is filled in. The lock is held.
-    pub(super) fn initialise(&self, capacities: &[u64]) {
+    pub(super) fn initialise(&self, cards: &[CardSetup]) {
         let ledger = self.get();
         if ledger.magic.load(Acquire) != 0 {
             return;
         }
         ledger.protocol.store(PROTOCOL, Relaxed);
-        ledger.card_count.store(capacities.len() as u32, Relaxed);
-        for (card, &capacity) in ledger.cards.iter().zip(capacities) {
-            card.capacity.store(capacity, Relaxed);
+        ledger.card_count.store(cards.len() as u32, Relaxed);
+        for (card, setup) in ledger.cards.iter().zip(cards) {
+            card.capacity.store(setup.capacity, Relaxed);
+            card.other.store(setup.other_processes, Relaxed);
         }
         ledger.magic.store(MAGIC, Release);
     }

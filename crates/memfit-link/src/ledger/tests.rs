@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::atomic::AtomicU32};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{CardSetup, PROTOCOL, ValuePolicy};
+use crate::{CardSetup, PROTOCOL};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,6 +44,7 @@ fn setup(capacities: &[u64]) -> Setup {
         context: none,
         libraries: none,
         communicator: none,
+        other_processes: 0,
     };
     Setup {
         protocol: PROTOCOL,
@@ -52,7 +53,8 @@ fn setup(capacities: &[u64]) -> Setup {
         forward_steps: 0,
         cover_full: false,
         stacks: false,
-        values: ValuePolicy::default(),
+        values: crate::ValuePolicy::default(),
+        synthetic: crate::Synthetic::default(),
     }
 }
 

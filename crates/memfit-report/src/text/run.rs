@@ -7,7 +7,7 @@ use memfit_levers::{Category, Phase};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, RunReport, Verdict};
+use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, PeakEnd, RunReport, Verdict};
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
@@ -229,6 +229,17 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
             size(peak.device_upper)
         ),
     );
+    if let Some(interval) = &report.peak_interval {
+        let end = |end: &PeakEnd| match (end.out_of_memory, end.completed) {
+            (true, _) => "out of memory".to_owned(),
+            (false, true) => size(end.peak.device_upper),
+            (false, false) => "no answer: the script fails with them".to_owned(),
+        };
+        let (lower, upper) = (end(&interval.lower), end(&interval.upper));
+        let text =
+            format!("sizes that a GPU computes at their lower bound: {lower}{dot}at their upper: {upper}");
+        fact("interval", &text);
+    }
     if let Some(at) = &report.at_peak {
         let instant = format!("step {}, {}: {} allocated", at.step, phase(at.phase), size(at.allocated));
         fact("fullest in", &instant);

@@ -20,6 +20,9 @@ pub struct RunReport {
     pub device: DeviceInfo,
     /// The peaks of the rank with the highest device peak.
     pub peak: Peak,
+    /// The peaks with sizes that only a real GPU computes at their lower and at their upper bound, where both were run.
+    #[serde(default)]
+    pub peak_interval: Option<PeakInterval>,
     /// Capacity less the upper bound of the device peak.
     pub headroom: i64,
     /// Completed optimizer steps, or forward passes of a script without an optimizer.
@@ -98,6 +101,27 @@ pub struct Peak {
     pub device: u64,
     /// The same with everything outside the allocator at its upper bound; the verdict is about this.
     pub device_upper: u64,
+}
+
+/// Between which peaks it lies, by the sizes that only a real GPU computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeakInterval {
+    /// With these sizes at their lower bound.
+    pub lower: PeakEnd,
+    /// With these sizes at their upper bound.
+    pub upper: PeakEnd,
+}
+
+/// One end of the interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeakEnd {
+    /// The peaks; where it ran out of memory, what was reached before.
+    #[serde(flatten)]
+    pub peak: Peak,
+    /// Whether it ran out of memory.
+    pub out_of_memory: bool,
+    /// Whether it did what the other did, so that its peak is one.
+    pub completed: bool,
 }
 
 /// What was among the steps that ran.

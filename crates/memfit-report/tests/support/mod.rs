@@ -5,7 +5,8 @@
 use memfit_levers::{Category, Phase};
 use memfit_report::wire::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
+    Verdict, schema,
 };
 
 const MIB: u64 = 1 << 20;
@@ -66,6 +67,7 @@ pub(crate) fn fits() -> RunReport {
             kind: CardKind::Virtual,
         },
         peak,
+        peak_interval: None,
         headroom: capacity as i64 - peak.device_upper as i64,
         steps: 3,
         coverage: Coverage { steps: 3, epoch_end: true, growth_per_step: Some(0), ..Coverage::default() },
@@ -111,6 +113,9 @@ pub(crate) fn unknown() -> RunReport {
         vec![CallCount { call: "nonzero: size read back, upper bound used".to_owned(), count: 12 }];
     report.fidelity.unmodelled = vec![CallCount { call: "cudaGraphicsMapResources".to_owned(), count: 1 }];
     report.coverage.growth_per_step = Some(8 * MIB as i64);
+    let end = |peak, out_of_memory| PeakEnd { peak, out_of_memory, completed: !out_of_memory };
+    report.peak_interval =
+        Some(PeakInterval { lower: end(report.peak, false), upper: end(report.peak, true) });
     report.problem = Some(Problem {
         kind: "size-read-back".to_owned(),
         message: "It ran out of memory, but the script reads back sizes that only a real GPU computes."

@@ -3,13 +3,17 @@
 //! Scripts do this to lengths, labels and positions before they read them back. Each is computed if all that it reads is
 //! known and there is little of it; otherwise nothing is known of what it writes.
 
+use memfit_link::Assumption;
+
 use super::{
     effect::{Arguments, Grid},
     memory::Memory,
     number::{Type, Value},
+    scatter::{Moved, put},
     signature::{Signature, type_parts},
     store::Origin,
     strides::Strides,
+    tensor_info::{TensorInfo, Width},
 };
 
 /// Elements that are moved.
@@ -119,7 +123,7 @@ impl Arrange {
 }
 
 /// Bytes of PyTorch's stand-in for any type of that size.
-fn opaque(text: &str) -> Option<usize> {
+pub(super) fn opaque(text: &str) -> Option<usize> {
     let (name, arguments) = type_parts(text);
     if name != "OpaqueType" {
         return Type::from_cpp(text).map(Type::size);
@@ -141,6 +145,7 @@ fn scan(
     let known = if bytes <= MOST * kind.size() { memory.get(source, bytes as u64) } else { None };
     let Some((mut content, origin)) = known else {
         memory.forget(target, bytes as u64);
+        suppose_scan(kind, source, target, rows, length, memory);
         return Some(());
     };
     for row in content.chunks_exact_mut((length * kind.size()).max(1)) {
@@ -154,6 +159,21 @@ fn scan(
     }
     memory.write(target, &content, origin);
     Some(())
+}
+
+/// Running totals of counts that are not known. The last of them is read where it is a size: each is taken as one, unless
+/// they are zeros and ones, whose total has a bound.
+fn suppose_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &Memory) {
+    let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MOST) else { return };
+    let flags = memory.flags(source).is_some();
+    let mut bytes = vec![0; rows * length * kind.size()];
+    for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
+        let reached = (index % length) as u64 + 1;
+        let total = if flags { policy.between(0, reached) } else { reached };
+        kind.store(Value::Int(total as i64), element);
+    }
+    let rule = if flags { Assumption::TRUE_COUNT } else { Assumption::RUNNING_TOTAL };
+    memory.write(target, &bytes, Origin::Guess(rule));
 }
 
 /// Keys, number of slices, length, stride; values, stride, order.
@@ -171,9 +191,16 @@ fn sort(
         Some(descending) => descending,
         None => arguments.get::<u8>(6)? != 0,
     };
-    let dense = slices == 1 && stride == 1 && arguments.get::<u32>(5)? == 1 && length <= MOST;
+    let rows = |index: usize| {
+        // Rows that follow one another, as all do that PyTorch has copied for sorting.
+        slices == 1
+            || TensorInfo::read(arguments, index, Width::Narrow)
+                .is_some_and(|info| (0..u64::from(slices)).all(|row| info.offset(row) == row * length as u64))
+    };
+    let whole = length.saturating_mul(slices as usize);
+    let dense = stride == 1 && arguments.get::<u32>(5)? == 1 && whole <= MOST && rows(0) && rows(4);
     let contents = if dense {
-        let bytes = |kind: Type| (length * kind.size()) as u64;
+        let bytes = |kind: Type| (whole * kind.size()) as u64;
         memory.get(keys, bytes(key)).zip(memory.get(values, bytes(value)))
     } else {
         None
@@ -183,16 +210,14 @@ fn sort(
         memory.forget_from(values);
         return Some(());
     };
-    let mut order: Vec<usize> = (0..length).collect();
+    let mut order: Vec<usize> = (0..whole).collect();
     let at = |index: &usize| key.load(&key_bytes[index * key.size()..]).unwrap_or(Value::Int(0));
-    order.sort_by(|a, b| {
-        let (a, b) = (at(a), at(b));
-        let ordering = match (a, b) {
-            (Value::Int(a), Value::Int(b)) => a.cmp(&b),
-            _ => a.real().total_cmp(&b.real()),
-        };
-        if descending { ordering.reverse() } else { ordering }
-    });
+    for row in order.chunks_exact_mut(length.max(1)) {
+        row.sort_by(|a, b| {
+            let ordering = at(a).order(at(b));
+            if descending { ordering.reverse() } else { ordering }
+        });
+    }
     let permuted = |bytes: &[u8], size: usize| -> Vec<u8> {
         order.iter().flat_map(|index| bytes[index * size..(index + 1) * size].iter().copied()).collect()
     };
@@ -201,12 +226,9 @@ fn sort(
     Some(())
 }
 
-/// Elements, each with where it goes, and where they all come from.
-type Moved = (Vec<(u64, Vec<u8>)>, Origin);
-
 /// The lambda's fields: offsets of output, input and index; addresses of output and input; how many indices; the address of
 /// each index; the extent and the stride of each indexed dimension.
-fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Option<()> {
+fn index(size: usize, writes: bool, arguments: Arguments, memory: &Memory) -> Option<()> {
     const DIMENSIONS: usize = 25;
     let pointers = Strides::bytes(3).next_multiple_of(8);
     let (indices, addresses) = (pointers + 16, pointers + 24);
@@ -241,7 +263,7 @@ fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Optio
                 distance += position * step;
             }
             let (mut to, mut from) = (target + offsets[0], source + offsets[1]);
-            let side = if put { &mut to } else { &mut from };
+            let side = if writes { &mut to } else { &mut from };
             *side = side.checked_add_signed(distance)?;
             let (bytes, own) = memory.get(from, size as u64)?;
             origin = origin.and(own);
@@ -254,17 +276,7 @@ fn index(size: usize, put: bool, arguments: Arguments, memory: &Memory) -> Optio
         memory.forget_from(target);
         return Some(());
     };
-    let consecutive = moved.windows(2).all(|pair| pair[1].0 == pair[0].0 + size as u64);
-    if consecutive && let Some((start, _)) = moved.first() {
-        let all: Vec<u8> = moved.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
-        memory.write(*start, &all, origin);
-    } else if moved.len() > MOST_PARTS {
-        memory.forget_from(target);
-    } else {
-        for (to, bytes) in &moved {
-            memory.write(*to, bytes, origin);
-        }
-    }
+    put(moved, size, origin, target, memory);
     Some(())
 }
 

@@ -1,8 +1,8 @@
 //! What a launch means for the contents of memory.
 
 use super::{
-    MEMORY, arrange::Arrange, elementwise::Elementwise, memory::Memory, reduction::Reduction,
-    signature::Signature, sizes::Size, writes::Writes,
+    MEMORY, arrange::Arrange, elementwise::Elementwise, histogram::Histogram, memory::Memory, random::Random,
+    reduction::Reduction, scatter::Scatter, signature::Signature, sizes::Size, topk::TopK, writes::Writes,
 };
 use crate::abi::{In, Ptr};
 
@@ -53,6 +53,10 @@ enum Kind {
     Reduction(Reduction),
     Size(Size, Writes),
     Arrange(Arrange),
+    Histogram(Histogram),
+    Random(Random),
+    Scatter(Scatter),
+    TopK(TopK),
     Writes(Writes),
 }
 
@@ -64,6 +68,10 @@ impl Effect {
             .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
             .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
             .or_else(|| Arrange::of(&signature).map(Kind::Arrange))
+            .or_else(|| Histogram::of(&signature).map(Kind::Histogram))
+            .or_else(|| Random::of(&signature).map(Kind::Random))
+            .or_else(|| Scatter::of(&signature).map(Kind::Scatter))
+            .or_else(|| TopK::of(&signature).map(Kind::TopK))
             .or_else(|| {
                 Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first()))
             });
@@ -91,6 +99,10 @@ impl Effect {
                 size.apply(arguments, memory);
             }
             Kind::Arrange(arrange) => arrange.apply(arguments, grid, memory),
+            Kind::Histogram(histogram) => histogram.apply(arguments, memory),
+            Kind::Random(random) => random.apply(arguments, memory),
+            Kind::Scatter(scatter) => scatter.apply(arguments, memory),
+            Kind::TopK(topk) => topk.apply(arguments, memory),
             Kind::Writes(writes) => writes.apply(arguments, memory),
         }
     }

@@ -1,12 +1,14 @@
 //! PyTorch's elementwise kernels: which elements of which tensors a launch computes, and from which.
 
+use memfit_link::Assumption;
+
 use super::{
     effect::Arguments,
     functor::{Functor, enclosing},
     memory::Memory,
     number::{Type, Value},
     signature::{Signature, type_parts},
-    store::Origin,
+    store::{LARGEST_PIECE, Ones, Origin},
     strides::Strides,
 };
 
@@ -41,8 +43,6 @@ const MOST_INTEGERS: usize = 1 << 16;
 const MOST_REALS: usize = 1 << 12;
 /// Elements that are written one by one.
 const MOST_SCATTERED: usize = 1 << 6;
-/// The rule by which computed numbers are taken for finite.
-pub(super) const FINITE: &str = "computed values taken as finite, not negative";
 
 /// The tensors of one launch: the output, then the inputs.
 struct Tensors {
@@ -128,7 +128,8 @@ impl Elementwise {
             memory.forget(tensors.addresses[0], tensors.count as u64);
             return;
         };
-        if !known && self.form == Form::Dense && functor.output != Type::Bool {
+        let masked = functor.carries_flags() && memory.answers();
+        if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked {
             // By far the most common: nothing is known, and nothing follows.
             memory.forget(tensors.addresses[0], (tensors.count * functor.output.size()) as u64);
             return;
@@ -139,6 +140,9 @@ impl Elementwise {
             put(&bytes, origin, &tensors, &work, memory);
         } else if !assume(functor, &tensors, &work, memory) {
             memory.forget(tensors.addresses[0], work.strides.span(0, work.types[0].size()));
+            if masked {
+                carry_flags(&tensors, &work, memory);
+            }
         }
     }
 
@@ -197,6 +201,18 @@ impl Elementwise {
     }
 }
 
+/// Truth values that become numbers are zeros and ones, which bounds what they add up to.
+fn carry_flags(tensors: &Tensors, work: &Work, memory: &Memory) {
+    let [_, input] = work.types.as_slice() else { return };
+    let flags = memory.flags(tensors.addresses[1]).or((*input == Type::Bool).then_some(Ones::Some));
+    if let Some(ones) = flags
+        && work.strides.is_dense(0, work.types[0].size())
+    {
+        let bytes = (tensors.count * work.types[0].size()) as u64;
+        memory.mark_flags(tensors.addresses[0], bytes, ones);
+    }
+}
+
 /// Answers what holds for all finite numbers; false if nothing does.
 fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) -> bool {
     let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
@@ -206,8 +222,18 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) ->
         && work.strides.alike(1, 2);
     match functor.always(&work.fields, same) {
         Some(value) if work.strides.is_dense(0, 1) && memory.answers() => {
-            let byte = u8::from(value.is_true());
-            memory.fill(tensors.addresses[0], byte, tensors.count as u64, Origin::Answer(FINITE));
+            let count = tensors.count as u64;
+            if tensors.count <= LARGEST_PIECE {
+                let byte = u8::from(value.is_true());
+                memory.fill(tensors.addresses[0], byte, count, Origin::Answer(Assumption::FINITE));
+            } else {
+                memory.forget(tensors.addresses[0], count);
+                memory.mark_flags(
+                    tensors.addresses[0],
+                    count,
+                    Ones::Exactly(if value.is_true() { count } else { 0 }),
+                );
+            }
             true
         }
         _ => false,

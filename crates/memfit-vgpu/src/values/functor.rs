@@ -105,6 +105,11 @@ impl Functor {
         }
     }
 
+    /// Whether zeros and ones stay zeros and ones, so that what is known of a mask is known of its copy.
+    pub(super) fn carries_flags(&self) -> bool {
+        self.rule == Some(Rule::Copy) && (self.inputs == [Type::Bool] || self.output.is_integer())
+    }
+
     /// Bytes of the functor that evaluation needs.
     pub(super) fn fields(&self) -> usize {
         self.size.max(8)

@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 
+use memfit_link::Assumption;
+
 use super::{
     effect::{Arguments, Effect, Grid},
-    elementwise,
     memory::Memory,
-    reduction, sizes,
     store::Origin,
     strides::tests::calculator,
 };
@@ -34,7 +34,7 @@ fn floats(list: &[f32]) -> Vec<u8> {
 }
 
 fn memory() -> Memory {
-    Memory::new(|| true)
+    Memory::new(|| Some(memfit_link::ValuePolicy::UPPER))
 }
 
 fn know(memory: &Memory, address: u64, content: &[u8]) {
@@ -58,7 +58,8 @@ fn known(memory: &Memory, address: u64, length: usize) -> Option<(Vec<u8>, Optio
         bytes,
         match origin {
             Origin::True => None,
-            Origin::Answer(rule) => Some(rule),
+            Origin::Answer(rule) | Origin::Guess(rule) => Some(rule),
+            Origin::Flags(_) => None,
         },
     ))
 }
@@ -133,10 +134,10 @@ fn what_follows_from_the_unknown_is_unknown() {
 fn an_unknown_number_equals_itself_by_rule() {
     let memory = memory();
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
-    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(elementwise::FINITE))));
+    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(Assumption::FINITE))));
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, Y])], 1);
     assert_eq!(known(&memory, OUT, 1), None, "of two tensors nothing is known");
-    let silent = Memory::new(|| false);
+    let silent = Memory::new(|| None);
     launch(&silent, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
     assert_eq!(known(&silent, OUT, 1), None, "rules are off");
 }
@@ -169,7 +170,8 @@ fn rows_are_summed() {
 #[test]
 fn truth_tests_of_the_unknown_are_answered() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
-    for (kernel, answer, rule) in [(ALL_BOOL, 1, reduction::ALL), (ANY_BOOL, 0, reduction::ANY)] {
+    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::ALL_TRUE), (ANY_BOOL, 0, Assumption::ANY_FALSE)]
+    {
         let memory = memory();
         launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
         assert_eq!(known(&memory, OUT, 1), Some((vec![answer], Some(rule))));
@@ -186,7 +188,7 @@ fn a_count_is_exact_where_the_mask_is_known_and_else_the_most_it_can_be() {
     let arguments =
         |items: i64| [addresses(&[X, 0]), addresses(&[OUT]), longs(&[items]), vec![0], bytes(&[0]), vec![0]];
     launch(&memory, COUNT_BOOL, &arguments(5), 1);
-    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[5]), Some(sizes::NONZERO))));
+    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[5]), Some(Assumption::NONZERO))));
     know(&memory, X, &[1, 0, 1, 1, 0]);
     launch(&memory, COUNT_BOOL, &arguments(5), 1);
     assert_eq!(known(&memory, OUT, 4), Some((bytes(&[3]), None)));

@@ -2,29 +2,66 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use memfit_link::ValuePolicy;
+
 use super::{
     filter::Filter,
-    store::{Found, LARGEST_PIECE, Origin, Store},
+    store::{Found, LARGEST_PIECE, Ones, Origin, Store},
 };
+
+/// Bytes that are guessed at.
+const MOST_GUESSED: usize = 4096;
 
 /// What is known of memory.
 pub(super) struct Memory {
     filter: Filter,
     store: Mutex<Option<Store>>,
-    /// Whether rules answer for what kernels would have computed; decided at the first question.
-    answers: OnceLock<bool>,
-    decide: fn() -> bool,
+    /// What rules answer with for what kernels would have computed, if they do; decided at the first question.
+    policy: OnceLock<Option<ValuePolicy>>,
+    decide: fn() -> Option<ValuePolicy>,
 }
 
 impl Memory {
     /// Nothing is known yet.
-    pub(super) const fn new(decide: fn() -> bool) -> Self {
-        Self { filter: Filter::new(), store: Mutex::new(None), answers: OnceLock::new(), decide }
+    pub(super) const fn new(decide: fn() -> Option<ValuePolicy>) -> Self {
+        Self { filter: Filter::new(), store: Mutex::new(None), policy: OnceLock::new(), decide }
     }
 
     /// Whether rules answer for what kernels would have computed.
     pub(super) fn answers(&self) -> bool {
-        *self.answers.get_or_init(self.decide)
+        self.policy().is_some()
+    }
+
+    /// Where rules take a size between its bounds; nothing where they do not answer.
+    pub(super) fn policy(&self) -> Option<ValuePolicy> {
+        *self.policy.get_or_init(self.decide)
+    }
+
+    /// What the host is to read of numbers that are not known, without anything following from it; false if there are too
+    /// many of them.
+    pub(super) fn guess(&self, address: u64, bytes: &[u8], rule: &'static str) -> bool {
+        let kept = self.answers() && bytes.len() <= MOST_GUESSED;
+        if kept {
+            self.write(address, bytes, Origin::Guess(rule));
+        }
+        kept
+    }
+
+    /// Each of the elements from this address on is zero or one.
+    pub(super) fn mark_flags(&self, address: u64, length: u64, ones: Ones) {
+        // Who asks looks at the first of them.
+        self.fill(address, 0, length.min(MOST_GUESSED as u64), Origin::Flags(ones));
+    }
+
+    /// Whether the elements at this address are known to be zero or one each; if so, how many are one, if that is known.
+    pub(super) fn flags(&self, address: u64) -> Option<Ones> {
+        if !self.perhaps(address) {
+            return None;
+        }
+        match self.with(|store| store.origin(address)) {
+            Some(Origin::Flags(ones)) => Some(ones),
+            _ => None,
+        }
     }
 
     /// False if surely nothing is known about this address.

@@ -12,30 +12,38 @@ mod effect;
 mod elementwise;
 mod filter;
 mod functor;
+mod histogram;
 mod memory;
 mod number;
+mod random;
 mod reduction;
+mod scatter;
 mod signature;
 mod sizes;
 mod store;
 mod strides;
+mod tensor_info;
+mod topk;
 mod writes;
 
 use std::slice;
 
 pub(crate) use effect::{Arguments, Effect, Grid};
-use memfit_link::{TallyKind, ValuePolicy};
+use memfit_link::{Assumption, TallyKind, ValuePolicy};
 use memory::Memory;
 use store::{LARGEST_PIECE, Origin};
 
 use crate::machine;
 
-static MEMORY: Memory = Memory::new(answers);
+static MEMORY: Memory = Memory::new(policy);
 
-/// Whether rules answer for what kernels would have computed.
-fn answers() -> bool {
-    machine::get().is_ok_and(|machine| machine.setup.values == ValuePolicy::UpperBound)
+/// Where rules take a size between its bounds.
+fn policy() -> Option<ValuePolicy> {
+    machine::get().ok().map(|machine| machine.setup.values)
 }
+
+/// A read-back of more bytes than this is one of data, and not of values that a script decides on.
+const MOST_VALUES: u64 = 4096;
 
 /// Bytes were copied from the host to device memory at `target`.
 ///
@@ -58,7 +66,12 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64) {
     // SAFETY: the caller vouches for the room. Memory that the host has never written reads as zeros, so it is initialised.
     let bytes = unsafe { slice::from_raw_parts_mut(target, size as usize) };
     clear(bytes);
-    for name in MEMORY.read(source, bytes).answers {
+    let found = MEMORY.read(source, bytes);
+    for name in &found.answers {
+        machine::count(TallyKind::ValuePolicy, name);
+    }
+    if found.known == 0 && size <= MOST_VALUES {
+        let name = if size == 1 { Assumption::UNKNOWN_TRUTH } else { Assumption::UNKNOWN_NUMBER };
         machine::count(TallyKind::ValuePolicy, name);
     }
 }
@@ -80,6 +93,12 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) {
     } else {
         MEMORY.forget(target, size);
     }
+}
+
+/// A call that is not looked into wrote at `target`: what was known there is known no more.
+#[allow(dead_code, reason = "for libraries whose results are modelled as writes")]
+pub(crate) fn overwritten(target: u64) {
+    MEMORY.forget_from(target);
 }
 
 /// Device memory was given back, or handed to another owner: nothing is known of it any more.

@@ -146,6 +146,14 @@ impl Value {
         }
     }
 
+    /// The order in which values of the same type are sorted.
+    pub(super) fn order(self, other: Self) -> std::cmp::Ordering {
+        match (self, other) {
+            (Self::Int(a), Self::Int(b)) => a.cmp(&b),
+            _ => self.real().total_cmp(&other.real()),
+        }
+    }
+
     /// Combines two values of the same type.
     pub(super) fn with(
         self,

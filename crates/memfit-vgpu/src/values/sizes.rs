@@ -1,7 +1,9 @@
 //! Sizes that the host reads back: how many elements `nonzero`, `unique` and boolean indexing found.
 //!
-//! The kernels are CUB's and Thrust's. Where their input is known the size is counted; where it is not, it is the number of
-//! items, the most that it can be.
+//! The kernels are CUB's and Thrust's. Where their input is known the size is counted; where it is not, it lies between
+//! nothing and the number of items, where the policy says.
+
+use memfit_link::Assumption;
 
 use super::{
     effect::Arguments,
@@ -10,11 +12,6 @@ use super::{
     signature::{Signature, type_parts},
     store::Origin,
 };
-
-/// `nonzero`, `masked_select`, indexing with a mask, the boxes that non-maximum suppression keeps.
-pub(super) const NONZERO: &str = "nonzero: size read back, upper bound used";
-/// `unique` and `unique_consecutive`.
-pub(super) const UNIQUE: &str = "unique: size read back, upper bound used";
 
 /// Elements that are counted.
 const MOST: u64 = 1 << 20;
@@ -45,13 +42,17 @@ impl Size {
     pub(super) fn of(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
-                (1, 2, NONZERO, Some(counted(signature.param(0)?)?))
+                (1, 2, Assumption::NONZERO, Some(counted(signature.param(0)?)?))
             }
             // Selecting by a mask writes the size that was counted before.
-            "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => (3, 7, UNIQUE, None),
-            "DeviceReduceByKeyKernel" => (4, 9, UNIQUE, None),
-            "DeviceUniqueByKeySweepKernel" => (4, 7, UNIQUE, None),
-            "_kernel_agent" if type_parts(signature.template(0)?).0 == "UniqueAgent" => (3, 4, UNIQUE, None),
+            "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => {
+                (3, 7, Assumption::UNIQUE, None)
+            }
+            "DeviceReduceByKeyKernel" => (4, 9, Assumption::UNIQUE, None),
+            "DeviceUniqueByKeySweepKernel" => (4, 7, Assumption::UNIQUE, None),
+            "_kernel_agent" if type_parts(signature.template(0)?).0 == "UniqueAgent" => {
+                (3, 4, Assumption::UNIQUE, None)
+            }
             _ => return None,
         };
         let pointee = signature.param(target)?.strip_suffix('*')?;
@@ -81,8 +82,14 @@ impl Size {
         };
         let (size, origin) = match known {
             Some(known) => known,
-            None if memory.answers() => (items, Origin::Answer(self.rule)),
-            None => return memory.forget(target, kind.size() as u64),
+            None => match memory.policy() {
+                // What has elements has at least one that is unique.
+                Some(policy) => {
+                    let least = u64::from(self.rule == Assumption::UNIQUE).min(items);
+                    (policy.between(least, items), Origin::Answer(self.rule))
+                }
+                None => return memory.forget(target, kind.size() as u64),
+            },
         };
         let mut bytes = [0; 8];
         kind.store(super::number::Value::Int(size as i64), &mut bytes);

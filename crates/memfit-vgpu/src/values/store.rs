@@ -9,10 +9,21 @@ use std::{
     sync::Arc,
 };
 
+use memfit_link::Assumption;
+
 /// A longer write is not kept.
 pub(crate) const LARGEST_PIECE: usize = 1 << 20;
 /// When more than this is kept, the oldest pieces go.
 pub(crate) const LARGEST_TOTAL: usize = 64 << 20;
+
+/// How many of some flags are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ones {
+    /// Nobody knows.
+    Some,
+    /// So many.
+    Exactly(u64),
+}
 
 /// Where a known content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +32,31 @@ pub(crate) enum Origin {
     True,
     /// A rule of this device put it in place of what a kernel would have computed; the name is for the report.
     Answer(&'static str),
+    /// The host reads it, under this rule's name, but nothing follows from it: what is computed of it stays unknown, so
+    /// that sizes keep their bounds.
+    Guess(&'static str),
+    /// Nothing is known but that each element is zero or one, and perhaps how many are one.
+    Flags(Ones),
 }
 
 impl Origin {
     /// The origin of what was made of two contents: an answer if either was.
     pub(crate) fn and(self, other: Self) -> Self {
         if self == Self::True { other } else { self }
+    }
+
+    /// The rule that the host hears of when it reads this.
+    fn rule(self) -> Option<&'static str> {
+        match self {
+            Self::True => None,
+            Self::Answer(name) | Self::Guess(name) => Some(name),
+            Self::Flags(_) => Some(Assumption::UNKNOWN_NUMBER),
+        }
+    }
+
+    /// Whether something may be computed of it.
+    fn is_known(self) -> bool {
+        matches!(self, Self::True | Self::Answer(_))
     }
 }
 
@@ -109,6 +139,8 @@ pub(crate) struct Found {
     pub(crate) known: usize,
     /// The rules that supplied some of them.
     pub(crate) answers: Vec<&'static str>,
+    /// Whether some of it is only a guess.
+    pub(crate) guessed: bool,
 }
 
 /// Tells which stretches of addresses the store has begun or ceased to cover; kept in step by every operation.
@@ -191,9 +223,8 @@ impl Store {
             let at = (start + from as u64 - address) as usize;
             piece.bytes.read(from, &mut out[at..at + (to - from)]);
             found.known += to - from;
-            if let Origin::Answer(name) = piece.origin
-                && !found.answers.contains(&name)
-            {
+            found.guessed |= !piece.origin.is_known();
+            if let Some(name) = piece.origin.rule().filter(|name| !found.answers.contains(name)) {
                 found.answers.push(name);
             }
         });
@@ -208,7 +239,14 @@ impl Store {
         let mut bytes = vec![0; length];
         let found = self.read(address, &mut bytes);
         let origin = found.answers.first().map_or(Origin::True, |name| Origin::Answer(name));
-        (found.known == length).then_some((bytes, origin))
+        (found.known == length && !found.guessed).then_some((bytes, origin))
+    }
+
+    /// Where the content at an address comes from, if anything is known there.
+    pub(crate) fn origin(&self, address: u64) -> Option<Origin> {
+        let mut origin = None;
+        self.overlapping(address, 1, |_, piece, _, _| origin = Some(piece.origin));
+        origin
     }
 
     /// Bytes kept in memory.

@@ -97,7 +97,7 @@ fn what_is_unknown_is_left_as_it_was() {
     let mut store = Store::default();
     store.write(BASE + 4, &[1, 2], Origin::True, &());
     let mut out = [9; 8];
-    assert_eq!(store.read(BASE, &mut out), Found { known: 2, answers: Vec::new() });
+    assert_eq!(store.read(BASE, &mut out), Found { known: 2, ..Found::default() });
     assert_eq!(out, [9, 9, 9, 9, 1, 2, 9, 9]);
     assert_eq!(store.get(BASE, 8), None, "partly known is not known");
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
+use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -30,6 +30,7 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
         context: SizedInterval { low: 100 * MIB, typical: 200 * MIB, high: CONTEXT },
         libraries: SizedInterval::default(),
         communicator: SizedInterval::default(),
+        other_processes: 0,
     };
     let setup = Setup {
         protocol: PROTOCOL,
@@ -38,7 +39,8 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
         forward_steps: 0,
         cover_full: false,
         stacks: false,
-        values: ValuePolicy::default(),
+        values: memfit_link::ValuePolicy::default(),
+        synthetic: memfit_link::Synthetic::default(),
     };
     setup.write(&RunDir::new(&path)).unwrap();
     path

@@ -1,0 +1,95 @@
+//! Random numbers that the device would draw: what the host reads of them is a number that could have been drawn, and
+//! nothing follows from it.
+
+use memfit_link::Assumption;
+
+use super::{
+    effect::Arguments,
+    memory::Memory,
+    number::{Type, Value},
+    signature::{Signature, type_parts},
+};
+
+/// Numbers that are guessed at: more of them are data.
+const MOST: usize = 256;
+
+/// A kernel that draws numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Random {
+    element: Type,
+    law: Law,
+}
+
+/// What they are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Law {
+    /// Integers from a base on, so many.
+    Range,
+    /// Real numbers from a base on, within a range.
+    Uniform,
+    /// Numbers that are greater than zero.
+    Positive,
+    /// Any others: zero could be one of them.
+    Other,
+}
+
+impl Random {
+    /// From a kernel's name; nothing if it draws no numbers, or none that are known.
+    pub(super) fn of(signature: &Signature) -> Option<Self> {
+        if signature.name() != "distribution_elementwise_grid_stride_kernel" {
+            return None;
+        }
+        let store = signature.template(3)?;
+        let start = store.find("distribution_nullary_kernel<")?;
+        let element = Type::from_cpp(type_parts(&store[start..]).1.first()?)?;
+        let law = if store.contains("random_from_to_kernel<") {
+            Law::Range
+        } else if store.contains("uniform_kernel<") {
+            Law::Uniform
+        } else if ["exponential_kernel<", "log_normal_kernel<", "geometric_kernel<"]
+            .iter()
+            .any(|name| store.contains(name))
+        {
+            Law::Positive
+        } else {
+            Law::Other
+        };
+        Some(Self { element, law })
+    }
+
+    /// Applies a launch: how many, the state, how to draw, where to store; there the address comes first, then the law's own.
+    pub(super) fn apply(&self, arguments: Arguments, memory: &Memory) {
+        let Some(target) = arguments.get::<u64>(3) else { return };
+        memory.forget_from(target);
+        let Some(count) = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok()) else {
+            return;
+        };
+        if count > MOST || !memory.answers() {
+            return;
+        }
+        let mut bytes = vec![0; count * self.element.size()];
+        let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
+        bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
+        memory.guess(target, &bytes, Assumption::RANDOM);
+    }
+
+    fn likely(&self, arguments: Arguments, memory: &Memory) -> Option<Value> {
+        let math = self.element.for_arithmetic();
+        let real =
+            |offset: usize| math.load(&arguments.bytes(3, offset + math.size())?[offset..]).map(Value::real);
+        Some(match self.law {
+            Law::Range => {
+                let (range, base) = (arguments.get_at::<u64>(3, 8)?, arguments.get_at::<i64>(3, 16)?);
+                let above = memory.policy()?.between(0, range.checked_sub(1)?);
+                Value::Int(base.checked_add_unsigned(above)?)
+            }
+            Law::Uniform => {
+                let (range, base) = (real(8)?, real(8 + math.size())?);
+                let middle = base + range / 2.0;
+                middle.is_finite().then_some(Value::Real(middle))?
+            }
+            Law::Positive => Value::Int(1),
+            Law::Other => Value::Int(0),
+        })
+    }
+}
