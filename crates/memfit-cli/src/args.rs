@@ -47,6 +47,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Repeat what PyTorch's allocator did, or would have done under other settings.
     Replay(ReplayArgs),
+    /// Show a recording: what memory held, when, and for whom.
+    View(ViewArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Show what is installed here, and what would and would not work.
@@ -176,6 +178,41 @@ pub(crate) struct ReplayArgs {
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit view snapshot.pickle
+  memfit view run.memfit -o report.html
+  memfit view before.memfit --compare after.memfit -o report.html")]
+pub(crate) struct ViewArgs {
+    /// A recording of `memfit run -o`, or a memory snapshot of PyTorch's.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Write one HTML file, instead of serving the page on this machine and opening it.
+    #[arg(long, short, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Show this recording beside the first, step by step.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) compare: Option<PathBuf>,
+
+    /// Leave out paths, lines, and the names of functions and modules.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
+    /// Only this device.
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u8>,
+
+    /// Do not start a browser; print the address.
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) no_browser: bool,
+
+    /// Serve on this port [default: one that is free].
+    #[arg(long, value_name = "PORT", conflicts_with = "output")]
+    pub(crate) port: Option<u16>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -5,6 +5,7 @@ mod doctor;
 mod gpus;
 mod replay;
 mod run;
+mod view;
 
 use std::path::Path;
 
@@ -16,6 +17,7 @@ pub(crate) use doctor::doctor;
 pub(crate) use gpus::gpus;
 pub(crate) use replay::replay;
 pub(crate) use run::run;
+pub(crate) use view::view;
 
 use crate::CliError;
 use crate::args::{Format, OutputArgs};

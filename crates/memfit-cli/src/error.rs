@@ -150,6 +150,17 @@ pub enum CliError {
     /// A recording that holds no state that an allocator can be in.
     #[error("the recording cannot be replayed: {0}")]
     Replay(#[from] RestoreError),
+    /// A recording in which nothing happened.
+    #[error("`{}` tells of no memory{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
+    NothingToShow {
+        /// The file.
+        path: PathBuf,
+        /// The only device that was asked for.
+        device: Option<u8>,
+    },
+    /// The page could not be served.
+    #[error("the page cannot be served")]
+    Serve(#[source] memfit_view::ServeError),
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -181,6 +192,8 @@ impl CliError {
             Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
             Self::Unreadable { .. } => "unreadable",
             Self::Replay(_) => "replay",
+            Self::NothingToShow { .. } => "nothing-to-show",
+            Self::Serve(_) => "serve",
             Self::Start { .. } => "start",
         }
     }
@@ -247,6 +260,11 @@ impl Hint for CliError {
                 vec![format!("it has something of {}", known.join(", "))]
             }
             Self::Replay(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
+            Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
+            Self::NothingToShow { device: None, .. } => {
+                vec!["`torch.cuda.memory._record_memory_history()` has to run before what is to be seen".to_owned()]
+            }
+            Self::Serve(error) => vec![error.hint().to_owned()],
             Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
         }
     }

@@ -73,6 +73,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
+        Verb::View(args) => commands::view(&args, &printer),
         Verb::Completions(args) => return commands::completions(&args, &printer),
     };
     outcome.unwrap_or_else(|error| printer.error(&error))

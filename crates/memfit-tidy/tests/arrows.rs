@@ -17,10 +17,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-allocator", &["memfit-levers", "memfit-recording"]),
     ("memfit-explain", &["memfit-levers", "memfit-recording"]),
     ("memfit-report", &["memfit-devices", "memfit-levers", "memfit-recording", "memfit-explain"]),
+    ("memfit-view", &["memfit-levers", "memfit-recording", "memfit-explain"]),
     (
         "memfit-cli",
         &[
             "memfit-allocator",
+            "memfit-view",
             "memfit-devices",
             "memfit-levers",
             "memfit-link",

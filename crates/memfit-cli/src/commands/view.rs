@@ -1,0 +1,82 @@
+//! `memfit view FILE`: a recording as a page, in a file or from a server on loopback.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use memfit_allocator::Given;
+use memfit_view::{Lane, Recorded, Server, View, lane, write_page};
+
+use crate::args::ViewArgs;
+use crate::input::{self, Input};
+use crate::{CliError, Exit, Printer};
+
+/// Shows a recording.
+pub(crate) fn view(args: &ViewArgs, printer: &Printer) -> Result<Exit, CliError> {
+    let mut recordings = vec![load(&args.file, args, printer)?];
+    if let Some(other) = &args.compare {
+        recordings.push(load(other, args, printer)?);
+    }
+    let view = View::new(recordings, args.confidential);
+    match &args.output {
+        Some(file) => write(&view, file, printer),
+        None => serve(view, args, printer),
+    }
+}
+
+fn write(view: &View, file: &Path, printer: &Printer) -> Result<Exit, CliError> {
+    let failed = |source| CliError::Io { what: "write", path: file.to_owned(), source };
+    let mut to = BufWriter::new(File::create(file).map_err(failed)?);
+    write_page(view, &mut to).and_then(|()| to.flush()).map_err(failed)?;
+    printer.remark(&format!("wrote `{}`; it opens in any browser, and needs no network", file.display()));
+    Ok(Exit::Good)
+}
+
+fn serve(view: View, args: &ViewArgs, printer: &Printer) -> Result<Exit, CliError> {
+    let server = Server::bind(view, args.port.unwrap_or(0)).map_err(CliError::Serve)?;
+    let url = server.url();
+    printer.answer(&format!("{url}\n"));
+    if !args.no_browser && !open_browser(&url) {
+        printer.remark("no browser could be started; open the address above in one on this machine");
+    }
+    printer.remark("the address works on this machine only, and until this command ends: Ctrl-C ends it");
+    server.run();
+    Ok(Exit::Good)
+}
+
+/// Asks the desktop to open an address. The token is in the arguments of a process for a moment; it ends with this command.
+fn open_browser(url: &str) -> bool {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let quiet = std::process::Stdio::null;
+    std::process::Command::new(opener).arg(url).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().is_ok()
+}
+
+fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, CliError> {
+    let (input, problems) = input::read(path)?;
+    problems.iter().for_each(|problem| printer.warning(problem));
+    let recording = match input {
+        Input::Recording(recording) => *recording,
+        Input::Snapshot(snapshot) => {
+            memfit_allocator::recording(&snapshot, &Given::from_snapshot(&snapshot))?.recording
+        }
+    };
+    let mut remarks = problems;
+    for unknown in recording.tracks.iter().flat_map(|track| &track.unknown) {
+        let remark = unknown.to_string();
+        if !remarks.contains(&remark) {
+            remarks.push(remark);
+        }
+    }
+    let lanes = recording.tracks.iter().flat_map(|track| {
+        let devices = track.devices().into_iter();
+        devices
+            .filter(|device| args.device.is_none_or(|wanted| wanted == *device))
+            .map(|device| lane(track, device))
+    });
+    let lanes: Vec<Lane> = lanes.collect();
+    if lanes.is_empty() {
+        return Err(CliError::NothingToShow { path: path.to_owned(), device: args.device });
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Recorded { name, origin: recording.origin, lanes, explanation: None, remarks })
+}

@@ -1,0 +1,144 @@
+//! Levels of detail of the blocks: sorted by how long they lived, so that a page that shows a long time loads only those that are wide
+//! enough to be seen.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::Piece;
+use crate::columns::Columns;
+
+/// Blocks of the first level live at most so many ticks; each further level has lives four times as long.
+pub const SHORTEST_LIFE: u32 = 64;
+/// Blocks in one chunk.
+pub const CHUNK_BLOCKS: usize = 16_384;
+
+/// A chunk of blocks of one level, and when they were there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Chunk {
+    /// The level of lives.
+    pub level: u8,
+    /// How many blocks.
+    pub count: usize,
+    /// The tick at which the first was handed out.
+    pub from: u32,
+    /// The tick at which the last was handed out.
+    pub to: u32,
+    /// The first tick at which all were gone.
+    pub gone: u32,
+    /// The number of its section.
+    pub section: usize,
+}
+
+/// The level of a life.
+pub fn life_level(life: u32) -> u8 {
+    let mut level = 0;
+    let mut longest = SHORTEST_LIFE;
+    while life > longest {
+        longest = longest.saturating_mul(4);
+        level += 1;
+    }
+    level
+}
+
+/// The blocks in the order in which the page gets them (as places among `pieces`, which are sorted by birth), and which of these
+/// each chunk has. Sections are numbered from zero.
+pub fn blocks_in_chunks(pieces: &[Piece]) -> (Vec<u32>, Vec<(Chunk, Range<usize>)>) {
+    let levels: Vec<u8> = pieces.iter().map(|piece| life_level(piece.life())).collect();
+    let mut order: Vec<u32> = (0..pieces.len() as u32).collect();
+    // Stable: within a level they stay sorted by birth.
+    order.sort_by_key(|place| levels[*place as usize]);
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    while start < order.len() {
+        let level = levels[order[start] as usize];
+        let same =
+            order[start..].iter().take(CHUNK_BLOCKS).take_while(|place| levels[**place as usize] == level);
+        let range = start..start + same.count();
+        let of_chunk = order[range.clone()].iter().map(|place| &pieces[*place as usize]);
+        let chunk = Chunk {
+            level,
+            count: range.len(),
+            from: of_chunk.clone().map(|piece| piece.born).min().unwrap_or_default(),
+            to: of_chunk.clone().map(|piece| piece.born).max().unwrap_or_default(),
+            gone: of_chunk.map(|piece| piece.freed.max(piece.reusable)).max().unwrap_or_default(),
+            section: chunks.len(),
+        };
+        start = range.end;
+        chunks.push((chunk, range));
+    }
+    (order, chunks)
+}
+
+/// A chunk's section.
+pub(crate) fn section(pieces: &[Piece], order: &[u32]) -> Vec<u8> {
+    let of_chunk = || order.iter().map(|place| &pieces[*place as usize]);
+    let mut columns = Columns::default();
+    columns.near(of_chunk().map(|piece| u64::from(piece.born)));
+    columns.plain(of_chunk().map(|piece| u64::from(piece.freed - piece.born)));
+    columns.plain(of_chunk().map(|piece| u64::from(piece.reusable.saturating_sub(piece.freed))));
+    columns.plain(of_chunk().map(|piece| piece.asked));
+    columns.plain(of_chunk().map(|piece| piece.rounding));
+    columns.near(of_chunk().map(|piece| piece.address));
+    columns.plain(of_chunk().map(|piece| u64::from(piece.category.code())));
+    columns.plain(of_chunk().map(|piece| u64::from(piece.stack)));
+    columns.plain(of_chunk().map(|piece| u64::from(piece.module)));
+    columns.pack()
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::Category;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn piece(born: u32, life: u32) -> Piece {
+        Piece {
+            address: 0,
+            asked: 1,
+            rounding: 0,
+            born,
+            freed: born + life,
+            reusable: born + life,
+            stack: 0,
+            module: 0,
+            category: Category::Unknown,
+        }
+    }
+
+    #[test]
+    fn levels_of_lives_are_four_times_as_long_each() {
+        let cases = [(0, 0), (64, 0), (65, 1), (256, 1), (257, 2), (1024, 2), (u32::MAX, 13)];
+        for (life, level) in cases {
+            assert_eq!(life_level(life), level, "a life of {life}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Each block is in one chunk, and whoever looks at a tick finds every block that was live there by the chunks' bounds alone.
+        #[test]
+        fn nothing_is_lost(lives in proptest::collection::vec((0..50_u32, 0..100_000_u32), 0..3000)) {
+            let mut born = 0;
+            let pieces: Vec<Piece> = lives.iter().map(|(gap, life)| { born += gap; piece(born, *life) }).collect();
+            let (order, chunks) = blocks_in_chunks(&pieces);
+            let mut seen = order.clone();
+            seen.sort_unstable();
+            prop_assert!(seen.iter().copied().eq(0..pieces.len() as u32));
+            let mut next = 0;
+            for (chunk, range) in &chunks {
+                prop_assert_eq!(range.start, next);
+                next = range.end;
+                prop_assert!(chunk.count <= CHUNK_BLOCKS);
+                for place in &order[range.clone()] {
+                    let piece = &pieces[*place as usize];
+                    prop_assert_eq!(life_level(piece.life()), chunk.level);
+                    prop_assert!(chunk.from <= piece.born && piece.born <= chunk.to && piece.freed <= chunk.gone);
+                }
+            }
+            prop_assert_eq!(next, pieces.len());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! From a track of a recording to a lane.
+
+use std::collections::HashMap;
+
+use memfit_explain::{Lives, category_with};
+use memfit_levers::Category;
+use memfit_recording::{MomentKind, NEVER, StackId, TextId, Track};
+
+use crate::envelope::{SERIES, series};
+use crate::lane::{Lane, Mark, MarkKind, Piece, Pool, Span};
+use crate::places::Places;
+
+/// What a track's process did on one device.
+pub fn lane(track: &Track, device: u8) -> Lane {
+    let clock = Clock::of(track, device);
+    let mut lane =
+        Lane { pid: track.pid, rank: track.rank, device, length: clock.length(), ..Lane::default() };
+    let mut names =
+        Names { track, texts: vec![0; track.texts.len()], stacks: vec![None; track.stacks.len()] };
+    let lives = Lives::of(track);
+    for block in track.blocks().iter().filter(|block| block.device == device) {
+        let asked = block.requested.unwrap_or(block.bytes).min(block.bytes);
+        let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
+        let freed = clock.end(block.freed);
+        // A block that is given back and never told to be free is free at once where nothing tells the two apart.
+        let reusable = if block.completed == NEVER { freed } else { clock.end(block.completed) };
+        lane.pieces.push(Piece {
+            address: block.address,
+            asked,
+            rounding: block.bytes - asked,
+            born: clock.tick(block.born),
+            freed,
+            reusable: reusable.max(freed),
+            stack: names.stack(&mut lane.places, block.stack),
+            module: names.text(&mut lane.places, owner),
+            category: category_with(track, &lives, &block),
+        });
+    }
+    curves(track, &clock, &mut lane);
+    spans(track, &clock, &mut lane);
+    lane.marks = marks(track, &clock, &mut names, &mut lane.places);
+    lane
+}
+
+/// Which tick each moment is: only what happens to this device's memory counts.
+struct Clock {
+    device: u8,
+    /// The moments that are ticks, in order.
+    ticks: Vec<u32>,
+}
+
+impl Clock {
+    fn of(track: &Track, device: u8) -> Self {
+        let ticks = (0..).zip(track.moments()).filter(|(_, moment)| {
+            moment.device == device
+                && matches!(
+                    moment.kind,
+                    MomentKind::Alloc(_)
+                        | MomentKind::Free(_)
+                        | MomentKind::FreeCompleted(_)
+                        | MomentKind::Oom(_)
+                        | MomentKind::SegmentAlloc(_)
+                        | MomentKind::SegmentFree(_)
+                        | MomentKind::SegmentMap(_)
+                        | MomentKind::SegmentUnmap(_)
+                )
+        });
+        Self { device, ticks: ticks.map(|(index, _)| index).collect() }
+    }
+
+    fn length(&self) -> u32 {
+        self.ticks.len() as u32
+    }
+
+    /// The first tick that is not before a moment.
+    fn tick(&self, moment: u32) -> u32 {
+        self.ticks.partition_point(|tick| *tick < moment) as u32
+    }
+
+    /// The same for what may never end.
+    fn end(&self, moment: u32) -> u32 {
+        if moment == NEVER { self.length() } else { self.tick(moment) }
+    }
+}
+
+/// The rows of texts and stacks that were met already.
+struct Names<'track> {
+    track: &'track Track,
+    texts: Vec<u32>,
+    stacks: Vec<Option<u32>>,
+}
+
+impl Names<'_> {
+    fn text(&mut self, places: &mut Places, id: TextId) -> u32 {
+        let Some(row) = self.texts.get_mut(id.0 as usize).filter(|_| id != TextId::NONE) else { return 0 };
+        if *row == 0 {
+            *row = places.text(self.track.texts.get(id));
+        }
+        *row
+    }
+
+    fn stack(&mut self, places: &mut Places, id: StackId) -> u32 {
+        let Self { track, stacks, .. } = self;
+        let text = |id| track.texts.get(id);
+        let intern = || {
+            let frames = track.stacks.get(id);
+            places.stack(frames.map(|frame| (text(frame.name), text(frame.file), frame.line)))
+        };
+        match stacks.get_mut(id.0 as usize) {
+            Some(row) => *row.get_or_insert_with(intern),
+            None => 0,
+        }
+    }
+}
+
+/// Every category's bytes, tick by tick, and what the allocator's totals add to the blocks.
+fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
+    let mut ends: Vec<u32> = (0..lane.pieces.len() as u32).collect();
+    ends.sort_by_key(|piece| lane.pieces[*piece as usize].freed);
+    let (mut born, mut ended) = (lane.pieces.iter().peekable(), ends.iter().peekable());
+    let mut values = [0_u64; SERIES];
+    let (mut reserved, mut beyond) = (0, 0);
+    for (tick, moment) in (0..).zip(clock.ticks.iter().filter_map(|index| track.moment(*index))) {
+        while let Some(piece) = born.next_if(|piece| piece.born <= tick) {
+            values[series(piece.category)] += piece.asked;
+            values[series(Category::Rounding)] += piece.rounding;
+        }
+        while let Some(piece) = ended.next_if(|piece| lane.pieces[**piece as usize].freed <= tick) {
+            let piece = &lane.pieces[*piece as usize];
+            values[series(piece.category)] -= piece.asked;
+            values[series(Category::Rounding)] -= piece.rounding;
+        }
+        let in_blocks: u64 = values.iter().sum();
+        let mut now = values;
+        // What the allocator counts and the recording has no block for, and the other way round.
+        let more = moment.allocated.saturating_sub(in_blocks);
+        now[series(Category::Unknown)] += more;
+        now[series(Category::Fragmentation)] =
+            moment.reserved.saturating_sub(moment.allocated.max(in_blocks));
+        lane.envelope.push(now);
+        if std::mem::replace(&mut reserved, moment.reserved) != moment.reserved || tick == 0 {
+            lane.reserved.push((tick, moment.reserved));
+        }
+        if std::mem::replace(&mut beyond, more) != more {
+            lane.beyond.push((tick, more));
+        }
+    }
+    lane.envelope.finish();
+}
+
+fn spans(track: &Track, clock: &Clock, lane: &mut Lane) {
+    let mut rows: HashMap<Pool, u32> = HashMap::new();
+    for span in track.spans.iter().filter(|span| span.device == clock.device) {
+        let pool = Pool {
+            owner: track.pools.get(usize::from(span.pool.0)).copied().unwrap_or_default(),
+            stream: track.streams.get(usize::from(span.stream.0)).copied().unwrap_or_default(),
+            small: span.small,
+            expandable: span.expandable,
+        };
+        let next = lane.pools.len() as u32;
+        let row = *rows.entry(pool).or_insert(next);
+        if row == next {
+            lane.pools.push(pool);
+        }
+        let (born, freed) = (clock.tick(span.born), clock.end(span.freed));
+        // What was unmapped at once is told as a span that never lived.
+        if born < freed {
+            lane.spans.push(Span { address: span.address, bytes: span.bytes, born, freed, pool: row });
+        }
+    }
+}
+
+fn marks(track: &Track, clock: &Clock, names: &mut Names<'_>, places: &mut Places) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    for (index, moment) in (0..).zip(track.moments()) {
+        let mut range = |range: u32| names.text(places, track.ranges[range as usize].name);
+        let kind = match moment.kind {
+            MomentKind::Step(step) => MarkKind::Step(step),
+            MomentKind::Phase(phase) => MarkKind::Phase(phase),
+            MomentKind::Oom(bytes) if moment.device == clock.device => MarkKind::Oom(bytes),
+            MomentKind::RangeBegin(named) => MarkKind::Begin(range(named)),
+            MomentKind::RangeEnd(named) => MarkKind::End(range(named)),
+            _ => continue,
+        };
+        marks.push(Mark { tick: clock.tick(index), kind });
+    }
+    marks
+}

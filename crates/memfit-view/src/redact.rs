@@ -1,0 +1,143 @@
+//! What is left of names where a page is to go to strangers.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use crate::lane::{Lane, MarkKind};
+use crate::places::{Role, torch_path};
+
+/// Replaces the names of files, functions, modules and announcements by numbers, and the numbers of lines by others. What was the same
+/// place or module stays the same one. PyTorch's own files keep their paths within PyTorch, and numbers in modules' names stay.
+pub fn redact(lane: &mut Lane) {
+    let marks: Vec<u32> = lane
+        .marks
+        .iter()
+        .filter_map(|mark| match mark.kind {
+            MarkKind::Begin(text) | MarkKind::End(text) => Some(text),
+            _ => None,
+        })
+        .collect();
+    let mut names = Names::default();
+    lane.places.rename(
+        |role, text| names.name(role, text),
+        |row| if marks.contains(&row) { Role::Mark } else { Role::Module },
+    );
+}
+
+/// Numbers in the order in which names are met: unlike hashes, they cannot be tried against guesses.
+#[derive(Default)]
+struct Names {
+    numbers: HashMap<(Role, String), usize>,
+    counts: HashMap<Role, usize>,
+}
+
+impl Names {
+    fn number(&mut self, role: Role, text: &str) -> usize {
+        let count = self.counts.entry(role).or_default();
+        *self.numbers.entry((role, text.to_owned())).or_insert_with(|| {
+            *count += 1;
+            *count
+        })
+    }
+
+    fn name(&mut self, role: Role, text: &str) -> String {
+        match role {
+            Role::File => match torch_path(text) {
+                Some(path) => path.to_owned(),
+                None => format!("file {}", self.number(role, text)),
+            },
+            Role::TorchFunction => text.to_owned(),
+            Role::Function => format!("function {}", self.number(role, text)),
+            Role::Mark => format!("range {}", self.number(role, text)),
+            Role::Module => {
+                let part = |part: &str| {
+                    let index = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+                    if index { part.to_owned() } else { format!("m{}", self.number(role, part)) }
+                };
+                text.split('.').map(part).collect::<Vec<_>>().join(".")
+            }
+        }
+    }
+}
+
+/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote the script, so none is kept.
+pub(crate) fn redact_explanation(explanation: &Value) -> Value {
+    const KEPT_TEXTS: [&str; 6] = ["schema", "cause", "lever", "label", "evidence", "phase"];
+    match explanation {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter_map(|(key, value)| match value {
+                Value::String(_) if !KEPT_TEXTS.contains(&key.as_str()) => None,
+                // Names as keys: categories are ours, modules are not.
+                Value::Object(_) if key == "modules" => None,
+                _ => Some((key.clone(), redact_explanation(value))),
+            });
+            Value::Object(kept.collect::<Map<_, _>>())
+        }
+        Value::Array(values) => {
+            Value::Array(values.iter().filter(|value| !value.is_string()).map(redact_explanation).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::Category;
+
+    use super::*;
+    use crate::lane::{Mark, Piece};
+
+    #[test]
+    fn no_name_of_the_user_is_left_and_places_stay_distinct() {
+        let mut lane = Lane::default();
+        let torch = "/home/ada/.venv/lib/python3.11/site-packages/torch/nn/modules/linear.py";
+        let places = &mut lane.places;
+        let stacks = [
+            places.stack([("forward", torch, 134), ("secret_attention", "/home/ada/thesis/net.py", 4711)]),
+            places.stack([("forward", torch, 134), ("secret_attention", "/home/ada/thesis/net.py", 4712)]),
+            places.stack([("train", "/home/ada/thesis/train.py", 9)]),
+        ];
+        let module = places.text("encoder.layers.5.secret_gate");
+        let range = places.text("epoch of thesis");
+        lane.marks.push(Mark { tick: 0, kind: MarkKind::Begin(range) });
+        lane.pieces.push(Piece {
+            address: 0,
+            asked: 1,
+            rounding: 0,
+            born: 0,
+            freed: 1,
+            reusable: 1,
+            stack: stacks[0],
+            module,
+            category: Category::Activations,
+        });
+        redact(&mut lane);
+        let shown = format!("{:?} {:?}", lane.places, lane.marks);
+        for secret in
+            ["ada", "thesis", "secret", "4711", "4712", "encoder", "layers", "gate", "net.py", "train"]
+        {
+            assert!(!shown.contains(secret), "{secret} is in {shown}");
+        }
+        assert!(shown.contains("\"torch/nn/modules/linear.py\"") && shown.contains("134"), "{shown}");
+        assert_eq!(lane.places.name(module), "m1.m2.5.m3");
+        let lines: Vec<_> = stacks.iter().map(|stack| lane.places.line(*stack)).collect();
+        assert_eq!(lines, [Some(("file 1", 1)), Some(("file 1", 2)), Some(("file 2", 1))]);
+    }
+
+    #[test]
+    fn an_explanation_keeps_verdicts_and_figures() {
+        let explanation = serde_json::json!({
+            "schema": "memfit.explain/1", "cause": "leaking",
+            "evidence": ["the list in /home/ada/net.py grows", {"what": "net.py:4", "bytes": 5}],
+            "fixes": [{"lever": "without-the-leak", "saves": 7, "label": "exact", "how": "del net.py:4", "evidence": "replayed"}],
+            "peak": {"allocated": 9, "modules": {"secret": 4}},
+        });
+        let kept = serde_json::json!({
+            "schema": "memfit.explain/1", "cause": "leaking", "evidence": [{"bytes": 5}],
+            "fixes": [{"lever": "without-the-leak", "saves": 7, "label": "exact", "evidence": "replayed"}],
+            "peak": {"allocated": 9},
+        });
+        assert_eq!(redact_explanation(&explanation), kept);
+    }
+}
