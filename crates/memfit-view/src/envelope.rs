@@ -96,7 +96,9 @@ impl Envelope {
             let coarser = finer.chunks(FANOUT).filter_map(|bins| {
                 let (first, others) = bins.split_first()?;
                 let mut bin = *first;
-                others.iter().for_each(|other| bin.join(other));
+                for other in others {
+                    bin.join(other);
+                }
                 Some(bin)
             });
             let coarser = coarser.collect();
@@ -118,7 +120,9 @@ impl Envelope {
     pub fn whole(&self) -> Option<Bin> {
         let (first, others) = self.levels.last()?.split_first()?;
         let mut whole = *first;
-        others.iter().for_each(|other| whole.join(other));
+        for other in others {
+            whole.join(other);
+        }
         Some(whole)
     }
 

@@ -96,7 +96,9 @@ fn summary(view: &View) -> String {
         if let Some(cause) = cause {
             let _ = write!(html, "<p>Cause: <strong>{}</strong></p>", escape(cause));
         }
-        lanes.iter().for_each(|lane| lane_summary(&mut html, lane));
+        for lane in lanes {
+            lane_summary(&mut html, lane);
+        }
     }
     html
 }

@@ -122,14 +122,15 @@ pub(crate) enum Side {
 impl Side {
     fn of(file: &str) -> Self {
         const INSTALLED: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "torch/"];
+        const INTERPRETER: [&str; 3] = ["<frozen", "<string>", "<eval"];
         let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
         // Notebooks' cells have no extension, and native frames name a library's source or nothing.
         if !extension.eq_ignore_ascii_case("py") && !file.starts_with('<') && !file.contains("ipython-input")
         {
             Self::Native
-        } else if file.starts_with("<frozen") || file == "<string>" || file.starts_with("<eval") {
-            Self::Library
-        } else if INSTALLED.iter().any(|part| file.contains(part)) {
+        } else if INTERPRETER.iter().any(|start| file.starts_with(start))
+            || INSTALLED.iter().any(|part| file.contains(part))
+        {
             Self::Library
         } else {
             Self::Own

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 use crate::{View, served_page};
 
 /// Most bytes of a request.
@@ -55,7 +58,7 @@ impl Server {
     pub fn bind(view: View, port: u16) -> Result<Self, ServeError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| ServeError::Token)?;
-        let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = URL_SAFE_NO_PAD.encode(random);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(ServeError::Listen)?;
         let address = listener.local_addr().map_err(ServeError::Listen)?;
         let page = served_page(&view);

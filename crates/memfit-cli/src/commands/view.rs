@@ -53,7 +53,9 @@ fn open_browser(url: &str) -> bool {
 
 fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, CliError> {
     let (input, problems) = input::read(path)?;
-    problems.iter().for_each(|problem| printer.warning(problem));
+    for problem in &problems {
+        printer.warning(problem);
+    }
     let recording = match input {
         Input::Recording(recording) => *recording,
         Input::Snapshot(snapshot) => {
