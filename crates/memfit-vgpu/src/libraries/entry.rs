@@ -87,3 +87,54 @@ macro_rules! entry_points {
     )* };
 }
 pub(crate) use entry_points;
+
+/// What a library answers about its handles.
+pub(crate) struct HandleStatus {
+    /// All is well.
+    pub(crate) success: i32,
+    /// There is no such handle, or no card for one.
+    pub(crate) not_initialized: i32,
+    /// There is no place for the answer.
+    pub(crate) invalid_value: i32,
+}
+
+impl HandleStatus {
+    /// Gives out a handle; what the library takes outside the allocator is booked with the first.
+    pub(crate) fn create<T: Kind + Default>(&self, place: Out<Handle<T>>) -> i32 {
+        if place.is_null() {
+            return self.invalid_value;
+        }
+        if !super::card::use_libraries() {
+            return self.not_initialized;
+        }
+        place.put(Handle::new(T::default()));
+        self.success
+    }
+
+    /// Takes a handle back.
+    pub(crate) fn destroy<T: Kind>(&self, handle: Handle<T>) -> i32 {
+        if handle.destroy() { self.success } else { self.not_initialized }
+    }
+}
+
+/// Declares the two calls that give out a library's handles and take them back.
+macro_rules! handle_calls {
+    ($create:ident, $destroy:ident: $context:ty) => {
+        const HANDLES: $crate::libraries::entry::HandleStatus = $crate::libraries::entry::HandleStatus {
+            success: status::SUCCESS,
+            not_initialized: status::NOT_INITIALIZED,
+            invalid_value: status::INVALID_VALUE,
+        };
+
+        $crate::libraries::entry::entry_points! {
+            fail status::INTERNAL_ERROR;
+
+            /// Gives out a handle.
+            fn $create(handle: Out<Handle<$context>>) { HANDLES.create(handle) }
+
+            /// Takes a handle back.
+            fn $destroy(handle: Handle<$context>) { HANDLES.destroy(handle) }
+        }
+    };
+}
+pub(crate) use handle_calls;

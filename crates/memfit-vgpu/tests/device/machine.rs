@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, Once, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use memfit_devices::Catalogue;
@@ -46,14 +46,27 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
     path
 }
 
-/// Puts this process into a run.
+/// The run that [`enter`] made, and the process that made it.
+static SHARED: OnceLock<(u32, PathBuf)> = OnceLock::new();
+
+/// Puts this process into a run, whose files go with the process.
 pub(crate) fn enter() {
-    static ENTERED: Once = Once::new();
-    ENTERED.call_once(|| {
+    SHARED.get_or_init(|| {
         let path = make_run("shared");
-        // SAFETY: tests read the environment through the standard library only, which locks it.
-        unsafe { env::set_var(memfit_link::env::RUN_DIR, path) };
+        // SAFETY: tests read the environment through the standard library only, which locks it; the handler only removes files.
+        unsafe {
+            env::set_var(memfit_link::env::RUN_DIR, &path);
+            libc::atexit(remove_shared);
+        }
+        (std::process::id(), path)
     });
+}
+
+/// A forked child ends as well, and the run is not its own.
+extern "C" fn remove_shared() {
+    if let Some((_, path)) = SHARED.get().filter(|(maker, _)| *maker == std::process::id()) {
+        let _ = fs::remove_dir_all(path);
+    }
 }
 
 /// Holds the cards for one test: nobody else allocates meanwhile.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use super::card;
-use super::entry::{Handle, Kind, Out, Ptr, entry_points, guarded};
+use super::entry::{Handle, Kind, Out, Ptr, entry_points, guarded, handle_calls};
 use super::real::real;
 
 /// `cublasStatus_t`, as far as it is said here.
@@ -116,25 +116,10 @@ settings! {
         => emulation.bit_count;
 }
 
+handle_calls!(cublasCreate_v2, cublasDestroy_v2: Context);
+
 entry_points! {
     fail status::INTERNAL_ERROR;
-
-    /// Gives out a handle.
-    fn cublasCreate_v2(handle: Out<Handle<Context>>) {
-        if handle.is_null() {
-            return status::INVALID_VALUE;
-        }
-        if !card::use_libraries() {
-            return status::NOT_INITIALIZED;
-        }
-        handle.put(Handle::new(Context::default()));
-        status::SUCCESS
-    }
-
-    /// Takes a handle back.
-    fn cublasDestroy_v2(handle: Handle<Context>) {
-        if handle.destroy() { status::SUCCESS } else { status::NOT_INITIALIZED }
-    }
 
     /// Remembers the stream. As in cuBLAS, the workspace that was set is forgotten with it; nothing here needs one.
     fn cublasSetStream_v2(handle: Handle<Context>, stream: usize) {

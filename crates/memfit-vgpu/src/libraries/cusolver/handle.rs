@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use super::status;
 use crate::libraries::card;
-use crate::libraries::entry::{Handle, Kind, Out, Ptr, entry_points};
+use crate::libraries::entry::{Handle, Kind, Out, Ptr, entry_points, handle_calls};
 use crate::libraries::real::forward;
 
 /// What lies behind a handle.
@@ -61,25 +61,10 @@ settings! {
         => mantissa_offset;
 }
 
+handle_calls!(cusolverDnCreate, cusolverDnDestroy: Context);
+
 entry_points! {
     fail status::INTERNAL_ERROR;
-
-    /// Gives out a handle.
-    fn cusolverDnCreate(handle: Out<Handle<Context>>) {
-        if handle.is_null() {
-            return status::INVALID_VALUE;
-        }
-        if !card::use_libraries() {
-            return status::NOT_INITIALIZED;
-        }
-        handle.put(Handle::new(Context::default()));
-        status::SUCCESS
-    }
-
-    /// Takes a handle back.
-    fn cusolverDnDestroy(handle: Handle<Context>) {
-        if handle.destroy() { status::SUCCESS } else { status::NOT_INITIALIZED }
-    }
 
     /// How far a Jacobi decomposition was off: nothing ran, so not at all.
     fn cusolverDnXgesvdjGetResidual(handle: Handle<Context>, _info: Ptr, residual: Out<f64>) {

@@ -4,8 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use super::status;
-use crate::libraries::card;
-use crate::libraries::entry::{Handle, Kind, Out, Ptr, entry_points, guarded};
+use crate::libraries::entry::{Handle, Kind, Out, Ptr, entry_points, guarded, handle_calls};
 use crate::libraries::real::real;
 
 /// What lies behind a handle.
@@ -35,25 +34,10 @@ pub(super) fn answer<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i3
     }
 }
 
+handle_calls!(cusparseCreate, cusparseDestroy: Context);
+
 entry_points! {
     fail status::INTERNAL_ERROR;
-
-    /// Gives out a handle.
-    fn cusparseCreate(handle: Out<Handle<Context>>) {
-        if handle.is_null() {
-            return status::INVALID_VALUE;
-        }
-        if !card::use_libraries() {
-            return status::NOT_INITIALIZED;
-        }
-        handle.put(Handle::new(Context::default()));
-        status::SUCCESS
-    }
-
-    /// Takes a handle back.
-    fn cusparseDestroy(handle: Handle<Context>) {
-        if handle.destroy() { status::SUCCESS } else { status::NOT_INITIALIZED }
-    }
 
     /// Remembers the stream.
     fn cusparseSetStream(handle: Handle<Context>, stream: usize) {
