@@ -23,6 +23,7 @@ use std::{
     sync::{OnceLock, atomic::Ordering::Relaxed},
 };
 
+pub use self::process::ProcessId;
 pub use layout::{MAX_CARDS, MAX_PROCESSES, MAX_TALLY, NAME_BYTES};
 pub use tally::TallyKind;
 pub use view::{CardView, LedgerView, OutsideView, ProcessView, ShareView, TallyView};
@@ -31,7 +32,6 @@ use self::{
     layout::{RawCard, RawLedger, RawProcess, RawShare, SlotState},
     lock::LedgerLock,
     mapping::Mapping,
-    process::ProcessId,
 };
 use crate::{LinkError, RunDir, Setup, SizedInterval};
 

@@ -6,11 +6,13 @@
 //! * the [`ledger`]: shared memory in which all processes on a card book their memory, so that they share its
 //!   capacity, and in which a killed process gives its part back;
 //! * an [`events`] log for each process: every block that PyTorch's allocator hands out, with the phase and module it was for;
+//! * [`board`]s on which the processes leave small notes for one another, since no device carries their bytes;
 //! * [`message`]s for each process: the few structured facts that the probe tells (steps, errors, coverage).
 //!
 //! This crate knows neither end: not how a device is simulated, not how a run is judged, not the catalogue of cards.
 
 mod assumption;
+pub mod board;
 pub mod env;
 pub mod events;
 pub mod identity;
@@ -20,7 +22,8 @@ mod run_dir;
 mod setup;
 
 pub use assumption::{Assumption, Stake, ValuePolicy};
-pub use ledger::{Ledger, LedgerView, Outside, TallyKind};
+pub use board::Board;
+pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use run_dir::RunDir;
 pub use setup::{CardSetup, LinkError, Setup, SizedInterval, Synthetic, SyntheticData, SyntheticField};

@@ -52,6 +52,16 @@ impl RunDir {
         self.0.join(format!("messages-{pid}.jsonl"))
     }
 
+    /// A board on which the processes leave notes for one another.
+    pub(crate) fn board(&self, name: u64) -> PathBuf {
+        self.0.join(format!("board-{name:016x}"))
+    }
+
+    /// Is there once a process waits to be ended, so that nobody waits for it.
+    pub fn finished(&self, pid: u32) -> PathBuf {
+        self.0.join(format!("finished-{pid}"))
+    }
+
     /// What the script wrote to its standard output.
     pub fn stdout(&self) -> PathBuf {
         self.0.join("stdout.txt")

@@ -229,16 +229,16 @@ impl Card {
         self.book_once(&self.libraries, Outside::Libraries, self.setup.libraries)
     }
 
-    /// Books the buffers of one more communicator.
-    pub(crate) fn add_communicator(&self) -> Outcome {
+    /// Books buffers of a communicator.
+    pub(crate) fn book_communication(&self, size: SizedInterval) -> Outcome {
         self.need_context()?;
-        get()?.ledger.book(self.index, Outside::Communication, self.setup.communicator).map_err(refused)
+        get()?.ledger.book(self.index, Outside::Communication, size).map_err(refused)
     }
 
-    /// Gives back the buffers of a communicator.
-    pub(crate) fn remove_communicator(&self) {
+    /// Gives buffers of a communicator back.
+    pub(crate) fn unbook_communication(&self, size: SizedInterval) {
         if let Some(machine) = peek() {
-            machine.ledger.unbook(self.index, Outside::Communication, self.setup.communicator);
+            machine.ledger.unbook(self.index, Outside::Communication, size);
         }
     }
 

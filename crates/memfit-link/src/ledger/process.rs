@@ -4,21 +4,23 @@ use std::{fs, io};
 
 /// A process that cannot be mistaken for a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProcessId {
-    pub(super) pid: u32,
-    pub(super) start: u64,
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in the kernel's ticks since boot.
+    pub start: u64,
 }
 
 impl ProcessId {
     /// This process.
-    pub(super) fn current() -> io::Result<Self> {
+    pub fn current() -> io::Result<Self> {
         let pid = std::process::id();
         let (start, _) = stat(pid)?;
         Ok(Self { pid, start })
     }
 
     /// Whether it still runs. A zombie has given its memory back, and counts as gone.
-    pub(super) fn is_alive(self) -> bool {
+    pub fn is_alive(self) -> bool {
         match stat(self.pid) {
             Ok((start, state)) => start == self.start && !matches!(state, b'Z' | b'X' | b'x'),
             // Where it cannot be told, nothing is taken away from anyone.

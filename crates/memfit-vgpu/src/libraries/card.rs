@@ -2,11 +2,11 @@
 
 use memfit_devices::Device;
 use memfit_levers::Category;
-use memfit_link::{TallyKind, ledger::NAME_BYTES};
+use memfit_link::{SizedInterval, TallyKind, ledger::NAME_BYTES};
 
 use super::entry::Ptr;
 use crate::memory::{Kind, device};
-use crate::{copies, machine, thread, versions, watch};
+use crate::{copies, machine, thread, values, versions, watch};
 
 /// The ordinal of the calling thread's current card.
 pub(super) fn current() -> usize {
@@ -34,21 +34,36 @@ pub(super) fn use_libraries() -> bool {
     machine::current().and_then(machine::Card::need_libraries).is_ok()
 }
 
-/// A communicator is to be made on a card: its buffers are booked. False where there is no such card, or no room on it.
-pub(super) fn use_communicator(card: usize) -> bool {
-    machine::card(card as i32).and_then(machine::Card::add_communicator).is_ok()
+/// What a communicator on a card takes once it has reduced to all; `None` where there is no such card.
+pub(super) fn communicator(card: usize) -> Option<SizedInterval> {
+    machine::card(card as i32).ok().map(|card| card.setup.communicator)
 }
 
-/// A communicator is gone, and its buffers with it.
-pub(super) fn drop_communicator(card: usize) {
+/// Whether a card has a direct link to the others of its machine.
+pub(super) fn has_peer_link(card: usize) -> bool {
+    machine::card(card as i32).is_ok_and(|card| card.device.peer_link.is_some())
+}
+
+/// Books buffers of a communicator on a card. False where there is no such card, or no room on it.
+pub(super) fn book_communication(card: usize, size: SizedInterval) -> bool {
+    machine::card(card as i32).and_then(|card| card.book_communication(size)).is_ok()
+}
+
+/// Gives buffers of a communicator back.
+pub(super) fn unbook_communication(card: usize, size: SizedInterval) {
     if let Ok(card) = machine::card(card as i32) {
-        card.remove_communicator();
+        card.unbook_communication(size);
     }
 }
 
-/// What is booked for a communicator, by the best single guess.
-pub(super) fn communicator_size(card: usize) -> u64 {
-    machine::card(card as i32).map_or(0, |card| card.setup.communicator.typical)
+/// What device memory holds, if all of it is known; and whether a rule answered for it.
+pub(super) fn known(address: Ptr, size: usize) -> Option<(Vec<u8>, bool)> {
+    values::known(address as u64, size as u64)
+}
+
+/// Device memory now holds what came from another rank, where a rule may have answered for it.
+pub(super) fn put(address: Ptr, bytes: &[u8], answered: bool) {
+    values::received(address as u64, bytes, answered);
 }
 
 /// A library was handed this memory as its workspace.

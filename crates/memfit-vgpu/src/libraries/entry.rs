@@ -59,6 +59,11 @@ impl<T: Kind> Handle<T> {
         true
     }
 
+    /// Whether two handles are one and the same.
+    pub(crate) fn is(self, other: Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+
     /// The handle of no object.
     pub(crate) fn null() -> Self {
         Self(std::ptr::null_mut())

@@ -14,7 +14,7 @@ mod filter;
 mod functor;
 mod histogram;
 mod memory;
-mod number;
+pub(crate) mod number;
 mod random;
 mod reduction;
 mod scatter;
@@ -74,6 +74,18 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64) {
         let name = if size == 1 { Assumption::UNKNOWN_TRUTH } else { Assumption::UNKNOWN_NUMBER };
         machine::count(TallyKind::ValuePolicy, name);
     }
+}
+
+/// What `size` bytes of device memory hold, if all of it is known; and whether a rule answered for some of it.
+pub(crate) fn known(address: u64, size: u64) -> Option<(Vec<u8>, bool)> {
+    MEMORY.get(address, size).map(|(bytes, origin)| (bytes, origin != Origin::True))
+}
+
+/// Bytes came from another process of the run, where they were known; there, a rule may have `answered` for them.
+pub(crate) fn received(target: u64, bytes: &[u8], answered: bool) {
+    let origin =
+        if answered { Origin::Answer("values that another rank was answered") } else { Origin::True };
+    MEMORY.write(target, bytes, origin);
 }
 
 /// Bytes were copied within device memory, or from one card to another.

@@ -2,7 +2,7 @@
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(crate) enum Type {
     Bool,
     U8,
     I8,
@@ -17,7 +17,7 @@ pub(super) enum Type {
 
 /// The value of an element. Arithmetic on it is exact enough that storing rounds once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Integers and truth values.
     Int(i64),
     /// Everything else.
@@ -26,7 +26,7 @@ pub(super) enum Value {
 
 impl Type {
     /// From the name of the C++ type.
-    pub(super) fn from_cpp(name: &str) -> Option<Self> {
+    pub(crate) fn from_cpp(name: &str) -> Option<Self> {
         Some(match name {
             "bool" => Self::Bool,
             "unsigned char" => Self::U8,
@@ -43,7 +43,7 @@ impl Type {
     }
 
     /// From PyTorch's number of the type (`c10::ScalarType`).
-    pub(super) fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::U8,
             1 => Self::I8,
@@ -60,13 +60,13 @@ impl Type {
     }
 
     /// From the position of a lambda in PyTorch's dispatch over all types, which names them in this order.
-    pub(super) fn from_dispatch(position: usize) -> Option<Self> {
+    pub(crate) fn from_dispatch(position: usize) -> Option<Self> {
         const ORDER: [Type; 7] = [Type::U8, Type::I8, Type::I32, Type::I64, Type::I16, Type::F64, Type::F32];
         ORDER.get(position.checked_sub(1)?).copied()
     }
 
     /// Bytes of one element.
-    pub(super) fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
             Self::I16 | Self::F16 | Self::Bf16 => 2,
@@ -76,16 +76,16 @@ impl Type {
     }
 
     /// The type in which kernels compute with it.
-    pub(super) fn for_arithmetic(self) -> Self {
+    pub(crate) fn for_arithmetic(self) -> Self {
         if matches!(self, Self::F16 | Self::Bf16) { Self::F32 } else { self }
     }
 
-    pub(super) fn is_integer(self) -> bool {
+    pub(crate) fn is_integer(self) -> bool {
         matches!(self, Self::Bool | Self::U8 | Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }
 
     /// The value at the start of `bytes`, which must be long enough.
-    pub(super) fn load(self, bytes: &[u8]) -> Option<Value> {
+    pub(crate) fn load(self, bytes: &[u8]) -> Option<Value> {
         Some(match self {
             Self::Bool => Value::Int(i64::from(*bytes.first()? != 0)),
             Self::U8 => Value::Int(i64::from(*bytes.first()?)),
@@ -101,7 +101,7 @@ impl Type {
     }
 
     /// Writes a value to the start of `bytes`, converted as C converts it.
-    pub(super) fn store(self, value: Value, bytes: &mut [u8]) {
+    pub(crate) fn store(self, value: Value, bytes: &mut [u8]) {
         let mut put = |source: &[u8]| bytes[..source.len()].copy_from_slice(source);
         match self {
             Self::Bool => put(&[u8::from(value.is_true())]),
@@ -117,7 +117,7 @@ impl Type {
     }
 
     /// The value as it is after having been stored as this type.
-    pub(super) fn round(self, value: Value) -> Value {
+    pub(crate) fn round(self, value: Value) -> Value {
         let mut bytes = [0; 8];
         self.store(value, &mut bytes);
         self.load(&bytes).unwrap_or(value)
@@ -125,21 +125,21 @@ impl Type {
 }
 
 impl Value {
-    pub(super) fn int(self) -> i64 {
+    pub(crate) fn int(self) -> i64 {
         match self {
             Self::Int(value) => value,
             Self::Real(value) => value as i64,
         }
     }
 
-    pub(super) fn real(self) -> f64 {
+    pub(crate) fn real(self) -> f64 {
         match self {
             Self::Int(value) => value as f64,
             Self::Real(value) => value,
         }
     }
 
-    pub(super) fn is_true(self) -> bool {
+    pub(crate) fn is_true(self) -> bool {
         match self {
             Self::Int(value) => value != 0,
             Self::Real(value) => value != 0.0,
@@ -155,7 +155,7 @@ impl Value {
     }
 
     /// Combines two values of the same type.
-    pub(super) fn with(
+    pub(crate) fn with(
         self,
         other: Self,
         int: impl Fn(i64, i64) -> i64,

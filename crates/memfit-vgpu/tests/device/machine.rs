@@ -16,6 +16,8 @@ pub(crate) const CARDS: i32 = 2;
 pub(crate) const CAPACITY: u64 = 8 * GIB;
 /// What a context takes, at most.
 pub(crate) const CONTEXT: u64 = 300 * MIB;
+/// What a communicator takes once it has reduced to all.
+pub(crate) const COMMUNICATOR: u64 = 100 * MIB;
 
 static CARD: Mutex<()> = Mutex::new(());
 
@@ -29,8 +31,8 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
         capacity: CAPACITY,
         context: SizedInterval { low: 100 * MIB, typical: 200 * MIB, high: CONTEXT },
         libraries: SizedInterval::default(),
-        communicator: SizedInterval::default(),
         other_processes: 0,
+        communicator: SizedInterval { low: 0, typical: COMMUNICATOR, high: COMMUNICATOR },
     };
     let setup = Setup {
         protocol: PROTOCOL,

@@ -291,6 +291,34 @@ unsafe extern "C" {
         communicator: usize,
         stream: usize,
     ) -> i32;
+    pub(crate) safe fn ncclAllReduce(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: i32,
+        operation: i32,
+        communicator: usize,
+        stream: usize,
+    ) -> i32;
+    pub(crate) safe fn ncclBroadcast(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: i32,
+        root: i32,
+        communicator: usize,
+        stream: usize,
+    ) -> i32;
+    pub(crate) safe fn ncclGroupStart() -> i32;
+    pub(crate) safe fn ncclGroupEnd() -> i32;
+    pub(crate) safe fn ncclRecv(
+        data: usize,
+        count: usize,
+        kind: i32,
+        peer: i32,
+        communicator: usize,
+        stream: usize,
+    ) -> i32;
     pub(crate) safe fn ncclSend(
         data: usize,
         count: usize,

@@ -1,19 +1,59 @@
 //! NCCL.
 
-use std::ffi::CStr;
+use std::{
+    ffi::CStr,
+    sync::{Mutex, PoisonError},
+};
 
 use crate::calls::*;
-use crate::machine::{alone, enter, ledger};
+use crate::machine::{COMMUNICATOR, alone, enter, ledger};
 use crate::real;
 
 const INVALID_ARGUMENT: i32 = 4;
 const INT32: i32 = 2;
 const SUM: i32 = 0;
+const MAX: i32 = 2;
 
-fn join(size: i32, rank: i32) -> usize {
+/// While it is held, no other test joins: whether a rank is alone stands in the environment.
+static JOINING: Mutex<()> = Mutex::new(());
+
+fn new_id() -> UniqueId {
     let mut id = UniqueId([0; 16]);
     assert_eq!(ncclGetUniqueId(&mut id), 0);
+    id
+}
+
+fn join(id: UniqueId, size: i32, rank: i32) -> usize {
+    let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
     made(|communicator| ncclCommInitRank(communicator, size, id, rank))
+}
+
+/// Joins as the one rank of many that is there.
+fn join_alone(size: i32, rank: i32) -> usize {
+    let id = new_id();
+    let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: tests read the environment through the standard library only, which locks it.
+    unsafe { std::env::set_var(memfit_link::env::LONE_RANK, "1") };
+    let communicator = made(|communicator| ncclCommInitRank(communicator, size, id, rank));
+    // SAFETY: as above.
+    unsafe { std::env::remove_var(memfit_link::env::LONE_RANK) };
+    communicator
+}
+
+/// Runs three ranks of one communicator, a thread each.
+fn three_ranks(body: impl Fn(i32, usize) + Sync) {
+    enter();
+    let id = new_id();
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let body = &body;
+            scope.spawn(move || {
+                let communicator = join(id, 3, rank);
+                body(rank, communicator);
+                assert_eq!(ncclCommDestroy(communicator), 0);
+            });
+        }
+    });
 }
 
 fn place(communicator: usize) -> (i32, i32, i32) {
@@ -27,7 +67,7 @@ fn place(communicator: usize) -> (i32, i32, i32) {
 #[test]
 fn a_communicator_knows_its_place() {
     enter();
-    let communicator = join(8, 5);
+    let communicator = join_alone(8, 5);
     assert_eq!(place(communicator), (8, 5, 0));
     let mut error = -1;
     assert_eq!(ncclCommGetAsyncError(communicator, &mut error), 0);
@@ -69,9 +109,9 @@ fn ids_are_never_the_same() {
 }
 
 #[test]
-fn every_rank_gets_what_this_one_sends() {
+fn a_rank_alone_gets_what_it_sends() {
     enter();
-    let communicator = join(3, 1);
+    let communicator = join_alone(3, 1);
     let (mine, all) = (upload(&[7, 8]), upload(&[0; 6]));
     assert_eq!(ncclAllGather(mine, all, 2, INT32, communicator, 0), 0);
     assert_eq!(download(all, 6), [7, 8, 7, 8, 7, 8]);
@@ -85,6 +125,122 @@ fn every_rank_gets_what_this_one_sends() {
         assert_eq!(cudaFree(address), 0);
     }
     assert_eq!(ncclCommDestroy(communicator), 0);
+}
+
+#[test]
+fn small_known_contents_travel_from_rank_to_rank() {
+    three_ranks(|rank, communicator| {
+        let (mine, all) = (upload(&[10 * rank, 10 * rank + 1]), upload(&[0; 6]));
+        assert_eq!(ncclAllGather(mine, all, 2, INT32, communicator, 0), 0);
+        assert_eq!(download(all, 6), [0, 1, 10, 11, 20, 21], "gathered");
+        assert_eq!(ncclAllReduce(mine, mine, 2, INT32, SUM, communicator, 0), 0);
+        assert_eq!(download(mine, 2), [30, 33], "reduced");
+        let parts = upload(&[rank; 6]);
+        assert_eq!(ncclReduceScatter(parts, mine, 2, INT32, MAX, communicator, 0), 0);
+        assert_eq!(download(mine, 2), [2, 2], "the greatest");
+        let said = upload(&[100 + rank]);
+        assert_eq!(ncclBroadcast(said, said, 1, INT32, 1, communicator, 0), 0);
+        assert_eq!(download(said, 1), [101], "what the root said");
+        for address in [mine, all, parts, said] {
+            assert_eq!(cudaFree(address), 0);
+        }
+    });
+}
+
+#[test]
+fn all_send_to_all_in_one_group() {
+    three_ranks(|rank, communicator| {
+        let sent: Vec<usize> = (0..3).map(|peer| upload(&[10 * rank + peer])).collect();
+        let received: Vec<usize> = (0..3).map(|_| upload(&[-1])).collect();
+        assert_eq!(ncclGroupStart(), 0);
+        for peer in 0..3 {
+            // Receiving first: outside a group, everyone would wait for everyone.
+            assert_eq!(ncclRecv(received[peer as usize], 1, INT32, peer, communicator, 0), 0);
+            assert_eq!(ncclSend(sent[peer as usize], 1, INT32, peer, communicator, 0), 0);
+        }
+        assert_eq!(ncclGroupEnd(), 0);
+        let got: Vec<i32> = received.iter().flat_map(|address| download(*address, 1)).collect();
+        assert_eq!(got, [rank, 10 + rank, 20 + rank]);
+        for address in sent.into_iter().chain(received) {
+            assert_eq!(cudaFree(address), 0);
+        }
+    });
+}
+
+#[test]
+fn a_split_asks_everyone() {
+    three_ranks(|rank, communicator| {
+        // Ranks 0 and 2 go together, in turned order; rank 1 stays alone.
+        let (color, key) = (rank % 2, -rank);
+        let part = made(|made| ncclCommSplit(communicator, color, key, made, 0));
+        assert_eq!(place(part).0, if rank == 1 { 1 } else { 2 });
+        assert_eq!(place(part).1, i32::from(rank == 0));
+        let (mine, all) = (upload(&[rank]), upload(&[-1; 2]));
+        assert_eq!(ncclAllGather(mine, all, 1, INT32, part, 0), 0);
+        if rank != 1 {
+            assert_eq!(download(all, 2), [2, 0], "in the order of the part");
+        }
+        assert_eq!(ncclCommDestroy(part), 0);
+        for address in [mine, all] {
+            assert_eq!(cudaFree(address), 0);
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_gone_is_not_waited_for() {
+    enter();
+    let id = new_id();
+    // The other rank is a process that has ended: what it would have handed in never comes.
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "nccl::role_of_the_other_rank", "--test-threads=1"])
+        .env("MEMFIT_TEST_ID", format!("{:?}", id.0))
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let communicator = join(id, 2, 0);
+    let flag = upload(&[7]);
+    assert_eq!(ncclAllReduce(flag, flag, 1, INT32, SUM, communicator, 0), 0);
+    assert_eq!(download(flag, 1), [7], "taken to be its own");
+    let noted = ledger().tally.iter().any(|entry| entry.name.contains("did not answer"));
+    assert!(noted, "and the report says so");
+    assert_eq!(ncclCommDestroy(communicator), 0);
+    assert_eq!(cudaFree(flag), 0);
+}
+
+#[test]
+fn role_of_the_other_rank() {
+    let Ok(id) = std::env::var("MEMFIT_TEST_ID") else { return };
+    let words: Vec<u64> = id.trim_matches(['[', ']']).split(", ").map(|word| word.parse().unwrap()).collect();
+    join(UniqueId(words.try_into().unwrap()), 2, 1);
+}
+
+#[test]
+fn buffers_come_with_what_is_used() {
+    let _cards = alone();
+    let communicator = join_alone(4, 0);
+    let booked = || ledger().cards[0].outside.communication;
+    let (mine, all) = (upload(&[1]), upload(&[0; 4]));
+    let start = booked();
+    assert!(start > 0, "something from the start");
+    assert_eq!(ncclAllGather(mine, all, 1, INT32, communicator, 0), 0);
+    let ring = booked();
+    assert!(ring > start, "rings");
+    assert_eq!(ncclAllReduce(mine, mine, 1, INT32, SUM, communicator, 0), 0);
+    assert_eq!(booked(), COMMUNICATOR, "and trees, which make it whole");
+    assert_eq!(ncclAllReduce(mine, mine, 1, INT32, SUM, communicator, 0), 0);
+    assert_eq!(booked(), COMMUNICATOR, "once");
+    for (peer, more) in [(1, true), (1, false), (2, true), (0, false)] {
+        let before = booked();
+        assert_eq!(ncclSend(mine, 1, INT32, peer, communicator, 0), 0);
+        assert_eq!(booked() > before, more, "peer {peer}");
+    }
+    assert_eq!(ncclCommDestroy(communicator), 0);
+    assert_eq!(booked(), 0, "all of it goes");
+    for address in [mine, all] {
+        assert_eq!(cudaFree(address), 0);
+    }
 }
 
 #[test]

@@ -287,6 +287,7 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._tell_done(reason)
+        channel.finished()
         while True:
             time.sleep(3600)
 
