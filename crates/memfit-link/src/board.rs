@@ -55,7 +55,9 @@ impl Board {
         }
         let mut note = Vec::with_capacity(FRONT + text.len() + BACK);
         let words = [MAGIC, text.len() as u64, head[0], head[1], head[2], head[3]];
-        words.iter().for_each(|word| note.extend_from_slice(&word.to_le_bytes()));
+        for word in words {
+            note.extend_from_slice(&word.to_le_bytes());
+        }
         note.extend_from_slice(text);
         note.extend_from_slice(&checksum(&note).to_le_bytes());
         self.file.write_all(&note)?;

@@ -56,9 +56,9 @@ pub(super) fn unbook_communication(card: usize, size: SizedInterval) {
     }
 }
 
-/// What device memory holds, if all of it is known; and whether a rule answered for it.
-pub(super) fn known(address: Ptr, size: usize) -> Option<(Vec<u8>, bool)> {
-    values::known(address as u64, size as u64)
+/// What device memory holds, if all of it is known, or some of it where that is enough; and whether a rule answered for it.
+pub(super) fn known(address: Ptr, size: usize, all: bool) -> Option<(Vec<u8>, bool)> {
+    values::known(address as u64, size as u64, all)
 }
 
 /// Device memory now holds what came from another rank, where a rule may have answered for it.

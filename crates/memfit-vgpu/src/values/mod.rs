@@ -76,9 +76,16 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64) {
     }
 }
 
-/// What `size` bytes of device memory hold, if all of it is known; and whether a rule answered for some of it.
-pub(crate) fn known(address: u64, size: u64) -> Option<(Vec<u8>, bool)> {
-    MEMORY.get(address, size).map(|(bytes, origin)| (bytes, origin != Origin::True))
+/// What `size` bytes of device memory hold as the host would read them, where anything of it is known: all of it, or some of it
+/// where that is enough. And whether a rule answered for some of it.
+pub(crate) fn known(address: u64, size: u64, all: bool) -> Option<(Vec<u8>, bool)> {
+    if size > LARGEST_PIECE as u64 {
+        return None;
+    }
+    let mut bytes = vec![0; size as usize];
+    let found = MEMORY.read(address, &mut bytes);
+    let least = if all { bytes.len() } else { 1 };
+    (found.known >= least).then_some((bytes, !found.answers.is_empty()))
 }
 
 /// Bytes came from another process of the run, where they were known; there, a rule may have `answered` for them.

@@ -80,7 +80,9 @@ pub(super) fn end_group() {
         group.depth = group.depth.saturating_sub(1);
         if group.depth == 0 { std::mem::take(&mut group.begun) } else { Vec::new() }
     });
-    begun.iter().for_each(|each| each.complete(&begun));
+    for each in &begun {
+        each.complete(&begun);
+    }
 }
 
 /// Begins an operation, and completes it unless it is one of a group.
@@ -130,6 +132,11 @@ impl Shape {
         }
     }
 
+    /// Whether something is computed of what is handed in, so that all of it must be known.
+    fn computes(self) -> bool {
+        matches!(self, Self::AllReduce(_) | Self::Reduce(..) | Self::ReduceScatter(_))
+    }
+
     /// Whether this rank hands anything in.
     fn hands_in(self, rank: i32) -> bool {
         match self {
@@ -174,7 +181,7 @@ impl Operation {
         let number = meeting.next(lane);
         begun.number = Some(number);
         if self.shape.hands_in(rank) {
-            begun.mine = card::known(self.from, whole);
+            begun.mine = card::known(self.from, whole, self.shape.computes());
             meeting.post(
                 lane,
                 number,

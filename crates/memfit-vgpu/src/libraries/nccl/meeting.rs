@@ -16,7 +16,7 @@ use crate::libraries::card;
 /// More bytes than this do not travel; the same on all ranks, so that they agree on what does.
 pub(super) const MOST: usize = memfit_link::board::LONGEST_NOTE;
 /// How long a rank that lives is waited for.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 /// How often it is asked whether it still lives.
 const CHECK: Duration = Duration::from_millis(200);
 
