@@ -88,6 +88,11 @@ impl<R: Read> ColumnReader<R> {
         Err(RecordingError::Damaged { why: "a number is too large" })
     }
 
+    /// How many bytes may still be read.
+    pub(crate) const fn left(&self) -> u64 {
+        self.left
+    }
+
     /// A number that fits into 32 bits.
     pub(crate) fn small(&mut self) -> Result<u32, RecordingError> {
         u32::try_from(self.number()?).map_err(|_| RecordingError::Damaged { why: "a number is too large" })

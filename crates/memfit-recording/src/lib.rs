@@ -24,7 +24,7 @@ mod track;
 mod unknown;
 
 pub use error::RecordingError;
-pub use file::{Limits, MAGIC, VERSION};
+pub use file::{Amendment, Limits, MAGIC, Part, RecordingReader, RecordingWriter, VERSION};
 pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
 pub use origin::{Origin, OriginKind, Recording};
 pub use pickle::{PickleError, PickleErrorKind, PickleLimits};

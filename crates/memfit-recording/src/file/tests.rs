@@ -4,6 +4,8 @@ use memfit_link::events::{Event, EventLog, Place};
 use proptest::prelude::*;
 
 use super::*;
+use crate::columns::ColumnWriter;
+use crate::{Block, MomentKind, Origin, RangeSource, Span, StackId, Totals, Track, Unknown};
 
 /// A log in which some things happen to a few addresses, sense or no sense.
 fn logs() -> impl Strategy<Value = EventLog> {
@@ -112,4 +114,162 @@ fn a_bomb_is_not_unpacked() {
     bomb.extend(zstd::encode_all(&content.0[..], 3).unwrap());
     let error = Recording::read(&bomb[..], Limits { bytes: 1 << 20 }).unwrap_err();
     assert!(matches!(error, RecordingError::Damaged { .. } | RecordingError::TooLarge { .. }), "{error}");
+}
+
+/// A track that has something of everything.
+fn full(steps: u32) -> Track {
+    let mut track = Track { rank: Some(3), ..Track::default() };
+    let (name, file) = (track.texts.intern("forward"), track.texts.intern("model.py"));
+    let frame = track.stacks.intern_frame(crate::Frame { name, file, line: 7 });
+    let stack = track.stacks.intern(&[frame]);
+    let (stream, pool) = (track.stream(0x7000), track.pool((0, 3)));
+    for step in 0..steps {
+        let time = Some(1_000_000 + u64::from(step) * 10);
+        let totals = |allocated| Totals { allocated, reserved: 20 << 20, time_us: time };
+        let range = track.begin_range(name, RangeSource::Nvtx, 1, time);
+        let span = Span {
+            address: 0x7f00_0000_0000,
+            bytes: 20 << 20,
+            born: 0,
+            freed: NEVER,
+            stream,
+            pool,
+            device: 1,
+            small: Some(false),
+            expandable: step % 2 == 1,
+        };
+        let span = track.reserve(span, stack, totals(0));
+        let address = 0x7f00_0000_0000 + u64::from(step) * 512;
+        let block = Block {
+            address,
+            bytes: 4096,
+            requested: Some(4000),
+            device: 1,
+            stack,
+            stream,
+            pool,
+            ..Block::default()
+        };
+        let kept = track.alloc(&block, totals(4096));
+        track.free(kept, 1, StackId::NONE, totals(0));
+        track.complete(kept, 1, totals(0));
+        track.release(span, 1, StackId::NONE, totals(0));
+        let lost = track.alloc(&Block { address: address + 4096, ..block }, totals(4096));
+        track.lose(lost);
+        track.alloc(&Block { requested: None, address: address + 8192, ..block }, totals(8192));
+        track.tell(MomentKind::Oom(1 << 40), 1, stack, totals(8192));
+        track.tell(MomentKind::Snapshot, 1, stack, totals(8192));
+        track.end_range(range, time);
+        track.tell(MomentKind::Step(step + 1), 0, StackId::NONE, Totals::default());
+    }
+    track.unknown.push(Unknown::Before { blocks: 1, bytes: 2 });
+    track.settings =
+        Some(crate::TracedSettings { text: "max_split_size_mb:128".into(), ..Default::default() });
+    track
+}
+
+#[test]
+fn everything_that_a_track_can_say_is_written_and_read() {
+    let recording = Recording { tracks: vec![full(3), full(1)], ..Recording::default() };
+    assert_eq!(read(&written(&recording)).unwrap(), recording);
+}
+
+#[test]
+fn a_track_can_be_written_while_it_grows() {
+    let mut file = Vec::new();
+    let mut writer = RecordingWriter::new(&mut file, &Origin::default()).unwrap();
+    let mut track = Track::default();
+    let text = track.texts.intern("layer");
+    for round in 0..40_u32 {
+        let block = Block { address: u64::from(round) << 9, bytes: 512, ..Block::default() };
+        let index = track.alloc(&block, Totals::default());
+        if round % 3 == 0 {
+            writer.sync(0, &mut track).unwrap();
+        }
+        // Told after they were written, of this block and of one long gone.
+        track.set_requested(index, Some(500));
+        track.set_noted(index / 2, Some(memfit_levers::Category::Gradients));
+        track.set_owner(index / 2, text);
+        if round % 5 == 0 {
+            track.lose(index / 3);
+        } else if round % 7 == 0 {
+            track.free(index, 0, StackId::NONE, Totals::default());
+        }
+    }
+    writer.sync(0, &mut track).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(read(&file).unwrap().tracks, [track]);
+}
+
+#[test]
+fn a_file_that_breaks_off_is_good_up_to_there() {
+    let mut file = Vec::new();
+    let mut writer = RecordingWriter::new(&mut file, &Origin::default()).unwrap();
+    let mut track = full(2);
+    writer.sync(0, &mut track).unwrap();
+    writer.flush().unwrap();
+    // The process is killed here.
+    drop(writer);
+    let (read, problems) = Recording::read_far(&file[..], Limits::default()).unwrap();
+    assert_eq!(read.tracks[0].moments(), track.moments());
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(matches!(read.tracks[0].unknown.last(), Some(Unknown::Rest { .. })));
+}
+
+#[test]
+fn a_reader_sees_one_section_at_a_time() {
+    let bytes = written(&Recording { tracks: vec![full(6_000)], ..Recording::default() });
+    let mut reader = RecordingReader::new(&bytes[..], Limits::default()).unwrap();
+    let (mut moments, mut most) = (0, 0);
+    while let Some(part) = reader.next_part().unwrap() {
+        if let Part::Moments(part) = part {
+            moments += part.len();
+            most = most.max(part.len());
+        }
+    }
+    assert_eq!((moments, most), (6_000 * 12, ROWS as usize));
+}
+
+#[test]
+fn an_event_takes_forty_bytes_at_the_most() {
+    let mut track = full(10_000);
+    track.shrink();
+    let each = track.memory() as f64 / f64::from(track.now());
+    assert!(each <= 40.0, "{each}");
+    // The dearest that there is: every block with a call, an owner and a stack, and nothing else between.
+    let mut dear = Track::default();
+    for index in 0..10_000_u32 {
+        let name = dear.texts.intern(&index.to_string());
+        let block = Block {
+            address: 0x7f00_0000_0000 + u64::from(index) * 2_097_152,
+            bytes: 2_097_152,
+            requested: Some(2_000_000),
+            call: index,
+            module: name,
+            owner: name,
+            thread: 1,
+            noted: Some(memfit_levers::Category::Gradients),
+            ..Block::default()
+        };
+        let totals = Totals {
+            allocated: 2_097_152,
+            reserved: 20 << 20,
+            time_us: Some(1_757_253_255_215_904 + u64::from(index)),
+        };
+        let block = dear.alloc(&block, totals);
+        dear.free(block, 0, StackId(index), totals);
+    }
+    dear.shrink();
+    let each = dear.memory() as f64 / f64::from(dear.now());
+    assert!(each <= 40.0, "{each}");
+}
+
+#[test]
+fn version_1_is_still_read() {
+    let bytes = include_bytes!("../../tests/data/version-1.memfit");
+    let recording = read(bytes).unwrap();
+    let track = &recording.tracks[0];
+    assert_eq!(recording.origin.device.as_deref(), Some("Tesla T4"));
+    assert_eq!((track.moments().len(), track.blocks().len(), track.calls.len()), (31, 12, 3));
+    assert!(track.unknown.contains(&Unknown::Stacks));
 }

@@ -4,8 +4,8 @@ use std::io::Read;
 
 use super::shape::{ANNOTATION, Builder, EVENT, SEGMENT};
 use super::{Snapshot, TraceEvent, TracedSettings, keys};
-use crate::TextId;
 use crate::pickle::{Heap, Machine, Object, PickleError, PickleLimits, Value};
+use crate::{RecordingError, TextId};
 
 /// A snapshot of which nothing could be read.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,9 @@ pub enum Problem {
     /// Events of kinds that this memfit does not know.
     #[error("{0} events of kinds that are not known were left out")]
     UnknownActions(u64),
+    /// A recording could not be read to its end.
+    #[error("the recording could not be read to its end: {0}")]
+    Recording(RecordingError),
     /// Segments whose blocks do not fill them.
     #[error("{0} segments have blocks that do not fill them and were left out")]
     UnevenSegments(u64),

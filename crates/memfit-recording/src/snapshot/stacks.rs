@@ -102,6 +102,11 @@ impl Stacks {
         self.elements_of(id).iter().map(|frame| self.frames[*frame as usize])
     }
 
+    /// All frames, in the order of their numbers.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
     /// The number of a frame, which is kept if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
         let next = FrameId(self.frames.len() as u32);

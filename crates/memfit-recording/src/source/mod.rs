@@ -130,7 +130,8 @@ fn layer(
     let whole = BufReader::with_capacity(LOOK, Cursor::new(start.clone()).chain(reader));
     match Format::of(&start) {
         Format::Recording => {
-            Ok((Source::Recording(Box::new(Recording::read(whole, limits.recording)?)), Vec::new()))
+            let (recording, problems) = Recording::read_far(whole, limits.recording)?;
+            Ok((Source::Recording(Box::new(recording)), problems))
         }
         Format::Pickle => {
             let (snapshot, problems) = Snapshot::read(whole, limits.pickle)?;

@@ -4,7 +4,7 @@ use memfit_levers::{Category, Phase};
 
 use super::Moments;
 use super::packed::{Addresses, Packed, Sparse};
-use crate::{Block, PoolRef, StreamRef, TextId};
+use crate::{Amendment, Block, NEVER, PoolRef, StreamRef, TextId};
 
 /// The blocks of a track.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,31 @@ pub(crate) struct Blocks {
     phases: Vec<u8>,
     /// One more than the category's code; 0 for none.
     noted: Vec<u8>,
+    told: Later,
+}
+
+/// What was told of blocks after they had been written to a file.
+#[derive(Clone, Debug, Default)]
+struct Later {
+    /// How many blocks are in the file.
+    sealed: u32,
+    told: Vec<Told>,
+}
+
+impl PartialEq for Later {
+    fn eq(&self, _: &Self) -> bool {
+        // It is no part of what the table says.
+        true
+    }
+}
+
+impl Eq for Later {}
+
+/// That something was told of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) what: Amendment,
+    pub(crate) block: u32,
 }
 
 impl Blocks {
@@ -92,7 +117,39 @@ impl Blocks {
         (row < self.len()).then(|| (self.addresses.get(row), self.bytes.get(row)))
     }
 
+    fn tell(&mut self, what: Amendment, block: u32) {
+        if block < self.told.sealed {
+            self.told.told.push(Told { what, block });
+        }
+    }
+
+    /// From now on, what is told of the blocks that are there is remembered.
+    pub(crate) fn seal(&mut self) {
+        self.told.sealed = self.len() as u32;
+    }
+
+    /// What was told since the last time.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told.told)
+    }
+
+    /// How many blocks were born before a moment.
+    pub(crate) fn born_before(&self, moment: u32) -> u32 {
+        self.born.partition_point(|born| *born < moment) as u32
+    }
+
+    pub(crate) fn freed(&self, index: u32) -> u32 {
+        self.freed.get(index as usize).copied().unwrap_or(NEVER)
+    }
+
+    pub(crate) fn set_born(&mut self, index: u32, moment: u32) {
+        if let Some(born) = self.born.get_mut(index as usize) {
+            *born = moment;
+        }
+    }
+
     pub(crate) fn set_freed(&mut self, index: u32, moment: u32) {
+        self.tell(Amendment::Freed, index);
         if let Some(freed) = self.freed.get_mut(index as usize) {
             *freed = moment;
         }
@@ -105,18 +162,21 @@ impl Blocks {
     }
 
     pub(crate) fn set_requested(&mut self, index: u32, requested: Option<u64>) {
+        self.tell(Amendment::Requested, index);
         let row = index as usize;
         let bytes = self.bytes.get(row);
         self.beyond.set(row, beyond(bytes, requested));
     }
 
     pub(crate) fn set_noted(&mut self, index: u32, noted: Option<Category>) {
+        self.tell(Amendment::Noted, index);
         if let Some(place) = self.noted.get_mut(index as usize) {
             *place = noted.map_or(0, |category| category.code() + 1);
         }
     }
 
     pub(crate) fn set_owner(&mut self, index: u32, owner: TextId) {
+        self.tell(Amendment::Owner, index);
         if (index as usize) < self.len() {
             self.owners.put(index as usize, owner.0);
         }

@@ -6,7 +6,7 @@ mod blocks;
 mod moments;
 mod packed;
 
-pub(crate) use blocks::Blocks;
 pub use blocks::{BlockIter, BlockTable};
+pub(crate) use blocks::{Blocks, Told};
 pub use moments::{MomentIter, Moments};
 pub(crate) use moments::{decode, encode};

@@ -1,0 +1,330 @@
+//! Reading, one section at a time.
+
+use std::io::Read;
+
+use memfit_levers::{Category, Phase};
+use serde::Deserialize;
+
+use super::{Limits, MAGIC, Result, VERSION, damaged, device, from_index, from_optional, short, small, tag};
+use crate::columns::ColumnReader;
+use crate::table::decode;
+use crate::{
+    Block, Call, Frame, Moment, NEVER, NamedRange, Origin, PoolRef, RangeSource, RecordingError, Span,
+    StackId, StreamRef, TextId, TracedSettings, Unknown,
+};
+
+/// What one section brings: rows that come behind those of the sections before it, of the track that was begun last.
+/// What refers to another row does so by its index.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Part {
+    /// What follows is about the track with this number, of this process and rank.
+    Begin(usize, u32, Option<u32>),
+    /// Texts. The first of a track is the empty one.
+    Texts(Vec<String>),
+    /// Frames of stacks.
+    Frames(Vec<Frame>),
+    /// Stacks, each by the indices of its frames, the innermost first. The first of a track has the number 1.
+    Stacks(Vec<Vec<u32>>),
+    /// Handles of streams.
+    Streams(Vec<u64>),
+    /// Identities of pools.
+    Pools(Vec<(u64, u64)>),
+    /// Calls of modules: when they begin and end, moments tell.
+    Calls(Vec<Call>),
+    /// Reserved memory: when it went back, moments and amendments tell.
+    Spans(Vec<Span>),
+    /// Ranges of the program's own: when they begin and end, moments tell.
+    Ranges(Vec<NamedRange>),
+    /// Blocks: their lives, devices, stacks and steps are those of moments.
+    Blocks(Vec<Block>),
+    /// What happened.
+    Moments(Vec<Moment>),
+    /// What was told of rows that came before.
+    Amendments(Vec<(Amendment, u32, u64)>),
+    /// What is said of the track as a whole; the last word counts.
+    Facts {
+        /// Whether the end is missing.
+        truncated: bool,
+        /// The allocator's settings.
+        settings: Option<TracedSettings>,
+        /// What the track does not say.
+        unknown: Vec<Unknown>,
+    },
+}
+
+/// What an amendment is about. The codes are part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Amendment {
+    /// The moment at which a block was gone, plus one.
+    Freed = 0,
+    /// What was asked for, plus one.
+    Requested = 1,
+    /// A category's code, or 0.
+    Noted = 2,
+    /// A text.
+    Owner = 3,
+    /// The moment at which a span was gone, plus one.
+    SpanFreed = 4,
+}
+
+impl Amendment {
+    const fn from_code(code: u64) -> Option<Self> {
+        Some(match code {
+            0 => Self::Freed,
+            1 => Self::Requested,
+            2 => Self::Noted,
+            3 => Self::Owner,
+            4 => Self::SpanFreed,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Facts {
+    truncated: bool,
+    settings: Option<TracedSettings>,
+    unknown: Vec<Unknown>,
+}
+
+/// Reads a recording section by section: no more than one is in memory.
+pub struct RecordingReader<R: Read> {
+    columns: ColumnReader<zstd::Decoder<'static, std::io::BufReader<R>>>,
+    origin: Origin,
+    version: u32,
+}
+
+impl<R: Read> RecordingReader<R> {
+    /// Reads the beginning.
+    pub fn new(mut from: R, limits: Limits) -> Result<Self> {
+        let mut start = [0; 12];
+        from.read_exact(&mut start).map_err(|_| RecordingError::NotARecording)?;
+        if start[..8] != MAGIC {
+            return Err(RecordingError::NotARecording);
+        }
+        let version = u32::from_le_bytes([start[8], start[9], start[10], start[11]]);
+        if version == 0 || version > VERSION {
+            return Err(RecordingError::Version { found: version });
+        }
+        let mut columns = ColumnReader::new(zstd::Decoder::new(from)?, limits.bytes);
+        let origin =
+            serde_json::from_slice(&columns.bytes()?).map_err(|_| damaged("its origin is not valid"))?;
+        Ok(Self { columns, origin, version })
+    }
+
+    /// Where the recording comes from.
+    pub const fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The version of the format.
+    pub(super) const fn version(&self) -> u32 {
+        self.version
+    }
+
+    pub(super) const fn columns(
+        &mut self,
+    ) -> &mut ColumnReader<zstd::Decoder<'static, std::io::BufReader<R>>> {
+        &mut self.columns
+    }
+
+    /// What the next section brings; nothing at the end. Files of version 1 have no sections: read them whole.
+    pub fn next_part(&mut self) -> Result<Option<Part>> {
+        if self.version < 2 {
+            return Err(RecordingError::Version { found: self.version });
+        }
+        let from = &mut self.columns;
+        Ok(Some(match from.number()? {
+            tag::END => return Ok(None),
+            tag::BEGIN => Part::Begin(
+                from.small()? as usize,
+                from.small()?,
+                from_optional(from.number()?).map(small).transpose()?,
+            ),
+            tag::TEXTS => {
+                let text = |bytes| String::from_utf8(bytes).map_err(|_| damaged("a text is not UTF-8"));
+                let count = from.count()?;
+                Part::Texts((0..count).map(|_| text(from.bytes()?)).collect::<Result<_>>()?)
+            }
+            tag::FRAMES => {
+                let count = from.count()?;
+                let (names, files, lines) = (from.column(count)?, from.column(count)?, from.near(count)?);
+                let frame = |row: usize| {
+                    let (name, file) = (TextId(small(names[row])?), TextId(small(files[row])?));
+                    Ok(Frame { name, file, line: small(lines[row])? })
+                };
+                Part::Frames((0..count).map(frame).collect::<Result<_>>()?)
+            }
+            tag::STACKS => Part::Stacks(stacks(from)?),
+            tag::STREAMS => {
+                let count = from.count()?;
+                Part::Streams(from.column(count)?)
+            }
+            tag::POOLS => {
+                let count = from.count()?;
+                let (first, second) = (from.column(count)?, from.column(count)?);
+                Part::Pools(first.into_iter().zip(second).collect())
+            }
+            tag::CALLS => {
+                let count = from.count()?;
+                let (modules, threads, parents) =
+                    (from.column(count)?, from.column(count)?, from.near(count)?);
+                let call = |row: usize| {
+                    let (module, thread) = (TextId(small(modules[row])?), small(threads[row])?);
+                    Ok(Call { module, thread, parent: from_index(parents[row])?, began: NEVER, ended: NEVER })
+                };
+                Part::Calls((0..count).map(call).collect::<Result<_>>()?)
+            }
+            tag::SPANS => Part::Spans(spans(from)?),
+            tag::RANGES => {
+                let count = from.count()?;
+                let (names, sources, threads) =
+                    (from.column(count)?, from.column(count)?, from.column(count)?);
+                let range = |row: usize| {
+                    let source = match sources[row] {
+                        0 => RangeSource::Annotation,
+                        1 => RangeSource::Nvtx,
+                        _ => return Err(damaged("a range is of an unknown kind")),
+                    };
+                    let (name, thread) = (TextId(small(names[row])?), small(threads[row])?);
+                    Ok(NamedRange { name, source, thread, began: NEVER, ended: NEVER })
+                };
+                Part::Ranges((0..count).map(range).collect::<Result<_>>()?)
+            }
+            tag::BLOCKS => Part::Blocks(blocks(from)?),
+            tag::MOMENTS => Part::Moments(moments(from)?),
+            tag::AMENDMENTS => {
+                let count = from.count()?;
+                let (codes, rows, values) = (from.column(count)?, from.near(count)?, from.column(count)?);
+                let amendment = |row: usize| {
+                    let what = Amendment::from_code(codes[row])
+                        .ok_or(damaged("an amendment is of an unknown kind"))?;
+                    Ok((what, small(rows[row])?, values[row]))
+                };
+                Part::Amendments((0..count).map(amendment).collect::<Result<_>>()?)
+            }
+            tag::FACTS => {
+                let facts: Facts = serde_json::from_slice(&from.bytes()?)
+                    .map_err(|_| damaged("what it says of a track is not valid"))?;
+                Part::Facts { truncated: facts.truncated, settings: facts.settings, unknown: facts.unknown }
+            }
+            _ => return Err(damaged("a section is unknown")),
+        }))
+    }
+}
+
+fn stacks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Vec<u32>>> {
+    let count = from.count()?;
+    let lengths = from.column(count)?;
+    let total = lengths.iter().try_fold(0_u64, |total, length| total.checked_add(*length));
+    let total = total.filter(|total| *total <= from.left()).ok_or(damaged("stacks have too many frames"))?;
+    let elements = from.near(total as usize)?;
+    let mut rest = &elements[..];
+    lengths
+        .into_iter()
+        .map(|length| {
+            let (stack, behind) = rest.split_at((length as usize).min(rest.len()));
+            rest = behind;
+            stack.iter().map(|frame| small(*frame)).collect()
+        })
+        .collect()
+}
+
+fn spans(from: &mut ColumnReader<impl Read>) -> Result<Vec<Span>> {
+    let count = from.count()?;
+    let addresses = from.near(count)?;
+    let bytes = from.column(count)?;
+    let born = from.near(count)?;
+    let streams = from.column(count)?;
+    let pools = from.column(count)?;
+    let devices = from.column(count)?;
+    let sizes = from.column(count)?;
+    let expandable = from.column(count)?;
+    (0..count)
+        .map(|row| {
+            Ok(Span {
+                address: addresses[row],
+                bytes: bytes[row],
+                born: small(born[row])?,
+                freed: NEVER,
+                stream: StreamRef(short(streams[row])?),
+                pool: PoolRef(short(pools[row])?),
+                device: device(devices[row])?,
+                small: from_optional(sizes[row]).map(|small| small != 0),
+                expandable: expandable[row] != 0,
+            })
+        })
+        .collect()
+}
+
+fn blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
+    let count = from.count()?;
+    let addresses = from.near(count)?;
+    let bytes = from.column(count)?;
+    let requested = from.column(count)?;
+    let calls = from.near(count)?;
+    let modules = from.column(count)?;
+    let owners = from.column(count)?;
+    let threads = from.column(count)?;
+    let streams = from.column(count)?;
+    let pools = from.column(count)?;
+    let phases = from.column(count)?;
+    let noted = from.column(count)?;
+    (0..count)
+        .map(|row| {
+            Ok(Block {
+                address: addresses[row],
+                bytes: bytes[row],
+                requested: from_optional(requested[row]),
+                born: NEVER,
+                call: from_index(calls[row])?,
+                module: TextId(small(modules[row])?),
+                owner: TextId(small(owners[row])?),
+                thread: small(threads[row])?,
+                stream: StreamRef(short(streams[row])?),
+                pool: PoolRef(short(pools[row])?),
+                phase: phase(phases[row])?,
+                noted: category(noted[row])?,
+                ..Block::default()
+            })
+        })
+        .collect()
+}
+
+fn moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
+    let count = from.count()?;
+    let kinds = from.column(count)?;
+    let subjects = from.near(count)?;
+    let devices = from.column(count)?;
+    let allocated = from.near(count)?;
+    let reserved = from.near(count)?;
+    let times = from.near(count)?;
+    let stacks = from.near(count)?;
+    (0..count)
+        .map(|row| {
+            let kind = u8::try_from(kinds[row]).ok().and_then(|code| decode(code, subjects[row]));
+            Ok(Moment {
+                kind: kind.ok_or(damaged("a moment is of an unknown kind"))?,
+                device: device(devices[row])?,
+                allocated: allocated[row],
+                reserved: reserved[row],
+                time_us: Some(times[row]).filter(|time| *time != 0),
+                stack: StackId(small(stacks[row])?),
+            })
+        })
+        .collect()
+}
+
+pub(super) fn phase(value: u64) -> Result<Phase> {
+    u8::try_from(value).ok().and_then(Phase::from_code).ok_or(damaged("a phase is unknown"))
+}
+
+pub(super) fn category(value: u64) -> Result<Option<Category>> {
+    if value == 0 {
+        return Ok(None);
+    }
+    let known = u8::try_from(value).ok().and_then(Category::from_code);
+    known.map(Some).ok_or(damaged("a category is unknown"))
+}

@@ -1,0 +1,130 @@
+//! Version 1 of the format, which only reads: each track table by table, column by column.
+
+use std::io::Read;
+
+use super::parts::{category, phase};
+use super::{Result, damaged, device, from_index, from_optional, small};
+use crate::columns::ColumnReader;
+use crate::table::decode;
+use crate::{Block, Call, Moment, MomentKind, Recording, StackId, TextId, Track, Unknown};
+
+const END: u64 = 0;
+const TRACK: u64 = 1;
+
+/// Reads what comes behind the origin.
+pub(super) fn read_tracks(columns: &mut ColumnReader<impl Read>, recording: &mut Recording) -> Result<()> {
+    loop {
+        match columns.number()? {
+            END => return Ok(()),
+            TRACK => recording.tracks.push(read_track(columns)?),
+            _ => return Err(damaged("a section is unknown")),
+        }
+    }
+}
+
+fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
+    let mut track = Track {
+        pid: from.small()?,
+        rank: from_optional(from.number()?).map(small).transpose()?,
+        truncated: from.number()? != 0,
+        ..Track::default()
+    };
+    for number in 0..from.count()? {
+        let text = String::from_utf8(from.bytes()?).map_err(|_| damaged("a text is not UTF-8"))?;
+        if track.texts.intern(&text) != TextId(number as u32) {
+            return Err(damaged("a text is there twice"));
+        }
+    }
+    track.moments.extend(read_moments(from)?);
+    read_blocks(from)?.iter().for_each(|block| {
+        track.blocks.push(block);
+    });
+    track.calls = read_calls(from)?;
+    track.unknown.extend([Unknown::Segments, Unknown::Times, Unknown::Stacks]);
+    track.shrink();
+    Ok(track)
+}
+
+fn read_moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
+    let count = from.count()?;
+    let kinds = from.column(count)?;
+    let subjects = from.near(count)?;
+    let devices = from.column(count)?;
+    let allocated = from.near(count)?;
+    let reserved = from.near(count)?;
+    (0..count)
+        .map(|row| {
+            Ok(Moment {
+                kind: kind(kinds[row], subjects[row])?,
+                device: device(devices[row])?,
+                allocated: allocated[row],
+                reserved: reserved[row],
+                time_us: None,
+                stack: StackId::NONE,
+            })
+        })
+        .collect()
+}
+
+fn read_blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
+    let count = from.count()?;
+    let addresses = from.near(count)?;
+    let bytes = from.column(count)?;
+    let requested = from.column(count)?;
+    let born = from.near(count)?;
+    let freed = from.near(count)?;
+    let calls = from.near(count)?;
+    let modules = from.column(count)?;
+    let owners = from.column(count)?;
+    // Steps and devices are those of the moments at which the blocks are born.
+    from.near(count)?;
+    let threads = from.column(count)?;
+    from.column(count)?;
+    let phases = from.column(count)?;
+    let noted = from.column(count)?;
+    (0..count)
+        .map(|row| {
+            Ok(Block {
+                address: addresses[row],
+                bytes: bytes[row],
+                requested: from_optional(requested[row]),
+                born: small(born[row])?,
+                freed: from_index(freed[row])?,
+                call: from_index(calls[row])?,
+                module: TextId(small(modules[row])?),
+                owner: TextId(small(owners[row])?),
+                thread: small(threads[row])?,
+                phase: phase(phases[row])?,
+                noted: category(noted[row])?,
+                ..Block::default()
+            })
+        })
+        .collect()
+}
+
+fn read_calls(from: &mut ColumnReader<impl Read>) -> Result<Vec<Call>> {
+    let count = from.count()?;
+    let modules = from.column(count)?;
+    let threads = from.column(count)?;
+    let parents = from.near(count)?;
+    let began = from.near(count)?;
+    let ended = from.near(count)?;
+    (0..count)
+        .map(|row| {
+            Ok(Call {
+                module: TextId(small(modules[row])?),
+                thread: small(threads[row])?,
+                parent: from_index(parents[row])?,
+                began: small(began[row])?,
+                ended: from_index(ended[row])?,
+            })
+        })
+        .collect()
+}
+
+fn kind(code: u64, subject: u64) -> Result<MomentKind> {
+    u8::try_from(code)
+        .ok()
+        .and_then(|code| decode(code, subject))
+        .ok_or(damaged("a moment is of an unknown kind"))
+}
