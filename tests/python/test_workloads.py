@@ -23,6 +23,7 @@ SMALL = {
     "checkpointed": "--layers 2 --width 32 --heads 2 --vocabulary 50 --sequence 16 --batch-size 2 "
     "--checkpoint --steps 2",
     "lstm": "--layers 2 --width 32 --vocabulary 50 --sequence 8 --batch-size 4 --packed --steps 2",
+    "compiled": "--eager --width 64 --layers 1 --batch-size 2 --sequence 16 --steps 2",
     "vit": "--image-size 32 --layers 1 --width 32 --heads 2 --batch-size 2 --optimizer fused --steps 2",
     "accumulate": "--image-size 32 --batch-size 2 --accumulate 2 --steps 2",
     "evaluate": "--image-size 32 --batch-size 4 --eval-batch-size 8 --train-images 8 "

@@ -1,0 +1,175 @@
+"""Which attention kernel PyTorch takes, on each generation of cards: by its own rules, from what the device says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device
+
+torch = pytest.importorskip("torch")
+
+MATH, FLASH, EFFICIENT, CUDNN = "math", "flash", "efficient", "cudnn"
+
+# A card of each generation, in the order of the columns below.
+CARDS = ("t4", "a100-80gb", "rtx-4090", "h100-sxm", "b200", "rtx-5090")
+
+# What a call is given, and what PyTorch documents for it (Note [SDPA Runtime Dispatch] and the filters below it):
+# - flash: compute capability 8.0 and later, 16 bits, heads of at most 256 values, no mask; training with heads over 192
+#   not on 8.6, 8.9 and 12.x, except over 224 without dropout
+# - memory-efficient: any card; 16 and 32 bits, bfloat16 from 8.0 on; heads a multiple of 16 bytes from 7.0 on
+# - cuDNN: preferred on 9.0 and 10.0; 16 bits, heads a multiple of 8, dropout in sixteenths
+CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "float16": ("dtype=half", (EFFICIENT, FLASH, FLASH, CUDNN, CUDNN, FLASH)),
+    "bfloat16": ("", (MATH, FLASH, FLASH, CUDNN, CUDNN, FLASH)),
+    "float32": ("dtype=single", (EFFICIENT,) * 6),
+    "float64": ("dtype=double", (MATH,) * 6),
+    "causal": ("dtype=half, is_causal=True", (EFFICIENT, FLASH, FLASH, CUDNN, CUDNN, FLASH)),
+    "mask of numbers": ("dtype=half, mask=half", (EFFICIENT, EFFICIENT, EFFICIENT, CUDNN, CUDNN, EFFICIENT)),
+    "mask of truths": (
+        "dtype=half, mask=torch.bool",
+        (EFFICIENT, EFFICIENT, EFFICIENT, CUDNN, CUDNN, EFFICIENT),
+    ),
+    "dropout": ("dtype=half, dropout_p=0.1", (EFFICIENT, FLASH, FLASH, FLASH, FLASH, FLASH)),
+    "dropout in sixteenths": ("dtype=half, dropout_p=0.25", (EFFICIENT, FLASH, FLASH, CUDNN, CUDNN, FLASH)),
+    "heads of 200": ("dtype=half, head=200", (EFFICIENT, FLASH, EFFICIENT, FLASH, FLASH, EFFICIENT)),
+    "heads of 200, not trained": (
+        "dtype=half, head=200, train=False",
+        (EFFICIENT, FLASH, FLASH, None, None, FLASH),
+    ),
+    "heads of 256 and dropout": (
+        "dtype=half, head=256, dropout_p=0.1",
+        (EFFICIENT, FLASH, EFFICIENT, FLASH, FLASH, EFFICIENT),
+    ),
+    "heads of 512": ("dtype=half, head=512", (EFFICIENT,) * 6),
+    "heads of 36": ("dtype=half, head=36", (MATH, FLASH, FLASH, FLASH, FLASH, FLASH)),
+    "fewer queries than keys, causal": (
+        "dtype=half, queries=64, is_causal=True",
+        (EFFICIENT, EFFICIENT, EFFICIENT, CUDNN, CUDNN, EFFICIENT),
+    ),
+}
+
+SCRIPT = """
+    import warnings
+    from torch.nn.attention import SDPBackend
+    half, single, double = torch.half, torch.float, torch.double
+
+    def chosen(dtype=torch.bfloat16, head=64, queries=256, mask=None, train=True, **options):
+        def make(length):
+            return torch.empty(2, 4, length, head, device=device, dtype=dtype, requires_grad=train)
+        query, key, value = make(queries), make(256), make(256)
+        if mask is not None:
+            mask = torch.empty(2, 4, queries, 256, device=device, dtype=mask)
+        number = torch._fused_sdp_choice(query, key, value, mask, **options)
+        # The kernel that was chosen is there for this card, forward and backward.
+        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
+        if train:
+            output.sum().backward()
+        return SDPBackend(number).name
+
+    answer(cudnn=torch.backends.cudnn.version(), chosen={%s})
+"""
+
+NAMES = {
+    "MATH": MATH,
+    "FLASH_ATTENTION": FLASH,
+    "EFFICIENT_ATTENTION": EFFICIENT,
+    "CUDNN_ATTENTION": CUDNN,
+}
+
+
+def release() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+@pytest.mark.skipif(release() < (2, 15), reason="the rules are those of 2.15: earlier releases prefer others")
+@pytest.mark.parametrize("card", CARDS)
+def test_the_kernel_is_the_one_of_that_card(card: str, tmp_path: Path) -> None:
+    calls = ", ".join(f"{name!r}: chosen({given})" for name, (given, _) in CALLS.items())
+    found = on_device(SCRIPT % calls, tmp_path, gpu=card)
+    assert found.status == 0, found.output
+    assert found.said["cudnn"] > 91500, "an older cuDNN is not preferred anywhere"
+    column = CARDS.index(card)
+    expected = {name: row[column] for name, (_, row) in CALLS.items() if row[column]}
+    chosen = {name: NAMES[found.said["chosen"][name]] for name in expected}
+    assert chosen == expected
+    assert found.unmodelled == {}
+
+
+def test_only_the_mathematical_form_makes_the_scores(tmp_path: Path) -> None:
+    """The fused kernels keep the output and one number a row; the plain form keeps every score, forward and backward."""
+    found = on_device(
+        """
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        length, heads, head = 2048, 8, 64
+        kept = {}
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH):
+            query = torch.empty(1, heads, length, head, device=device, dtype=torch.bfloat16, requires_grad=True)
+            with sdpa_kernel(backend):
+                before = torch.cuda.memory_allocated()
+                output = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+                kept[backend.name] = torch.cuda.memory_allocated() - before - output.nbytes
+                output.sum().backward()
+            del output, query
+        answer(kept=kept, row=heads * length * 4, scores=heads * length * length * 2)
+        """,
+        tmp_path,
+        gpu="a100-80gb",
+    )
+    assert found.status == 0, found.output
+    kept, row, scores = found.said["kept"], found.said["row"], found.said["scores"]
+    for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"):
+        assert row <= kept[name] <= row + 4096, (
+            name,
+            kept,
+            "the logarithm of each row's sum, and random state",
+        )
+    assert kept["MATH"] >= scores
+
+
+def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
+    """Packed sequences, nested tensors and compiled flex attention train, and ask for what their shapes say."""
+    found = on_device(
+        """
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        heads, head, lengths = 4, 64, [100, 400, 12]
+        total = sum(lengths)
+        half = {"device": device, "dtype": torch.bfloat16, "requires_grad": True}
+
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+        except ImportError:
+            varlen_attn = None
+        packed = torch.empty(total, heads, head, **half)
+        if varlen_attn:
+            ends = torch.tensor([0, 100, 500, 512], dtype=torch.int32).to(device)
+            output = varlen_attn(packed, packed, packed, ends, ends, max(lengths), max(lengths))
+            assert output.shape == packed.shape
+            output.sum().backward()
+            assert packed.grad.shape == packed.shape
+
+        rows = [torch.empty(length, heads * head, **half) for length in lengths]
+        nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        split = nested.unflatten(-1, [heads, head]).transpose(1, 2)
+        output = torch.nn.functional.scaled_dot_product_attention(split, split, split)
+        output.transpose(1, 2).flatten(-2).values().sum().backward()
+        assert [row.grad.shape[0] for row in rows] == lengths
+
+        flex = torch.compile(flex_attention)
+        query = torch.empty(2, heads, 512, head, **half)
+        mask = create_block_mask(lambda batch, head, q, k: q >= k, None, None, 512, 512, device=device)
+        flex(query, query, query, block_mask=mask)  # compiles
+        del output
+        before = torch.cuda.memory_allocated()
+        output = flex(query, query, query, block_mask=mask)
+        kept = torch.cuda.memory_allocated() - before - output.nbytes
+        output.sum().backward()
+        answer(kept=kept, row=2 * heads * 512 * 4, scores=2 * heads * 512 * 512 * 2)
+        """,
+        tmp_path,
+        gpu="a100-80gb",
+    )
+    assert found.status == 0, found.output
+    assert found.said["row"] <= found.said["kept"] < found.said["scores"], "flex attention keeps no scores"
+    assert found.unmodelled == {}
