@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from whole_run import ROOT, measure, memfit
 
@@ -20,27 +21,15 @@ TARGET = ROOT / "measurements/bench.md"
 MIB = 1024**2
 
 
-def steady(batch_size: int) -> dict[str, dict[str, float]]:
-    """The three ways of one step, from one dry run of `steady.py`."""
-    script = ROOT / "benches/steady.py"
-    command = [
-        memfit(),
-        "run",
-        "--gpu",
-        "a100-80gb",
-        "--steps",
-        "0",
-        "--show-output",
-        "--timeout",
-        "900",
-        "--",
-    ]
-    command += [sys.executable, str(script), "--batch-size", str(batch_size)]
+def dry_run(script: str, mark: str, *arguments: str) -> Any:
+    """What one of the benchmarks printed after `mark`, run on a virtual card."""
+    command = [memfit(), "run", "--gpu", "a100-80gb", "--steps", "0", "--show-output", "--timeout", "900"]
+    command += ["--", sys.executable, str(ROOT / "benches" / script), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     for line in (done.stdout + done.stderr).splitlines():
-        if "steady: {" in line:
-            return json.loads(line.split("steady: ", 1)[1])
-    sys.exit(f"the benchmark printed no result (status {done.returncode}):\n{done.stderr[-2000:]}")
+        if f"{mark}: {{" in line:
+            return json.loads(line.split(f"{mark}: ", 1)[1])
+    sys.exit(f"{script} printed no result (status {done.returncode}):\n{done.stderr[-2000:]}")
 
 
 def torch_version() -> str:
@@ -56,7 +45,22 @@ def cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def table(steps: dict[str, dict[str, float]], whole: dict[str, float]) -> str:
+def dispatch_rows(networks: dict[str, dict[str, dict[str, float]]]) -> str:
+    """A network in each row: the step's cost on the host, and how it stands to that on `meta`."""
+    rows = []
+    for name, ways in networks.items():
+        meta, virtual, watched = (ways[way]["median_ms"] for way in ("meta", "virtual", "watched"))
+        rows.append(
+            f"| {name} | {meta:.1f} ms | {virtual:.1f} ms | {watched:.1f} ms | **{virtual / meta:.2f}×** |"
+        )
+    return "\n".join(rows)
+
+
+def table(
+    steps: dict[str, dict[str, float]],
+    whole: dict[str, float],
+    networks: dict[str, dict[str, dict[str, float]]],
+) -> str:
     """The report, as Markdown."""
     plain, watched, tracker = (steps[way] for way in ("plain", "watched", "tracker"))
     faster = tracker["median_ms"] / watched["median_ms"]
@@ -89,6 +93,17 @@ Every comparison was made within one run.
 
 To run it again: `memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/steady.py`
 
+## A step beside PyTorch's own dispatch
+
+Processor time of one training step on PyTorch's `meta` device, which does what the host does for a step and nothing
+after it, and of the same step on the virtual card (wanted: at most 2×).
+
+| | `meta` | virtual card | watched | virtual to `meta` |
+|---|---|---|---|---|
+{dispatch_rows(networks)}
+
+To run it again: `memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/dispatch.py`
+
 ## A whole dry run of the example
 
 | median of {whole["rounds"]:.0f} | by the clock | processor time, workers included |
@@ -108,7 +123,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    text = table(steady(args.batch_size), measure(args.rounds))
+    steady = dry_run("steady.py", "steady", "--batch-size", str(args.batch_size))
+    text = table(steady, measure(args.rounds), dry_run("dispatch.py", "dispatch"))
     TARGET.write_text(text)
     print(text)
 

@@ -43,16 +43,18 @@ class Release:
     def interpreter(self) -> str:
         """The environment's Python; the environment is made if it is not there."""
         python = self.environment / "bin/python"
-        complete = self.environment / "complete"
-        if not complete.exists():
+        if not python.exists():
             make = ["uv", "venv", "--quiet", "--clear", "--python", self.python, str(self.environment)]
             packages = [f"torch=={self.torch}", f"torchvision=={self.torchvision}"]
             # Inductor of older releases imports setuptools without asking for it.
             packages += ["numpy", "transformers", "accelerate", "setuptools"]
             install = ["uv", "pip", "install", "--quiet", "--python", str(python), *packages]
-            for command in (make, install):
-                subprocess.run(command, check=True)
-            complete.touch()
+            try:
+                for command in (make, install):
+                    subprocess.run(command, check=True)
+            except subprocess.CalledProcessError:
+                shutil.rmtree(self.environment, ignore_errors=True)
+                raise
         return str(python)
 
 

@@ -1,0 +1,123 @@
+"""What a virtual step costs beside PyTorch's own dispatch: the same training step on the `meta` device.
+
+    memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/dispatch.py
+
+On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher, shapes) and
+nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each runs in a process of its
+own; what is counted is the processor's time of the whole process, so that a busy machine changes little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from unwatched import environment
+
+WAYS = ("meta", "virtual", "watched")
+
+
+def resnet(device: Any) -> tuple[Any, Callable[[Any], Any]]:
+    import torch
+    from torch import nn
+    from torchvision.models import resnet50
+
+    images = torch.empty(64, 3, 224, 224, device=device)
+    labels = torch.zeros(64, dtype=torch.long, device=device)
+    loss = nn.CrossEntropyLoss()
+    return resnet50(), lambda model: loss(model(images), labels)
+
+
+def gpt(device: Any) -> tuple[Any, Callable[[Any], Any]]:
+    import torch
+    from torch import nn
+
+    # Attention is written out: on `meta` PyTorch would take the plain form, on a card a fused kernel.
+    class Block(nn.Module):
+        def __init__(self, width: int, heads: int) -> None:
+            super().__init__()
+            self.heads = heads
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, length, width = x.shape
+            qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            scores = (q @ k.transpose(-2, -1)).softmax(-1)
+            x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+    width, vocabulary = 768, 32000
+    model = nn.Sequential(
+        nn.Embedding(vocabulary, width),
+        *[Block(width, 12) for _ in range(12)],
+        nn.LayerNorm(width),
+        nn.Linear(width, vocabulary),
+    )
+    tokens = torch.zeros(4, 512, dtype=torch.long, device=device)
+
+    def loss(model: Any) -> Any:
+        return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+    return model, loss
+
+
+def perceptron(device: Any) -> tuple[Any, Callable[[Any], Any]]:
+    import torch
+    from torch import nn
+
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(50)]
+    rows = torch.empty(32, 256, device=device)
+    return nn.Sequential(*layers), lambda model: model(rows).sum()
+
+
+NETWORKS = {"ResNet-50": resnet, "GPT, 12 layers": gpt, "perceptron, 50 layers": perceptron}
+
+
+def measure(name: str, way: str, count: int) -> dict[str, float]:
+    import torch
+
+    device = torch.device("meta" if way == "meta" else "cuda")
+    with device:
+        model, loss = NETWORKS[name](device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    times = []
+    for _ in range(count):
+        start = time.process_time()
+        loss(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append((time.process_time() - start) * 1000)
+    return {"median_ms": statistics.median(times[count // 3 :])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--network", choices=NETWORKS)
+    parser.add_argument("--as", dest="way", choices=WAYS)
+    args = parser.parse_args()
+    if args.way:
+        print(json.dumps(measure(args.network, args.way, args.steps)), flush=True)
+        return
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for name in NETWORKS:
+        for way in WAYS:
+            command = [sys.executable, __file__, "--as", way, "--network", name, "--steps", str(args.steps)]
+            env = None if way == "watched" else environment()
+            printed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+            results.setdefault(name, {})[way] = json.loads(printed.splitlines()[-1])
+        print(f"{name}: {results[name]}", flush=True)
+    print("dispatch: " + json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    main()
