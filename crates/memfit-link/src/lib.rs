@@ -29,4 +29,4 @@ pub use run_dir::RunDir;
 pub use setup::{CardSetup, LinkError, Setup, SizedInterval, Synthetic, SyntheticData, SyntheticField};
 
 /// The version of everything in a run directory. Both ends must agree on it exactly.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;

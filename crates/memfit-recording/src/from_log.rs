@@ -1,22 +1,32 @@
 //! A track from a process's event log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use memfit_levers::{Category, Phase};
-use memfit_link::events::{Event, EventLog, Place};
+use memfit_link::events::{Event, EventLog, Place, SegmentChange};
 
-use crate::{Block, Call, MomentKind, NEVER, StackId, TextId, Totals, Track, Unknown};
+use crate::{
+    Block, Call, Frame, FrameId, MomentKind, NEVER, PoolRef, Span, StackId, StreamRef, TextId, Totals, Track,
+    Unknown,
+};
 
 impl Track {
     /// What the process did whose log this is. What makes no sense (a block given back that was never handed out) is
     /// left out: the totals that the allocator itself gave stay true.
     pub fn from_log(log: &EventLog, rank: Option<u32>) -> Self {
         let mut builder = Builder::default();
+        builder.look_ahead(log);
         for event in &log.events {
             builder.event(event);
         }
+        builder.rest_of_segments();
         let mut track = Self { pid: log.pid, rank, truncated: log.truncated, ..builder.track };
-        track.unknown.extend([Unknown::Segments, Unknown::Times]);
+        if track.spans.is_empty() {
+            track.unknown.push(Unknown::Segments);
+        }
+        if track.moments.iter().all(|moment| moment.time_us.is_none()) {
+            track.unknown.push(Unknown::Times);
+        }
         if track.stacks.is_empty() {
             track.unknown.push(Unknown::Stacks);
         }
@@ -51,17 +61,82 @@ struct Builder {
     open: HashMap<u32, Vec<u32>>,
     /// Blocks by device, in the order in which they were handed out.
     handed_out: HashMap<u8, Vec<u32>>,
+    /// The log's numbers of stacks, as the track's.
+    stacks: HashMap<u32, StackId>,
+    /// What was told of allocations after they were logged, by device and number.
+    traced: HashMap<(u8, u64), Traced>,
+    /// What became of segments and is not in the track yet, by device, each with the allocation that it comes after.
+    segments: BTreeMap<u8, VecDeque<(u64, SegmentEvent)>>,
+    /// Live spans by device and address.
+    spans: BTreeMap<(u8, u64), u32>,
+    /// Each device's totals, and the time, as they were last.
+    last: HashMap<u8, Totals>,
+}
+
+#[derive(Clone, Copy)]
+struct Traced {
+    stack: u32,
+    stream: u64,
+    time_us: u64,
+}
+
+#[derive(Clone, Copy)]
+struct SegmentEvent {
+    change: SegmentChange,
+    address: u64,
+    bytes: u64,
+    traced: Traced,
 }
 
 impl Builder {
+    /// What the allocator's own history tells comes after the events that it is about: at the end of each step.
+    fn look_ahead(&mut self, log: &EventLog) {
+        let (mut texts, mut frames) = (HashMap::new(), HashMap::<u32, FrameId>::new());
+        for event in &log.events {
+            match *event {
+                Event::Text { id, ref text } => {
+                    texts.insert(id, self.track.texts.intern(text));
+                }
+                Event::Frame { id, name, file, line } => {
+                    let text = |id| texts.get(&id).copied().unwrap_or_default();
+                    let frame = Frame { name: text(name), file: text(file), line };
+                    frames.insert(id, self.track.stacks.intern_frame(frame));
+                }
+                Event::Stack { id, frames: ref numbers } => {
+                    let known: Vec<FrameId> =
+                        numbers.iter().filter_map(|frame| frames.get(frame)).copied().collect();
+                    self.stacks.insert(id, self.track.stacks.intern(&known));
+                }
+                Event::Traced { device, number, stack, stream, time_us } => {
+                    self.traced.insert((device, number), Traced { stack, stream, time_us });
+                }
+                Event::Segment { device, change, number, address, bytes, stack, stream, time_us } => {
+                    let traced = Traced { stack, stream, time_us };
+                    let segment = SegmentEvent { change, address, bytes, traced };
+                    self.segments.entry(device).or_default().push_back((number, segment));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn stack(&self, number: u32) -> StackId {
+        self.stacks.get(&number).copied().unwrap_or_default()
+    }
+
     fn event(&mut self, event: &Event) {
         match *event {
             Event::Alloc { place, address, bytes, allocated, reserved } => {
-                self.alloc(place, address, bytes, Totals { allocated, reserved, time_us: None });
+                let number = self.handed_out.get(&place.device).map_or(0, Vec::len) as u64 + 1;
+                self.segments_before(place.device, number);
+                let traced = self.traced.remove(&(place.device, number));
+                let time_us = traced.map(|traced| traced.time_us).filter(|time| *time != 0);
+                let totals = self.totals(place.device, allocated, reserved, time_us);
+                self.alloc(place, address, bytes, traced, totals);
             }
             Event::Free { place, address, allocated, reserved, .. } => {
                 let Some(index) = self.live.remove(&address) else { return };
-                let totals = Totals { allocated, reserved, time_us: None };
+                let totals = self.totals(place.device, allocated, reserved, None);
                 self.track.free(index, place.device, StackId::NONE, totals);
             }
             Event::Note { address, category, owner } => self.note(address, category, owner),
@@ -73,11 +148,13 @@ impl Builder {
             Event::ScopeExit { place } => self.exit(place),
             Event::Phase { place } => {
                 let phase = Phase::from_code(place.phase).unwrap_or(Phase::Other);
-                self.moment(MomentKind::Phase(phase), 0, 0, 0);
+                self.moment(MomentKind::Phase(phase));
             }
-            Event::Step { step } => self.moment(MomentKind::Step(step), 0, 0, 0),
+            Event::Step { step } => self.moment(MomentKind::Step(step)),
+            Event::Frame { .. } | Event::Stack { .. } | Event::Traced { .. } | Event::Segment { .. } => {}
             Event::Oom { place, bytes, allocated, reserved } => {
-                self.moment(MomentKind::Oom(bytes), place.device, allocated, reserved);
+                let totals = self.totals(place.device, allocated, reserved, None);
+                self.track.tell(MomentKind::Oom(bytes), place.device, StackId::NONE, totals);
             }
             Event::Requested { device, number, address, bytes } => {
                 self.requested(device, number, address, bytes);
@@ -85,16 +162,72 @@ impl Builder {
         }
     }
 
-    fn moment(&mut self, kind: MomentKind, device: u8, allocated: u64, reserved: u64) {
-        let totals = Totals { allocated, reserved, time_us: None };
-        self.track.tell(kind, device, StackId::NONE, totals);
+    fn moment(&mut self, kind: MomentKind) {
+        self.track.tell(kind, 0, StackId::NONE, Totals::default());
+    }
+
+    /// A device's totals after an event. What has no time of its own has that of what came before it.
+    fn totals(&mut self, device: u8, allocated: u64, reserved: u64, time_us: Option<u64>) -> Totals {
+        let last = self.last.entry(device).or_default();
+        *last = Totals { allocated, reserved, time_us: time_us.or(last.time_us) };
+        *last
+    }
+
+    /// What became of segments before a device's allocation with this number.
+    fn segments_before(&mut self, device: u8, number: u64) {
+        while let Some(segments) = self.segments.get_mut(&device)
+            && let Some((_, segment)) = segments.pop_front_if(|(after, _)| *after < number)
+        {
+            self.segment(device, segment);
+        }
+    }
+
+    fn rest_of_segments(&mut self) {
+        let devices: Vec<u8> = self.segments.keys().copied().collect();
+        for device in devices {
+            self.segments_before(device, u64::MAX);
+        }
+    }
+
+    fn segment(&mut self, device: u8, segment: SegmentEvent) {
+        let SegmentEvent { change, address, bytes, traced } = segment;
+        let Totals { allocated, reserved, .. } = self.last.get(&device).copied().unwrap_or_default();
+        let gives = matches!(change, SegmentChange::Alloc | SegmentChange::Map);
+        let reserved = if gives { reserved.saturating_add(bytes) } else { reserved.saturating_sub(bytes) };
+        let time_us = Some(traced.time_us).filter(|time| *time != 0);
+        let totals = self.totals(device, allocated, reserved, time_us);
+        let stack = self.stack(traced.stack);
+        let span = Span {
+            address,
+            bytes,
+            born: 0,
+            freed: NEVER,
+            stream: self.track.stream(traced.stream),
+            pool: PoolRef::default(),
+            device,
+            // Segments for small blocks have exactly this size, and those for others more.
+            small: (change == SegmentChange::Alloc).then_some(bytes <= 2 << 20),
+            expandable: matches!(change, SegmentChange::Map | SegmentChange::Unmap),
+        };
+        match change {
+            SegmentChange::Alloc | SegmentChange::Map => {
+                let index = self.track.reserve(span, stack, totals);
+                self.spans.insert((device, address), index);
+            }
+            SegmentChange::Free => {
+                if let Some(index) = self.spans.remove(&(device, address)) {
+                    self.track.release(index, device, stack, totals);
+                }
+            }
+            SegmentChange::Unmap => self.track.unmap(&mut self.spans, span, stack, totals),
+        }
     }
 
     fn text(&self, id: u32) -> TextId {
         self.texts.get(&id).copied().unwrap_or_default()
     }
 
-    fn alloc(&mut self, place: Place, address: u64, bytes: u64, totals: Totals) {
+    fn alloc(&mut self, place: Place, address: u64, bytes: u64, traced: Option<Traced>, totals: Totals) {
         let index = self.track.blocks.len() as u32;
         if let Some(lost) = self.live.insert(address, index) {
             // Handed out twice: its return was not logged.
@@ -108,6 +241,8 @@ impl Builder {
             module: self.text(place.module),
             thread: place.thread,
             device: place.device,
+            stream: traced.map_or(StreamRef::default(), |traced| self.track.stream(traced.stream)),
+            stack: traced.map_or(StackId::NONE, |traced| self.stack(traced.stack)),
             phase: Phase::from_code(place.phase).unwrap_or(Phase::Other),
             ..Block::default()
         };
@@ -142,13 +277,13 @@ impl Builder {
         let parent = open.last().copied().unwrap_or(NEVER);
         open.push(index);
         self.track.calls.push(Call { module, thread: place.thread, parent, began, ended: NEVER });
-        self.moment(MomentKind::Enter(index), 0, 0, 0);
+        self.moment(MomentKind::Enter(index));
     }
 
     fn exit(&mut self, place: Place) {
         let Some(index) = self.open.get_mut(&place.thread).and_then(Vec::pop) else { return };
         self.track.calls[index as usize].ended = self.track.now();
-        self.moment(MomentKind::Exit(index), 0, 0, 0);
+        self.moment(MomentKind::Exit(index));
     }
 
     fn requested(&mut self, device: u8, number: u64, address: u64, bytes: u64) {

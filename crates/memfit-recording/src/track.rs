@@ -1,5 +1,7 @@
 //! What one process's allocator did.
 
+use std::collections::BTreeMap;
+
 use memfit_levers::{Category, Phase};
 
 use crate::table::{BlockTable, Blocks, Moments};
@@ -375,6 +377,41 @@ impl Track {
             span.freed = now;
         }
         self.tell(MomentKind::SegmentFree(index), device, stack, totals);
+    }
+
+    /// A part of an expandable segment loses its memory now: what is left of the spans that it was part of goes on as others.
+    /// `live` has the places of the spans that live, by device and address.
+    pub fn unmap(&mut self, live: &mut BTreeMap<(u8, u64), u32>, gone: Span, stack: StackId, totals: Totals) {
+        let (device, start, now) = (gone.device, gone.address, self.now());
+        let end = start.saturating_add(gone.bytes);
+        let first =
+            live.range((device, 0)..=(device, start)).next_back().map_or(start, |((_, address), _)| *address);
+        let cut: Vec<_> =
+            live.range((device, first)..(device, end.max(first))).map(|(key, span)| (*key, *span)).collect();
+        for (key, index) in cut {
+            let Some(span) = self.spans.get(index as usize).copied() else { continue };
+            let (address, span_end) = (span.address, span.address.saturating_add(span.bytes));
+            if span_end <= start {
+                continue;
+            }
+            live.remove(&key);
+            self.spans[index as usize].freed = now;
+            for (from, to) in [(address, start.min(span_end)), (end.max(address), span_end)] {
+                if from < to {
+                    live.insert((device, from), self.spans.len() as u32);
+                    self.spans.push(Span {
+                        address: from,
+                        bytes: to - from,
+                        born: now,
+                        freed: NEVER,
+                        ..span
+                    });
+                }
+            }
+        }
+        let index = self.spans.len() as u32;
+        self.spans.push(Span { born: now, freed: now, ..gone });
+        self.tell(MomentKind::SegmentUnmap(index), device, stack, totals);
     }
 
     /// A range of the program's own begins now: its index is returned.

@@ -7,7 +7,7 @@ use std::slice;
 
 use crate::{
     labels,
-    watch::{Stats, Watch},
+    watch::{Segment, Stats, Watch},
 };
 
 /// 1 in a process that is watched, else 0.
@@ -121,6 +121,60 @@ pub unsafe extern "C" fn memfit_watch_text(id: u32, text: *const u8, length: usi
     if let Some(watch) = Watch::get() {
         // SAFETY: by the caller's promise.
         watch.text(id, unsafe { values(text, length) });
+    }
+}
+
+/// Gives a frame of stacks its number; its function and file are numbers of texts.
+#[unsafe(no_mangle)]
+pub extern "C" fn memfit_watch_frame(id: u32, name: u32, file: u32, line: u32) {
+    if let Some(watch) = Watch::get() {
+        watch.frame(id, name, file, line);
+    }
+}
+
+/// Gives a stack its number, by the numbers of its frames, the innermost first.
+///
+/// # Safety
+/// `frames` must point to `count` readable values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memfit_watch_stack(id: u32, frames: *const u32, count: usize) {
+    if let Some(watch) = Watch::get() {
+        // SAFETY: by the caller's promise.
+        watch.stack(id, unsafe { values(frames, count) });
+    }
+}
+
+/// From where in the program, on which streams and when blocks were asked for that a device handed out, by its allocations
+/// from number `first` on.
+///
+/// # Safety
+/// `stacks`, `streams` and `times` must point to `count` readable values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memfit_watch_traced(
+    device: u8,
+    first: u64,
+    stacks: *const u32,
+    streams: *const u64,
+    times: *const u64,
+    count: usize,
+) {
+    let Some(watch) = Watch::get() else { return };
+    // SAFETY: by the caller's promise.
+    let (stacks, streams, times) =
+        unsafe { (values(stacks, count), values(streams, count), values(times, count)) };
+    watch.traced(device, first, stacks, streams, times);
+}
+
+/// What became of a segment of a device, after its allocation with this number.
+///
+/// # Safety
+/// `segment` must be null, or point to a readable value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memfit_watch_segment(device: u8, number: u64, segment: *const Segment) {
+    let Some(watch) = Watch::get() else { return };
+    // SAFETY: by the caller's promise.
+    if let [segment] = unsafe { values(segment, 1) } {
+        watch.segment(device, number, segment);
     }
 }
 

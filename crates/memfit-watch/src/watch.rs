@@ -65,6 +65,24 @@ pub struct Report {
     pub reserved: u64,
 }
 
+/// What became of a segment, as [`crate::api::memfit_watch_segment`] is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The stream's handle.
+    pub stream: u64,
+    /// When, in microseconds.
+    pub time_us: u64,
+    /// The number of the stack; 0 for none.
+    pub stack: u32,
+    /// A `memfit_link::events::SegmentChange` code.
+    pub change: u8,
+}
+
 /// The watcher of one process.
 pub struct Watch {
     log: Writer,
@@ -222,6 +240,50 @@ impl Watch {
     /// Gives a text its number.
     pub fn text(&self, id: u32, text: &[u8]) {
         self.log.push_text(id, text);
+    }
+
+    /// Gives a frame its number; its function and file are texts.
+    pub fn frame(&self, id: u32, name: u32, file: u32, line: u32) {
+        let record = Record {
+            module: id,
+            address: u64::from(name),
+            bytes: i64::from(line),
+            ..self.record(Kind::Frame)
+        };
+        self.log.push(&Record { allocated: u64::from(file), ..record });
+    }
+
+    /// Gives a stack its number.
+    pub fn stack(&self, id: u32, frames: &[u32]) {
+        self.log.push_stack(id, frames);
+    }
+
+    /// From where blocks were asked for that a device handed out, by its allocations from number `first` on.
+    pub fn traced(&self, device: u8, first: u64, stacks: &[u32], streams: &[u64], times: &[u64]) {
+        let template = Record { device, ..self.record(Kind::Traced) };
+        let records: Vec<_> = (first..)
+            .zip(stacks.iter().zip(streams).zip(times))
+            .map(|(allocated, ((&module, &address), &reserved))| {
+                Record { allocated, module, address, reserved, ..template }.encode()
+            })
+            .collect();
+        self.log.push_all(&records);
+    }
+
+    /// What became of a segment of a device, after its allocation with this number.
+    pub fn segment(&self, device: u8, number: u64, segment: &Segment) {
+        self.log.push(&Record {
+            device,
+            flags: segment.change,
+            allocated: number,
+            address: segment.address,
+            bytes: segment.bytes.min(i64::MAX as u64) as i64,
+            thread: segment.stream as u32,
+            step: (segment.stream >> 32) as u32,
+            module: segment.stack,
+            reserved: segment.time_us,
+            ..self.record(Kind::Segment)
+        });
     }
 
     /// A device's counters.

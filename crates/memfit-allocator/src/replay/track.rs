@@ -104,8 +104,8 @@ struct Tracker<'snapshot> {
     live: HashMap<u64, u32>,
     /// Blocks that were given back and are not free, by address.
     pending: HashMap<u64, u32>,
-    /// Live spans by address.
-    spans: BTreeMap<u64, u32>,
+    /// Live spans by device and address.
+    spans: BTreeMap<(u8, u64), u32>,
     /// How many events are in the track.
     done: Option<usize>,
     remarks: Remarks,
@@ -179,7 +179,7 @@ impl Tracker<'_> {
                 ..self.span()
             };
             let index = self.track.reserve(span, StackId::NONE, totals);
-            self.spans.insert(span.address, index);
+            self.spans.insert((self.device, span.address), index);
         }
         for segment in &segments {
             let stream = self.track.stream(segment.stream.0);
@@ -300,10 +300,10 @@ impl Tracker<'_> {
                     ..self.span()
                 };
                 let index = self.track.reserve(span, event.stack, totals);
-                self.spans.insert(event.address, index);
+                self.spans.insert((self.device, event.address), index);
             }
             TraceAction::SegmentFree => {
-                if let Some(index) = self.spans.remove(&event.address) {
+                if let Some(index) = self.spans.remove(&(self.device, event.address)) {
                     self.track.release(index, self.device, event.stack, totals);
                 }
             }
@@ -349,41 +349,15 @@ impl Tracker<'_> {
         }
     }
 
-    /// A part of an expandable segment loses its memory: what is left of the spans that it was part of goes on as others.
     fn unmap(&mut self, event: &TraceEvent, totals: Totals) {
-        let (start, end) = (event.address, event.address.saturating_add(event.size));
-        let first = self.spans.range(..=start).next_back().map_or(start, |(address, _)| *address);
-        let cut: Vec<(u64, u32)> =
-            self.spans.range(first..end).map(|(address, span)| (*address, *span)).collect();
-        let now = self.track.now();
-        for (address, index) in cut {
-            let span = self.track.spans[index as usize];
-            let span_end = address.saturating_add(span.bytes);
-            if span_end <= start {
-                continue;
-            }
-            self.spans.remove(&address);
-            self.track.spans[index as usize].freed = now;
-            for (from, to) in [(address, start), (end, span_end)] {
-                if from < to && from >= address && to <= span_end {
-                    self.spans.insert(from, self.track.spans.len() as u32);
-                    let rest = Span { address: from, bytes: to - from, born: now, freed: NEVER, ..span };
-                    self.track.spans.push(rest);
-                }
-            }
-        }
-        let index = self.track.spans.len() as u32;
         let gone = Span {
-            address: start,
+            address: event.address,
             bytes: event.size,
-            born: now,
-            freed: now,
             stream: self.stream(event),
             pool: self.pool(event),
             expandable: true,
             ..self.span()
         };
-        self.track.spans.push(gone);
-        self.track.tell(MomentKind::SegmentUnmap(index), self.device, event.stack, totals);
+        self.track.unmap(&mut self.spans, gone, event.stack, totals);
     }
 }

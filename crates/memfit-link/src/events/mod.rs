@@ -60,6 +60,14 @@ pub enum Kind {
     Oom = 9,
     /// What was asked for, for the block that a device's so-manieth allocation handed out, or that is live at an address.
     Requested = 10,
+    /// A frame of stacks gets its number.
+    Frame = 11,
+    /// A stack gets its number; the numbers of its frames follow in raw records, the innermost first.
+    Stack = 12,
+    /// From where in the program, on which stream and when the block of a device's so-manieth allocation was asked for.
+    Traced = 13,
+    /// The device gave a segment or a part of one, or took it back.
+    Segment = 14,
 }
 
 impl Kind {
@@ -76,6 +84,37 @@ impl Kind {
             8 => Self::Step,
             9 => Self::Oom,
             10 => Self::Requested,
+            11 => Self::Frame,
+            12 => Self::Stack,
+            13 => Self::Traced,
+            14 => Self::Segment,
+            _ => return None,
+        })
+    }
+}
+
+/// What became of a segment. The codes are part of the channel's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SegmentChange {
+    /// The device gave it.
+    Alloc = 0,
+    /// It went back.
+    Free = 1,
+    /// A part of an expandable one was given memory.
+    Map = 2,
+    /// A part of an expandable one lost its memory.
+    Unmap = 3,
+}
+
+impl SegmentChange {
+    /// The change with this code, if there is one.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Alloc,
+            1 => Self::Free,
+            2 => Self::Map,
+            3 => Self::Unmap,
             _ => return None,
         })
     }
@@ -90,21 +129,23 @@ pub struct Record {
     pub device: u8,
     /// The phase, as a `memfit_levers::Phase` code; in a note, the category.
     pub phase: u8,
-    /// Reserved.
+    /// In a segment, a [`SegmentChange`]'s code.
     pub flags: u8,
-    /// The thread, numbered from 1 in the order in which threads first appear.
+    /// The thread, numbered from 1 in the order in which threads first appear; in a segment, the stream's lower half.
     pub thread: u32,
-    /// The number of the innermost module's name, 0 for none; in a text, its own number; in a note, the owner's name.
+    /// The number of the innermost module's name, 0 for none; in a text, a frame or a stack, its own number; in a note, the
+    /// owner's name; where something is traced, and in a segment, the stack's number.
     pub module: u32,
-    /// Optimizer steps complete so far.
+    /// Optimizer steps complete so far; in a segment, the stream's upper half.
     pub step: u32,
-    /// The block, or an address in one.
+    /// The block, an address in one, or the segment; in a frame, the function's name; where something is traced, the stream.
     pub address: u64,
-    /// The block's bytes, what was asked for, or a text's length.
+    /// The block's bytes, what was asked for, or the length of a text or of a stack's numbers; in a frame, the line.
     pub bytes: i64,
-    /// Bytes in blocks on that device, after the event; in a request, the allocation's number, 0 for what is live now.
+    /// Bytes in blocks on that device, after the event; in a request and where something is traced, the allocation's
+    /// number, 0 for what is live now; in a segment, that of the last allocation before; in a frame, the file's name.
     pub allocated: u64,
-    /// Bytes in segments on that device, after the event.
+    /// Bytes in segments on that device, after the event; where something is traced, and in a segment, the time.
     pub reserved: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, header, u32_at, u64_at};
+use super::{HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, SegmentChange, header, u32_at, u64_at};
 use crate::{LinkError, PROTOCOL};
 
 /// Longest text that is read: longer ones are a damaged log.
@@ -112,6 +112,56 @@ pub enum Event {
         /// What was asked for.
         bytes: u64,
     },
+    /// A frame of stacks gets its number.
+    Frame {
+        /// The number.
+        id: u32,
+        /// The function, as a text number.
+        name: u32,
+        /// The file, as a text number.
+        file: u32,
+        /// The line.
+        line: u32,
+    },
+    /// A stack gets its number.
+    Stack {
+        /// The number.
+        id: u32,
+        /// The numbers of its frames, the innermost first.
+        frames: Vec<u32>,
+    },
+    /// From where a block was asked for.
+    Traced {
+        /// The device.
+        device: u8,
+        /// Which allocation of that device in this process, counted from 1.
+        number: u64,
+        /// The number of the stack; 0 for none.
+        stack: u32,
+        /// The stream's handle.
+        stream: u64,
+        /// When, in microseconds; 0 where that is not known.
+        time_us: u64,
+    },
+    /// The device gave memory or took it back.
+    Segment {
+        /// The device.
+        device: u8,
+        /// What became of it.
+        change: SegmentChange,
+        /// The last allocation of that device before it, counted from 1; 0 where it comes before all.
+        number: u64,
+        /// Where it begins.
+        address: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// The number of the stack; 0 for none.
+        stack: u32,
+        /// The stream's handle.
+        stream: u64,
+        /// When, in microseconds; 0 where that is not known.
+        time_us: u64,
+    },
 }
 
 /// The log of one process.
@@ -212,8 +262,10 @@ fn event(record: &Record, rest: &[[u8; RECORD_BYTES]]) -> (Result<Event, &'stati
     };
     let Record { address, allocated, reserved, device, .. } = *record;
     let Some(kind) = Kind::from_code(record.kind) else { return (Err("its kind is unknown"), 1) };
-    if kind == Kind::Text {
-        return text(record, rest);
+    match kind {
+        Kind::Text => return text(record, rest),
+        Kind::Stack => return stack(record, rest),
+        _ => {}
     }
     let Ok(bytes) = u64::try_from(record.bytes) else { return (Err("its size is negative"), 1) };
     let event = match kind {
@@ -226,21 +278,67 @@ fn event(record: &Record, rest: &[[u8; RECORD_BYTES]]) -> (Result<Event, &'stati
         Kind::Step => Event::Step { step: record.step },
         Kind::Oom => Event::Oom { place, bytes, allocated, reserved },
         Kind::Requested => Event::Requested { device, number: allocated, address, bytes },
-        Kind::Text => return (Err("a text cannot be here"), 1),
+        Kind::Frame => Event::Frame {
+            id: record.module,
+            name: address as u32,
+            file: allocated as u32,
+            line: u32::try_from(bytes).unwrap_or(0),
+        },
+        Kind::Traced => Event::Traced {
+            device,
+            number: allocated,
+            stack: record.module,
+            stream: address,
+            time_us: reserved,
+        },
+        Kind::Segment => {
+            let Some(change) = SegmentChange::from_code(record.flags) else {
+                return (Err("what became of the segment is unknown"), 1);
+            };
+            let stream = u64::from(record.step) << 32 | u64::from(record.thread);
+            let stack = record.module;
+            Event::Segment {
+                device,
+                change,
+                number: allocated,
+                address,
+                bytes,
+                stack,
+                stream,
+                time_us: reserved,
+            }
+        }
+        Kind::Text | Kind::Stack => return (Err("it cannot be here"), 1),
     };
     (Ok(event), 1)
 }
 
 fn text(record: &Record, rest: &[[u8; RECORD_BYTES]]) -> (Result<Event, &'static str>, usize) {
+    let (bytes, length) = raw(record, rest);
+    let text =
+        |bytes: &[u8]| Event::Text { id: record.module, text: String::from_utf8_lossy(bytes).into_owned() };
+    (bytes.map(text), length)
+}
+
+fn stack(record: &Record, rest: &[[u8; RECORD_BYTES]]) -> (Result<Event, &'static str>, usize) {
+    let (bytes, length) = raw(record, rest);
+    let frames =
+        |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|frame| u32::from_le_bytes(*frame)).collect();
+    (bytes.map(|bytes| Event::Stack { id: record.module, frames: frames(bytes) }), length)
+}
+
+/// The bytes in the raw records that follow one, and how many records these are with it.
+fn raw<'rest>(
+    record: &Record,
+    rest: &'rest [[u8; RECORD_BYTES]],
+) -> (Result<&'rest [u8], &'static str>, usize) {
     let length = match u64::try_from(record.bytes) {
         Ok(length) if length <= MAX_TEXT => length as usize,
-        _ => return (Err("its text is too long"), 1),
+        _ => return (Err("it is too long"), 1),
     };
     let parts = length.div_ceil(RECORD_BYTES);
-    let Some(raw) = rest.get(..parts) else { return (Err("its text is cut off"), 1 + rest.len()) };
-    let bytes = &raw.as_flattened()[..length];
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    (Ok(Event::Text { id: record.module, text }), 1 + parts)
+    let Some(raw) = rest.get(..parts) else { return (Err("it is cut off"), 1 + rest.len()) };
+    (Ok(&raw.as_flattened()[..length]), 1 + parts)
 }
 
 /// Problems, of which the first few are kept.

@@ -115,10 +115,19 @@ impl Writer {
 
     /// Gives the number `id` to a text.
     pub fn push_text(&self, id: u32, text: &[u8]) {
-        let first =
-            Record { kind: Kind::Text as u8, module: id, bytes: text.len() as i64, ..Record::default() };
+        self.push_raw(Kind::Text, id, text);
+    }
+
+    /// Gives the number `id` to a stack, by the numbers of its frames, the innermost first.
+    pub fn push_stack(&self, id: u32, frames: &[u32]) {
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.to_le_bytes()).collect();
+        self.push_raw(Kind::Stack, id, &bytes);
+    }
+
+    fn push_raw(&self, kind: Kind, id: u32, bytes: &[u8]) {
+        let first = Record { kind: kind as u8, module: id, bytes: bytes.len() as i64, ..Record::default() };
         let mut records = vec![first.encode()];
-        records.extend(text.chunks(RECORD_BYTES).map(|part| {
+        records.extend(bytes.chunks(RECORD_BYTES).map(|part| {
             let mut raw = [0; RECORD_BYTES];
             raw[..part.len()].copy_from_slice(part);
             raw

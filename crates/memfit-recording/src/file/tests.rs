@@ -1,6 +1,6 @@
 //! Tests of the file format: what is written is read, and damage is seen.
 
-use memfit_link::events::{Event, EventLog, Place};
+use memfit_link::events::{Event, EventLog, Place, SegmentChange};
 use proptest::prelude::*;
 
 use super::*;
@@ -44,6 +44,33 @@ fn logs() -> impl Strategy<Value = EventLog> {
         (0..3_u8, 0..9_u64, address, 0..2000_u64).prop_map(|(device, number, address, bytes)| {
             Event::Requested { device, number, address, bytes }
         }),
+        (0..4_u32, 0..4_u32, 0..9_u32).prop_map(|(id, name, line)| Event::Frame {
+            id,
+            name,
+            file: name,
+            line
+        }),
+        (0..4_u32, proptest::collection::vec(0..5_u32, 0..4))
+            .prop_map(|(id, frames)| Event::Stack { id, frames }),
+        (0..3_u8, 0..9_u64, 0..5_u32, any::<u64>()).prop_map(|(device, number, stack, time_us)| {
+            Event::Traced { device, number, stack, stream: time_us % 3, time_us }
+        }),
+        (0..3_u8, 0..4_u8, 0..9_u64, 0..9_u64, 0..9_u64).prop_map(
+            |(device, change, number, address, bytes)| {
+                let change = SegmentChange::from_code(change).unwrap();
+                let (address, bytes) = (address * 512, bytes * 512);
+                Event::Segment {
+                    device,
+                    change,
+                    number,
+                    address,
+                    bytes,
+                    stack: 1,
+                    stream: number,
+                    time_us: number,
+                }
+            }
+        ),
     ];
     (any::<u32>(), any::<bool>(), proptest::collection::vec(event, 0..200))
         .prop_map(|(pid, truncated, events)| EventLog { pid, truncated, events })

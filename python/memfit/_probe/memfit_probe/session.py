@@ -98,6 +98,7 @@ class Session:
         self._forget()
         self.loaders.forget()
         self.modules.forget()
+        self.sizes.forget()
 
     # What is told
 

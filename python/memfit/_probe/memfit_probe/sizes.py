@@ -1,8 +1,11 @@
 """What was asked for, block by block: the allocator's own events tell only what it gave.
 
 PyTorch's memory history, without stacks, costs little and has it. It is read only when a step has set a new
-peak, and thrown away otherwise, so that a long run neither grows nor slows.
+peak, and thrown away otherwise, so that a long run neither grows nor slows. For a recording, it is kept with
+stacks and read after each step: from where each block was asked for, and what became of segments.
 """
+
+from . import traces
 
 # Events that are kept between two readings: more happen only within one enormous step.
 MAX_ENTRIES = 1_000_000
@@ -21,6 +24,12 @@ class Sizes:
         self.theirs = False
         self.readings_at_oom = 0
         self.best = {}
+        self.traces = traces.Traces(session) if session.setup["stacks"] else None
+
+    def forget(self):
+        """In a forked child: the parent's log has the numbers, this one's has none."""
+        if self.traces is not None:
+            self.traces.forget()
 
     def arm(self):
         cuda = self.session.torch.cuda
@@ -52,14 +61,15 @@ class Sizes:
     def _restart(self):
         """Begins the history anew."""
         self.record(None)
-        self.record("all", context=None, stacks="python", max_entries=MAX_ENTRIES)
+        context = "alloc" if self.traces is not None else None
+        self.record("all", context=context, stacks="python", max_entries=MAX_ENTRIES)
 
     def step_is_over(self, peaks):
         """`peaks` are the devices' peaks in the step: read the history if one is new, else throw it away."""
         if not self.running:
             return
         new = [device for device, peak in peaks.items() if peak > self.best.get(device, 0)]
-        if new:
+        if new or self.traces is not None:
             self.best.update((device, peaks[device]) for device in new)
             self.read()
         else:
@@ -82,6 +92,8 @@ class Sizes:
             if handed_out and first > 0:
                 addresses = [entry["addr"] for entry in handed_out]
                 watch.requested(device, first, addresses, [entry["size"] for entry in handed_out])
+            if self.traces is not None and first > 0:
+                self.traces.tell(device, first, trace)
         live = {}
         for segment in snapshot["segments"]:
             address = segment["address"]

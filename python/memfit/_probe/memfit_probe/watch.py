@@ -19,6 +19,20 @@ class Stats(ctypes.Structure):
     ]
 
 
+class Segment(ctypes.Structure):
+    """What became of a segment."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("address", "bytes", "stream", "time_us")),
+        ("stack", ctypes.c_uint32),
+        ("change", ctypes.c_uint8),
+    ]
+
+
+# What becomes of segments, by PyTorch's words, with the codes of the channel.
+SEGMENT_CHANGES = {"segment_alloc": 0, "segment_free": 1, "segment_map": 2, "segment_unmap": 3}
+
+
 def find():
     """The library's functions, or None where it is not loaded or this process belongs to no run."""
     try:
@@ -54,6 +68,10 @@ class Watch:
         self.reset_window = function("reset_window", u32)
         self._note_many = function("note_many", pointer, size, u8, pointer)
         self._requested = function("requested", u8, u64, pointer, pointer, size)
+        self.frame = function("frame", u32, u32, u32, u32)
+        self._stack = function("stack", u32, pointer, size)
+        self._traced = function("traced", u8, u64, pointer, pointer, pointer, size)
+        self._segment = function("segment", u8, u64, pointer)
         self._text = function("text", u32, ctypes.c_char_p, size)
         self._stats = function("stats", u32, pointer, result=ctypes.c_int)
 
@@ -72,6 +90,19 @@ class Watch:
         """
         addresses, sizes = array("Q", addresses), array("q", sizes)
         self._requested(device, first, addresses.buffer_info()[0], sizes.buffer_info()[0], len(addresses))
+
+    def stack(self, number, frames):
+        frames = array("I", frames)
+        self._stack(number, frames.buffer_info()[0], len(frames))
+
+    def traced(self, device, first, stacks, streams, times):
+        """From where blocks were asked for: by the device's allocations from number `first` on."""
+        columns = array("I", stacks), array("Q", streams), array("Q", times)
+        self._traced(device, first, *(column.buffer_info()[0] for column in columns), len(stacks))
+
+    def segment(self, device, number, segment):
+        """What became of a segment after the device's allocation with this number."""
+        self._segment(device, number, ctypes.byref(segment))
 
     def text(self, number, text):
         raw = text.encode("utf-8", "replace")[:4096]

@@ -1,0 +1,68 @@
+"""From where in the program blocks were asked for, and what became of segments: PyTorch's memory history, told to
+the event log with each frame and each stack once.
+"""
+
+import os
+
+from . import watch as codes
+
+# What stands in front of the script's own calls is no part of its stacks.
+OWN = os.path.dirname(os.path.abspath(__file__))
+
+
+class Traces:
+    """The stacks that the log knows."""
+
+    def __init__(self, session):
+        self.session = session
+        self.frames = {}
+        self.stacks = {}
+
+    def forget(self):
+        self.frames.clear()
+        self.stacks.clear()
+
+    def tell(self, device, first, trace):
+        """Tells what a device's history has: its allocations are numbered from `first` on."""
+        watch, number, seen = self.session.watch, first - 1, {}
+        stacks, streams, times = [], [], []
+        for entry in trace:
+            action, stream = entry["action"], entry["stream"] & (2**64 - 1)
+            if action == "alloc":
+                number += 1
+                stacks.append(self._stack(entry.get("frames") or (), seen))
+                streams.append(stream)
+                times.append(entry.get("time_us", 0))
+            elif action in codes.SEGMENT_CHANGES:
+                segment = codes.Segment(
+                    address=entry["addr"],
+                    bytes=entry["size"],
+                    stream=stream,
+                    time_us=entry.get("time_us", 0),
+                    stack=self._stack(entry.get("frames") or (), seen),
+                    change=codes.SEGMENT_CHANGES[action],
+                )
+                watch.segment(device, number, segment)
+        watch.traced(device, first, stacks, streams, times)
+
+    def _stack(self, frames, seen):
+        """The number of a stack. Within one history, a frame is one object wherever it stands."""
+        key = tuple(map(id, frames))
+        number = seen.get(key)
+        if number is None:
+            known = tuple(self._frame(frame) for frame in frames if not frame["filename"].startswith(OWN))
+            number = self.stacks.get(known, 0)
+            if known and not number:
+                number = self.stacks[known] = len(self.stacks) + 1
+                self.session.watch.stack(number, known)
+            seen[key] = number
+        return number
+
+    def _frame(self, frame):
+        key = frame["filename"], frame["name"], frame["line"]
+        number = self.frames.get(key)
+        if number is None:
+            number = self.frames[key] = len(self.frames) + 1
+            text, line = self.session.text, max(frame["line"], 0)
+            self.session.watch.frame(number, text(frame["name"]), text(frame["filename"]), line)
+        return number
