@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use memfit_allocator::Release;
 use memfit_devices::Bytes;
-use memfit_link::ValuePolicy;
+use memfit_link::{ClockMode, HostTime, ValuePolicy};
 use serde::Deserialize;
 
 use crate::printer::Colour;
@@ -116,6 +116,16 @@ pub(crate) struct RunArgs {
     /// What other programs hold of the GPU's memory.
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
+
+    /// When work on the card is done: after its estimated time, at once, or only when the script waits for it. The last two
+    /// bound what the estimate can change in the peaks.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) clock: Option<Clock>,
+
+    /// Whether the script's own computing moves that clock: by a fixed time for each call, which is the same on any
+    /// machine, or also by the processor time that it takes here.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) host_time: Option<HostClock>,
 
     /// Save the recording.
     #[arg(long, short, value_name = "FILE.memfit", value_hint = ValueHint::FilePath)]
@@ -282,6 +292,49 @@ impl TryFrom<String> for Sizes {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
+    }
+}
+
+/// How the virtual card's clock goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Clock {
+    /// Work takes as long as it is estimated to take on the card.
+    #[default]
+    Estimate,
+    /// Work is done at once.
+    Instant,
+    /// Work is done when the script waits for it.
+    Never,
+}
+
+impl From<Clock> for ClockMode {
+    fn from(clock: Clock) -> Self {
+        match clock {
+            Clock::Estimate => Self::Estimate,
+            Clock::Instant => Self::Instant,
+            Clock::Never => Self::Never,
+        }
+    }
+}
+
+/// Whether the host's computing moves the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HostClock {
+    /// By a fixed time for each call.
+    #[default]
+    Modelled,
+    /// Also by the processor time between the calls.
+    Measured,
+}
+
+impl From<HostClock> for HostTime {
+    fn from(clock: HostClock) -> Self {
+        match clock {
+            HostClock::Modelled => Self::Modelled,
+            HostClock::Measured => Self::Measured,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod report;
 mod request;
 mod script;
 mod stage;
+mod time;
 mod tree;
 mod verdict;
 mod watch;

@@ -6,7 +6,7 @@ use memfit_devices::Bytes;
 use serde::Deserialize;
 
 use crate::CliError;
-use crate::args::{Cover, Format, GpuChoice, Sizes, Timeout};
+use crate::args::{Clock, Cover, Format, GpuChoice, HostClock, Sizes, Timeout};
 
 /// The settings of a project.
 #[derive(Debug, Default, Deserialize)]
@@ -20,6 +20,10 @@ pub(crate) struct Settings {
     pub(crate) steps: Option<u64>,
     /// `--cover`
     pub(crate) cover: Option<Cover>,
+    /// `--clock`
+    pub(crate) clock: Option<Clock>,
+    /// `--host-time`
+    pub(crate) host_time: Option<HostClock>,
     /// `--timeout`
     pub(crate) timeout: Option<Timeout>,
     /// `--sizes`
@@ -40,6 +44,8 @@ pub(crate) const KEYS: &[&str] = &[
     "memory",
     "steps",
     "cover",
+    "clock",
+    "host-time",
     "timeout",
     "sizes",
     "other-processes",
@@ -125,6 +131,8 @@ mod tests {
             memory = "12 GiB"
             steps = 5
             cover = "full"
+            clock = "never"
+            host-time = "measured"
             timeout = "2m"
             format = "json"
             catalogue = "cards.toml"
@@ -137,6 +145,8 @@ mod tests {
         assert_eq!(settings.memory, Some(Bytes::from_gib(12)));
         assert_eq!(settings.steps, Some(5));
         assert_eq!(settings.cover, Some(Cover::Full));
+        assert_eq!(settings.clock, Some(Clock::Never));
+        assert_eq!(settings.host_time, Some(HostClock::Measured));
         assert_eq!(settings.timeout, Some(Timeout(Some(Duration::from_mins(2)))));
         assert_eq!(settings.format, Some(Format::Json));
         assert_eq!(settings.catalogue, Some(PathBuf::from("/project/cards.toml")));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::overhead::Overhead;
+use crate::speed::Achieved;
 
 /// One GPU.
 ///
@@ -49,6 +50,8 @@ pub struct Device {
     pub memory_bandwidth: u64,
     /// How fast it multiplies dense matrices.
     pub rates: Rates,
+    /// What of its rates and bandwidths work achieves.
+    pub achieved: Achieved,
     /// The way to the host's memory.
     pub host_link: HostLink,
     /// The direct way to the other GPUs of the machine, where there is one beside the host link.
@@ -95,6 +98,7 @@ pub(crate) fn source_key(field: &str) -> Option<&'static str> {
         "sm_clock_khz" | "memory_clock_khz" => "clocks",
         "compute_capability" | "sm" => "capability",
         "rates" => "rates",
+        "achieved" => "achieved",
         "host_link" | "peer_link" => "links",
         "pci_device_id" => "pci",
         _ => return None,

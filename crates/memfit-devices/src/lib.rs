@@ -23,6 +23,7 @@ mod device;
 mod error;
 mod overhead;
 mod raw;
+mod speed;
 
 pub use bytes::{Bytes, SizeError, parse_size};
 pub use catalogue::Catalogue;
@@ -31,3 +32,4 @@ pub use device::{
 };
 pub use error::CatalogueError;
 pub use overhead::{Interval, Overhead};
+pub use speed::{Achieved, Share};

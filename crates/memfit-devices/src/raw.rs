@@ -11,6 +11,7 @@ use crate::bytes::Bytes;
 use crate::device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
+use crate::speed::{Achieved, Share};
 
 /// `architectures.toml`.
 #[derive(Debug, Deserialize)]
@@ -18,6 +19,7 @@ use crate::device::{
 pub(crate) struct Architectures {
     pub(crate) capability: Vec<Capability>,
     pub(crate) throughput: BTreeMap<String, Throughput>,
+    pub(crate) links: Links,
     pub(crate) references: BTreeMap<String, String>,
 }
 
@@ -43,6 +45,22 @@ pub(crate) struct Throughput {
     fp8: Option<u64>,
     fp4: Option<u64>,
     int8: Option<u64>,
+    source: String,
+    /// What large work achieves of its peaks, in thousandths.
+    tensor: Share,
+    ordinary: Share,
+    memory: Share,
+    achieved_source: String,
+}
+
+/// What is alike on all cards, whatever they are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Links {
+    host_link: Share,
+    peer_link: Share,
+    staging_gbps: f64,
+    launch_ns: u32,
     source: String,
 }
 
@@ -122,6 +140,9 @@ impl Card {
         let mut sources = cite(self.sources, &architectures.references);
         sources.entry("capability".to_owned()).or_insert_with(|| capability.source.clone());
         sources.entry("rates".to_owned()).or_insert_with(|| throughput.source.clone());
+        sources.entry("achieved".to_owned()).or_insert_with(|| {
+            format!("{}; links: {}", throughput.achieved_source, architectures.links.source)
+        });
         Ok(Device {
             id: self.id,
             name: self.name,
@@ -140,6 +161,15 @@ impl Card {
             memory_bus_bits: self.memory_bus_bits,
             memory_bandwidth: giga("memory_bandwidth_gbps", self.memory_bandwidth_gbps)?,
             rates: rates(throughput, clocks_a_second, self.rates.as_ref())?,
+            achieved: Achieved {
+                tensor: throughput.tensor,
+                ordinary: throughput.ordinary,
+                memory: throughput.memory,
+                host_link: architectures.links.host_link,
+                peer_link: architectures.links.peer_link,
+                staging: giga("staging_gbps", architectures.links.staging_gbps)?,
+                launch_ns: architectures.links.launch_ns,
+            },
             host_link: host_link(&self.host_link)?,
             peer_link: self
                 .peer_link

@@ -13,6 +13,7 @@
 
 mod assumption;
 pub mod board;
+pub mod clock;
 pub mod env;
 pub mod events;
 pub mod identity;
@@ -23,6 +24,7 @@ mod setup;
 
 pub use assumption::{Assumption, Stake, ValuePolicy};
 pub use board::Board;
+pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use run_dir::RunDir;

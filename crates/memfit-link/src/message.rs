@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ClockMark;
+
 /// One line of a process's messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -38,6 +40,9 @@ pub enum Message {
         allocated: u64,
         /// Peak bytes in blocks since the step before.
         peak_allocated: u64,
+        /// The virtual device's clock then; absent on a real one.
+        #[serde(default)]
+        clock: Option<ClockMark>,
     },
     /// The allocator could not serve a request.
     Oom(Oom),
@@ -111,6 +116,9 @@ pub struct Done {
 pub struct DeviceStats {
     /// Peak of `allocated_bytes.all`.
     pub peak_allocated: u64,
+    /// Peak of `active_bytes.all`: blocks in use, and those that wait for another stream.
+    #[serde(default)]
+    pub peak_active: u64,
     /// Peak of `reserved_bytes.all`.
     pub peak_reserved: u64,
     /// Peak of `requested_bytes.all`.

@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PROTOCOL, RunDir, ValuePolicy};
+use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 
 /// Limits and options of one run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,12 @@ pub struct Setup {
     /// What the probe puts in the place of what this machine lacks.
     #[serde(default)]
     pub synthetic: Synthetic,
+    /// When the device says that work is done.
+    #[serde(default)]
+    pub clock: ClockMode,
+    /// Whether the host's own computing moves the clock.
+    #[serde(default)]
+    pub host_time: HostTime,
 }
 
 /// What a machine without the weights and the data of a training is given in their place.

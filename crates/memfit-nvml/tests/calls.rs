@@ -102,6 +102,8 @@ fn run_directory() -> PathBuf {
         stacks: false,
         values: memfit_link::ValuePolicy::default(),
         synthetic: memfit_link::Synthetic::default(),
+        clock: memfit_link::ClockMode::default(),
+        host_time: memfit_link::HostTime::default(),
     };
     let run_dir = RunDir::new(&folder);
     setup.write(&run_dir).unwrap();

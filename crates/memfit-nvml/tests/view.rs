@@ -88,6 +88,8 @@ impl Run {
             stacks: false,
             values: memfit_link::ValuePolicy::default(),
             synthetic: memfit_link::Synthetic::default(),
+            clock: memfit_link::ClockMode::default(),
+            host_time: memfit_link::HostTime::default(),
         };
         setup.write(&RunDir::new(&folder)).unwrap();
         Ledger::create(&RunDir::new(&folder), &setup).unwrap();

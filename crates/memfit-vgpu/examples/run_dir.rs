@@ -47,6 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         stacks: false,
         values: memfit_link::ValuePolicy::default(),
         synthetic: memfit_link::Synthetic::default(),
+        clock: memfit_link::ClockMode::default(),
+        host_time: memfit_link::HostTime::default(),
     };
     setup.write(&run_dir)?;
     Ok(())

@@ -1,9 +1,14 @@
 //! Copies and fills between the memory of the host and of the cards.
 
+use std::ops::Add;
+
 use memfit_levers::Category;
+use memfit_link::WorkKind;
 
 use crate::{
-    clock, machine,
+    clock::{self, Effort},
+    cost::{Work, transfer},
+    machine,
     memory::{Block, device, find, space},
     status::{Outcome, Status},
     streams, values, watch,
@@ -50,15 +55,82 @@ impl Direction {
     }
 }
 
-/// Does work on a stream; the work tells how long it takes.
-pub(crate) fn queued(stream: u64, work: impl FnOnce() -> Outcome<u64>) -> Outcome {
+/// Over which way bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// Nowhere that takes a card's time.
+    #[default]
+    None,
+    /// Between a card and page-locked memory of the host.
+    Pinned,
+    /// From other memory of the host to a card.
+    FromPageable,
+    /// From a card to other memory of the host.
+    ToPageable,
+    /// Within a card.
+    Within,
+    /// From one card to another.
+    Between,
+    /// A fill.
+    Fill,
+}
+
+/// What a call has moved, all its rows together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    way: Way,
+    bytes: u64,
+}
+
+impl Add for Moved {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let way = if self.bytes > other.bytes { self.way } else { other.way };
+        Self { way, bytes: self.bytes.saturating_add(other.bytes) }
+    }
+}
+
+impl Moved {
+    /// How long it takes on the current card.
+    fn work(self) -> Work {
+        let Ok(card) = machine::current() else { return Work::none(WorkKind::Transfer) };
+        let (bytes, speeds) = (self.bytes, &card.speeds);
+        match self.way {
+            Way::None => Work::none(WorkKind::Transfer),
+            Way::Pinned => transfer::pinned(bytes, speeds),
+            Way::FromPageable | Way::ToPageable => transfer::pageable(bytes, speeds),
+            Way::Within => transfer::within(bytes, speeds),
+            Way::Between => transfer::between(bytes, speeds),
+            Way::Fill => transfer::fill(bytes, speeds),
+        }
+    }
+
+    /// Whether even a call that should only queue the copy waits for it: the driver copies pageable memory itself, but takes
+    /// along what is small.
+    fn is_waited_for(self) -> bool {
+        const TAKEN_ALONG: u64 = 64 << 10;
+        match self.way {
+            Way::ToPageable => true,
+            Way::FromPageable => self.bytes > TAKEN_ALONG,
+            _ => false,
+        }
+    }
+}
+
+/// Does work on a stream; the work tells what it moved.
+pub(crate) fn queued(stream: u64, work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
     streams::resolve(stream)?;
-    let time = work()?;
-    streams::queue(stream, time).map(drop)
+    let moved = work()?;
+    let stream = streams::queue(stream, moved.work(), Effort::Call)?;
+    if moved.is_waited_for() && stream.capture() == 0 {
+        clock::wait_until(stream.end());
+    }
+    Ok(())
 }
 
 /// Does work on the default stream and waits for it, as the calls without a stream do.
-pub(crate) fn at_once(work: impl FnOnce() -> Outcome<u64>) -> Outcome {
+pub(crate) fn at_once(work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
     queued(streams::LEGACY, work)?;
     clock::wait_until(streams::resolve(streams::LEGACY)?.end());
     Ok(())
@@ -106,10 +178,10 @@ fn within(block: &Block, address: u64, size: u64) -> bool {
     address.checked_add(size).is_some_and(|end| end <= block.end())
 }
 
-/// Copies a range; gives the time it takes.
-pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) -> Outcome<u64> {
+/// Copies a range; gives what was moved.
+pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) -> Outcome<Moved> {
     if size == 0 {
-        return Ok(0);
+        return Ok(Moved::default());
     }
     if target == 0 || source == 0 {
         return Err(Status::INVALID_VALUE);
@@ -130,40 +202,43 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
             _ => std::ptr::copy(source as *const u8, target as *mut u8, size as usize),
         }
     }
-    Ok(clock::transfer(size, rate(to, from)))
+    let way = match (to, from) {
+        (Side::Device, Side::Device) if card_of(target) == card_of(source) => Way::Within,
+        (Side::Device, Side::Device) => Way::Between,
+        (Side::Device, Side::Host) => Way::FromPageable,
+        (Side::Host, Side::Device) => Way::ToPageable,
+        (Side::Device, _) | (_, Side::Device) => Way::Pinned,
+        _ => Way::None,
+    };
+    Ok(Moved { way, bytes: size })
 }
 
-/// Bytes a second between two sides.
-fn rate(to: Side, from: Side) -> u64 {
-    let Ok(card) = machine::current() else { return 1 };
-    if to == Side::Device && from == Side::Device {
-        card.device.memory_bandwidth / 2
-    } else {
-        card.device.host_link.bandwidth
-    }
+/// The card that an address is on.
+fn card_of(address: u64) -> Option<u32> {
+    find(address).map(|block| block.card)
 }
 
-/// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row. Gives the time it takes.
+/// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row. Gives what was moved.
 pub(crate) fn rectangle(
     target: (u64, u64),
     source: (u64, u64),
     width: u64,
     height: u64,
     direction: Direction,
-) -> Outcome<u64> {
+) -> Outcome<Moved> {
     if width == target.1 && width == source.1 {
         return copy(target.0, source.0, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?, direction);
     }
-    (0..height).try_fold(0, |time, row| {
-        Ok(time + copy(target.0 + row * target.1, source.0 + row * source.1, width, direction)?)
+    (0..height).try_fold(Moved::default(), |moved, row| {
+        Ok(moved + copy(target.0 + row * target.1, source.0 + row * source.1, width, direction)?)
     })
 }
 
-/// Fills a range with `count` times the lowest `width` bytes of a pattern; gives the time it takes.
-pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome<u64> {
+/// Fills a range with `count` times the lowest `width` bytes of a pattern; gives what was moved.
+pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome<Moved> {
     let size = count.checked_mul(u64::from(width)).ok_or(Status::INVALID_VALUE)?;
     if size == 0 {
-        return Ok(0);
+        return Ok(Moved::default());
     }
     match side(target, size)? {
         Side::Device => values::fill(target, pattern, width, count),
@@ -177,10 +252,10 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome
         }
         Side::Host => return Err(Status::INVALID_VALUE),
     }
-    Ok(clock::transfer(size, machine::current()?.device.memory_bandwidth))
+    Ok(Moved { way: Way::Fill, bytes: size })
 }
 
-/// Fills `height` rows of `width` units, `pitch` bytes apart; gives the time it takes.
+/// Fills `height` rows of `width` units, `pitch` bytes apart; gives what was moved.
 pub(crate) fn fill_rectangle(
     target: u64,
     pitch: u64,
@@ -188,9 +263,11 @@ pub(crate) fn fill_rectangle(
     unit: u32,
     width: u64,
     height: u64,
-) -> Outcome<u64> {
+) -> Outcome<Moved> {
     if width.checked_mul(u64::from(unit)) == Some(pitch) {
         return fill(target, pattern, unit, width.checked_mul(height).ok_or(Status::INVALID_VALUE)?);
     }
-    (0..height).try_fold(0, |time, row| Ok(time + fill(target + row * pitch, pattern, unit, width)?))
+    (0..height).try_fold(Moved::default(), |moved, row| {
+        Ok(moved + fill(target + row * pitch, pattern, unit, width)?)
+    })
 }

@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     abi::Ptr,
+    cost::Work,
     status::{Outcome, Status},
     streams::{self, Event, StreamRef},
 };
@@ -36,7 +37,27 @@ struct Capture {
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<u64>,
+    work: GraphWork,
     objects: BTreeMap<u64, u32>,
+}
+
+/// What a graph's nodes do, all together.
+#[derive(Clone, Debug, Default)]
+struct GraphWork {
+    /// Nanoseconds of the longest way through it.
+    length: u64,
+    /// How much there is of each kind.
+    parts: Vec<Work>,
+}
+
+impl GraphWork {
+    fn add(&mut self, work: Work, end: u64) {
+        self.length = self.length.max(end);
+        match self.parts.iter_mut().find(|part| part.kind == work.kind) {
+            Some(part) => part.length = part.length.saturating_add(work.length),
+            None => self.parts.push(work),
+        }
+    }
 }
 
 /// Something that graphs keep alive.
@@ -47,12 +68,19 @@ struct UserObject {
     references: u32,
 }
 
+/// A graph as it was when it was instantiated.
+#[derive(Debug)]
+struct Executable {
+    objects: BTreeMap<u64, u32>,
+    work: GraphWork,
+}
+
 #[derive(Debug, Default)]
 struct Graphs {
     captures: BTreeMap<u64, Capture>,
     made: BTreeMap<u64, Graph>,
-    /// Executable graphs, with the objects of the graph they were made from.
-    executables: BTreeMap<u64, BTreeMap<u64, u32>>,
+    /// Executable graphs.
+    executables: BTreeMap<u64, Executable>,
     objects: BTreeMap<u64, UserObject>,
 }
 
@@ -109,6 +137,7 @@ pub(crate) fn begin(stream: u64, mode: i32, into: Option<u64>) -> Outcome {
     let capture = Capture { origin: stream, graph, mode, invalid: false, into_existing: into.is_some() };
     all.captures.insert(id, capture);
     made.capture.store(id, Relaxed);
+    StreamRef::Made(made).begin_capture();
     ACTIVE.fetch_add(1, Relaxed);
     Ok(())
 }
@@ -150,6 +179,8 @@ pub(crate) fn join(stream: &StreamRef<'_>, event: &Event) -> Outcome {
         StreamRef::Made(made) if of_stream == 0 => {
             if lock().captures.contains_key(&of_event) {
                 made.capture.store(of_event, Relaxed);
+                stream.begin_capture();
+                stream.wait_for(event);
             }
             Ok(())
         }
@@ -167,14 +198,22 @@ pub(crate) fn violate(capture: u64) -> Status {
 }
 
 /// Work was queued on a capturing stream.
-pub(crate) fn add_node(capture: u64) {
+pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     if capture != 0 {
         let mut all = lock();
         if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
             && let Some(graph) = all.made.get_mut(&graph)
         {
             graph.nodes.push(handle());
+            graph.work.add(work, end);
         }
+    }
+}
+
+/// The nodes of another graph were queued on a capturing stream.
+pub(crate) fn add_nodes(capture: u64, parts: &[Work], end: u64) {
+    for part in parts {
+        add_node(capture, *part, end);
     }
 }
 
@@ -219,14 +258,15 @@ pub(crate) fn destroy(graph: u64) -> Outcome {
 /// `cudaGraphInstantiate`.
 pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     let mut all = lock();
-    let objects = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?.objects.clone();
+    let made = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?;
+    let (objects, work) = (made.objects.clone(), made.work.clone());
     for (object, count) in &objects {
         if let Some(object) = all.objects.get_mut(object) {
             object.references += count;
         }
     }
     let executable = handle();
-    all.executables.insert(executable, objects);
+    all.executables.insert(executable, Executable { objects, work });
     Ok(executable)
 }
 
@@ -235,10 +275,16 @@ pub(crate) fn executable(executable: u64) -> Outcome {
     if lock().executables.contains_key(&executable) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
+/// `cudaGraphLaunch`.
+pub(crate) fn launch(executable: u64, stream: u64) -> Outcome {
+    let work = lock().executables.get(&executable).ok_or(Status::INVALID_VALUE)?.work.clone();
+    streams::launch_graph(stream, work.length, &work.parts)
+}
+
 /// `cudaGraphExecDestroy`.
 pub(crate) fn destroy_executable(executable: u64) -> Outcome {
-    let objects = lock().executables.remove(&executable).ok_or(Status::INVALID_VALUE)?;
-    objects.into_iter().try_for_each(|(object, count)| release(object, count))
+    let executable = lock().executables.remove(&executable).ok_or(Status::INVALID_VALUE)?;
+    executable.objects.into_iter().try_for_each(|(object, count)| release(object, count))
 }
 
 /// `cudaUserObjectCreate`.

@@ -20,6 +20,8 @@ use memfit_link::{
 };
 
 use crate::{
+    clock,
+    cost::Speeds,
     status::{Outcome, Status},
     tally, thread,
 };
@@ -44,6 +46,8 @@ pub(crate) struct Card {
     pub(crate) device: Device,
     /// Memory, and what lies outside the allocator.
     pub(crate) setup: CardSetup,
+    /// How fast it is.
+    pub(crate) speeds: Speeds,
     context: AtomicBool,
     libraries: AtomicBool,
     /// Flags for the primary context, from `cudaSetDeviceFlags`.
@@ -101,16 +105,18 @@ extern "C" fn in_child() {
 fn make() -> Result<Machine, Status> {
     let run_dir = RunDir::from_env().ok_or(Status::NO_DEVICE)?;
     let setup = Setup::read(&run_dir).map_err(|error| complain(&error))?;
+    clock::set(setup.clock, setup.host_time);
     let rank = env::var("RANK").ok().and_then(|rank| rank.parse().ok());
     let ledger = Ledger::open(&run_dir, &setup, rank).map_err(|error| complain(&error))?;
     let visible = visible(env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(), setup.cards.len());
     let mut cards = Vec::new();
     for (ordinal, &index) in visible.iter().enumerate() {
         let card = setup.cards[index].clone();
-        let device = serde_json::from_value(card.device.clone()).map_err(|error| complain(&error))?;
+        let device: Device = serde_json::from_value(card.device.clone()).map_err(|error| complain(&error))?;
         cards.push(Card {
             ordinal: ordinal as u32,
             index,
+            speeds: Speeds::of(&device),
             device,
             setup: card,
             context: AtomicBool::new(false),

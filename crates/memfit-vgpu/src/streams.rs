@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use memfit_link::ledger::MAX_CARDS;
 
 use crate::{
-    clock::{self, Timeline},
+    clock::{self, Effort, Timeline},
+    cost::Work,
     graphs,
     handles::Table,
     machine::{self, Card},
@@ -35,6 +36,8 @@ pub(crate) struct Stream {
     /// The capture it takes part in; 0 if in none.
     pub(crate) capture: AtomicU64,
     line: Timeline,
+    /// When what it has captured is done, from the start of the graph.
+    captured: Timeline,
 }
 
 /// `cudaEventDisableTiming`.
@@ -54,6 +57,8 @@ pub(crate) struct Event {
     recorded: AtomicU64,
     /// The capture it was last recorded in; 0 if in none.
     pub(crate) capture: AtomicU64,
+    /// When what was captured before it is done, from the start of the graph.
+    captured: AtomicU64,
 }
 
 static STREAMS: Table<Stream> = Table::new(1);
@@ -106,6 +111,7 @@ pub(crate) fn create(card: &Card, flags: u32, priority: i32) -> Outcome<u64> {
             stream.capture.store(0, Relaxed);
             // The slot may have had a tenant, whose work is not this stream's.
             stream.line.clear();
+            stream.captured.clear();
         })
         .ok_or(Status::OUT_OF_MEMORY)
 }
@@ -128,23 +134,48 @@ pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
 
 /// Work is queued on a stream: what is captured becomes a node, everything else takes its time.
 #[inline]
-pub(crate) fn queue(stream: u64, nanoseconds: u64) -> Outcome<StreamRef<'static>> {
+pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRef<'static>> {
     let stream = resolve(stream)?;
     match stream.capture() {
-        0 => stream.work(nanoseconds),
-        capture => graphs::add_node(capture),
+        0 => {
+            clock::count(work);
+            stream.work(work.length, effort);
+        }
+        capture => {
+            let end = stream.captured().map_or(work.length, |line| line.append(0, work.length));
+            graphs::add_node(capture, work, end);
+        }
     }
     Ok(stream)
 }
 
 /// A kernel is launched on a stream, which must be one of the current card's.
 #[inline]
-pub(crate) fn launch(stream: u64) -> Outcome {
-    if queue(stream, clock::KERNEL)?.card() == thread::device() {
-        Ok(())
-    } else {
-        Err(Status::INVALID_HANDLE)
+pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome {
+    if queue(stream, work, effort)?.card() == thread::device() { Ok(()) } else { Err(Status::INVALID_HANDLE) }
+}
+
+/// A graph is launched on a stream: it takes as long as the longest way through it.
+pub(crate) fn launch_graph(stream: u64, length: u64, parts: &[Work]) -> Outcome {
+    let stream = resolve(stream)?;
+    match stream.capture() {
+        0 => {
+            for part in parts {
+                clock::count(*part);
+            }
+            stream.work(length, Effort::Operator);
+        }
+        capture => {
+            let end = stream.captured().map_or(length, |line| line.append(0, length));
+            graphs::add_nodes(capture, parts, end);
+        }
     }
+    Ok(())
+}
+
+/// When all work of all cards that is queued now will be done.
+pub(crate) fn all_end() -> u64 {
+    CARDS.iter().map(|card| card.all.end()).max().unwrap_or(0)
 }
 
 /// When all work of a card that is queued now will be done.
@@ -162,20 +193,20 @@ impl StreamRef<'_> {
 
     /// Queues work of a length. The default stream and streams of the blocking kind wait for each other.
     #[inline]
-    fn work(&self, nanoseconds: u64) {
+    fn work(&self, nanoseconds: u64, effort: Effort) {
         let (line, card) = (self.line(), CardLines::of(self.card()));
         let end = match self {
             Self::Default(_) => {
                 line.wait_for(card.blocking.end());
-                line.queue(nanoseconds)
+                line.queue(nanoseconds, effort)
             }
             Self::Made(stream) if stream.flags.load(Relaxed) & NON_BLOCKING == 0 => {
                 line.wait_for(card.default.end());
-                let end = line.queue(nanoseconds);
+                let end = line.queue(nanoseconds, effort);
                 card.blocking.wait_for(end);
                 end
             }
-            Self::Made(_) => line.queue(nanoseconds),
+            Self::Made(_) => line.queue(nanoseconds, effort),
         };
         card.all.wait_for(end);
     }
@@ -188,9 +219,27 @@ impl StreamRef<'_> {
         }
     }
 
-    /// What is queued from here on waits for an event.
+    /// What is queued from here on waits for an event. What is captured waits for what was captured: everything else is
+    /// over when the graph is launched.
     pub(crate) fn wait_for(&self, event: &Event) {
-        self.line().wait_for(event.recorded.load(Relaxed));
+        if event.capture.load(Relaxed) == 0 {
+            self.line().wait_for(event.recorded.load(Relaxed));
+        } else if let Some(line) = self.captured() {
+            line.wait_for(event.captured.load(Relaxed));
+        }
+    }
+
+    /// What it has captured.
+    fn captured(&self) -> Option<&Timeline> {
+        match self {
+            Self::Default(_) => None,
+            Self::Made(stream) => Some(&stream.captured),
+        }
+    }
+
+    /// A capture begins on it.
+    pub(crate) fn begin_capture(&self) {
+        self.captured().inspect(|line| line.clear());
     }
 
     /// The ordinal of its card.
@@ -256,6 +305,7 @@ pub(crate) fn create_event(flags: u32) -> Outcome<u64> {
             event.flags.store(flags, Relaxed);
             event.recorded.store(0, Relaxed);
             event.capture.store(0, Relaxed);
+            event.captured.store(0, Relaxed);
         })
         .ok_or(Status::OUT_OF_MEMORY)
 }
@@ -282,8 +332,10 @@ impl Event {
         let capture = stream.capture();
         self.capture.store(capture, Relaxed);
         if capture == 0 {
-            stream.work(RECORD);
+            stream.work(RECORD, Effort::Call);
             self.recorded.store(stream.end(), Relaxed);
+        } else {
+            self.captured.store(stream.captured().map_or(0, Timeline::end), Relaxed);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
 use memfit_link::message::{DeviceStats, Done, Oom};
-use memfit_link::{Assumption, Setup, Stake, ValuePolicy};
+use memfit_link::{Assumption, ClockMark, Setup, Stake, ValuePolicy};
 use memfit_recording::Track;
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
 
@@ -87,6 +87,10 @@ pub(crate) struct RankFacts {
     pub(crate) steps: u64,
     /// Its last word.
     pub(crate) done: Option<Done>,
+    /// The device's clock at the end of each step.
+    pub(crate) marks: Vec<ClockMark>,
+    /// By how much memory that waited for another stream raised what was in use at its peak.
+    pub(crate) pending: u64,
     /// What filled the card.
     pub(crate) at_peak: Option<AtPeak>,
 }
@@ -203,6 +207,8 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         outside,
         steps: speaker.all_steps(),
         done: speaker.done.clone(),
+        marks: speaker.marks.clone(),
+        pending: stats.peak_active.saturating_sub(stats.peak_allocated),
         at_peak: logged.and_then(|logged| logged.at_peak),
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
 use memfit_link::message::{Done, Oom};
-use memfit_link::{Message, RunDir};
+use memfit_link::{ClockMark, Message, RunDir};
 use memfit_report::wire::Exception;
 
 /// The longest line that is waited for; what does not end by then is no message.
@@ -38,6 +38,8 @@ pub(crate) struct Speaker {
     pub(crate) allocated: u64,
     /// The most bytes in blocks in any step.
     pub(crate) peak_allocated: u64,
+    /// The device's clock at the end of each step.
+    pub(crate) marks: Vec<ClockMark>,
     /// Out-of-memory errors, each with the steps that were complete then.
     pub(crate) ooms: Vec<(Oom, u64)>,
     /// Their texts.
@@ -68,7 +70,8 @@ impl Speaker {
                 self.world_size = world_size;
             }
             Message::Torch { version, .. } => self.torch = Some(version),
-            Message::Step { step, allocated, peak_allocated } => {
+            Message::Step { step, allocated, peak_allocated, clock } => {
+                self.marks.extend(clock);
                 self.steps = self.steps.max(step);
                 self.allocated = allocated;
                 self.peak_allocated = self.peak_allocated.max(peak_allocated);
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn an_error_remembers_the_steps_before_it() {
         let mut speaker = Speaker::default();
-        speaker.hear(Message::Step { step: 2, allocated: 0, peak_allocated: 0 });
+        speaker.hear(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
         let oom = Oom {
             requested: 1,
             device: 0,
@@ -203,7 +206,7 @@ mod tests {
             stack: Vec::new(),
         };
         speaker.hear(Message::Oom(oom));
-        speaker.hear(Message::Step { step: 3, allocated: 0, peak_allocated: 0 });
+        speaker.hear(Message::Step { step: 3, allocated: 0, peak_allocated: 0, clock: None });
         assert_eq!(speaker.ooms[0].1, 2);
         assert_eq!(speaker.steps, 3);
     }

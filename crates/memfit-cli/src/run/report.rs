@@ -10,6 +10,7 @@ use memfit_report::wire::{
 
 use super::facts::Facts;
 use super::process::signal_name;
+use super::time;
 use super::verdict::{Evidence, judge};
 use super::watch::Ended;
 use super::{Card, Outcome, Request};
@@ -60,7 +61,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .iter()
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
-        time: Time { wall_s: round(facts.wall.as_secs_f64()), step_ms_estimate: None },
+        time: time::of(request, facts),
         fidelity: fidelity(&request.card, facts),
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
@@ -138,10 +139,6 @@ fn phase(name: &str) -> Phase {
     Phase::ALL.iter().copied().find(|phase| phase.name() == name).unwrap_or(Phase::Other)
 }
 
-fn round(seconds: f64) -> f64 {
-    (seconds * 1000.0).round() / 1000.0
-}
-
 /// What every rank covered.
 fn coverage(facts: &Facts) -> Coverage {
     let dones: Vec<_> = facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
@@ -193,6 +190,7 @@ fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
             notes.push("only the machine's first card was looked at".to_owned());
         }
     }
+    notes.extend(time::notes(facts));
     if card.info().kind == CardKind::Virtual {
         notes.push(OUTSIDE_IS_MODELLED.to_owned());
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use memfit_devices::{Bytes, Catalogue, Device};
+use memfit_link::{ClockMode, HostTime};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
 use crate::CliError;
@@ -60,6 +61,10 @@ pub(crate) struct Request {
     pub(crate) forward_steps: u64,
     /// Whether the evaluation and the largest batch must run too.
     pub(crate) cover_full: bool,
+    /// How the virtual card's clock goes.
+    pub(crate) clock: ClockMode,
+    /// Whether the host's computing moves it.
+    pub(crate) host_time: HostTime,
     /// When to give up.
     pub(crate) timeout: Option<Duration>,
     /// Where sizes that a kernel would compute are taken.
@@ -106,6 +111,8 @@ impl Request {
             steps,
             forward_steps: asked.unwrap_or(0),
             cover_full: args.cover.or(settings.cover).unwrap_or_default() == Cover::Full,
+            clock: args.clock.or(settings.clock).unwrap_or_default().into(),
+            host_time: args.host_time.or(settings.host_time).unwrap_or_default().into(),
             timeout,
             sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
             other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),

@@ -117,6 +117,8 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
         stacks: request.output.is_some(),
         values,
         synthetic: Synthetic::default(),
+        clock: request.clock,
+        host_time: request.host_time,
     })
 }
 

@@ -55,6 +55,8 @@ fn setup(capacities: &[u64]) -> Setup {
         stacks: false,
         values: crate::ValuePolicy::default(),
         synthetic: crate::Synthetic::default(),
+        clock: crate::ClockMode::default(),
+        host_time: crate::HostTime::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use memfit_levers::{Category, Phase};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, PeakEnd, RunReport, Verdict};
+use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
@@ -291,8 +291,46 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     if let Some(path) = &report.recording {
         fact("recording", path);
     }
+    if let Some(step) = step(&report.time, dot) {
+        fact("a step", &step);
+    }
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
     fact("with", &format!("{torch}{:.1} s", report.time.wall_s));
+}
+
+/// What a step takes, and on what.
+fn step(time: &Time, dot: &str) -> Option<String> {
+    let mut text = format!("about {}", milliseconds(time.step_ms_estimate?));
+    if let (Some(low), Some(high)) = (time.step_ms_low, time.step_ms_high) {
+        let _ = write!(text, " ({} to {})", milliseconds(low), milliseconds(high));
+    }
+    let total: f64 = time.busy_ms.values().sum();
+    let mut kinds: Vec<_> = time.busy_ms.iter().filter(|(_, length)| **length > 0.01 * total).collect();
+    kinds.sort_by(|a, b| b.1.total_cmp(a.1));
+    for (kind, length) in kinds {
+        let what = match kind.as_str() {
+            "matmul" => "matrix products",
+            "convolution" => "convolutions",
+            "attention" => "attention",
+            "memory" => "memory-bound kernels",
+            "guess" => "kernels guessed at",
+            "transfer" => "copies",
+            "communication" => "communication",
+            other => other,
+        };
+        let _ = write!(text, "{dot}{what} {:.0} %", 100.0 * length / total);
+    }
+    Some(text)
+}
+
+/// Three digits, which is more than is known.
+fn milliseconds(length: f64) -> String {
+    match length {
+        _ if length >= 10_000.0 => format!("{:.1} s", length / 1000.0),
+        _ if length >= 100.0 => format!("{length:.0} ms"),
+        _ if length >= 10.0 => format!("{length:.1} ms"),
+        _ => format!("{length:.2} ms"),
+    }
 }
 
 fn phase(phase: Phase) -> &'static str {

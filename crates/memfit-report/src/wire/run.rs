@@ -283,12 +283,24 @@ pub struct Rank {
 }
 
 /// How long things took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Seconds from the start of the script to the verdict.
     pub wall_s: f64,
     /// Milliseconds that a step would take on the card; absent where there is no estimate.
     pub step_ms_estimate: Option<f64>,
+    /// It is no less than this, as far as the model goes.
+    #[serde(default)]
+    pub step_ms_low: Option<f64>,
+    /// It is no more than this, as far as the model goes.
+    #[serde(default)]
+    pub step_ms_high: Option<f64>,
+    /// What the card does in a step, in milliseconds by kind of work; what runs side by side counts each.
+    #[serde(default)]
+    pub busy_ms: BTreeMap<String, f64>,
+    /// How the clock went: `estimate`, `instant` or `never`; absent on a real card.
+    #[serde(default)]
+    pub clock: Option<String>,
 }
 
 /// How far the figures can be trusted.

@@ -76,7 +76,16 @@ pub(crate) fn fits() -> RunReport {
         host: Host { rss: 2 * GIB, pinned: 74 * MIB, shared_memory: 148 * MIB },
         oom: None,
         ranks: vec![Rank { rank: 0, card: 0, peak }],
-        time: Time { wall_s: 4.2, step_ms_estimate: None },
+        time: Time {
+            wall_s: 4.2,
+            step_ms_estimate: Some(142.3),
+            step_ms_low: Some(118.0),
+            step_ms_high: Some(181.4),
+            busy_ms: [("matmul", 84.0), ("convolution", 0.0), ("memory", 41.0), ("guess", 9.0)]
+                .map(|(kind, length)| (kind.to_owned(), length))
+                .into(),
+            clock: Some("estimate".to_owned()),
+        },
         fidelity: Fidelity { notes: vec![OUTSIDE_IS_MODELLED.to_owned()], ..Fidelity::default() },
         torch: Some("2.15.0+cu132".to_owned()),
         recording: None,

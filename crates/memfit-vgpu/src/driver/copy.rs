@@ -3,7 +3,7 @@
 use crate::{
     abi::In,
     context,
-    copies::{self, Direction},
+    copies::{self, Direction, Moved},
     guard::calls,
     status::{Outcome, Status},
 };
@@ -58,7 +58,7 @@ impl Side2D {
     }
 }
 
-fn copy_2d(parameters: In<Copy2D>) -> Outcome<u64> {
+fn copy_2d(parameters: In<Copy2D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     let (target, source) = (copy.target.start(copy.width)?, copy.source.start(copy.width)?);
     copies::rectangle(target, source, copy.width, copy.height, Direction::Default)
@@ -97,12 +97,12 @@ impl Side3D {
     }
 }
 
-fn copy_3d(parameters: In<Copy3D>) -> Outcome<u64> {
+fn copy_3d(parameters: In<Copy3D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
-    (0..copy.depth).try_fold(0, |time, layer| {
+    (0..copy.depth).try_fold(Moved::default(), |moved, layer| {
         let target = copy.target.start(copy.width, copy.height, layer)?;
         let source = copy.source.start(copy.width, copy.height, layer)?;
-        Ok(time + copies::rectangle(target, source, copy.width, copy.height, Direction::Default)?)
+        Ok(moved + copies::rectangle(target, source, copy.width, copy.height, Direction::Default)?)
     })
 }
 

@@ -2,7 +2,9 @@
 
 use crate::{
     abi::Out,
-    context, copies, graphs,
+    context,
+    copies::{self, Moved},
+    graphs,
     guard::calls,
     machine,
     status::{Outcome, Status},
@@ -20,8 +22,9 @@ fn put_context(stream: u64, target: Out<u64>) -> Outcome {
 
 /// The device's own writing of a word; waiting for one is over at once, since all work before it is done.
 fn write(stream: u64, target: u64, value: u64, width: u64) -> Outcome {
-    let word = |time, word| Ok(time + copies::fill(target + word * 4, (value >> (word * 32)) as u32, 4, 1)?);
-    copies::queued(stream, || (0..width / 4).try_fold(0, word))
+    let word =
+        |moved, word| Ok(moved + copies::fill(target + word * 4, (value >> (word * 32)) as u32, 4, 1)?);
+    copies::queued(stream, || (0..width / 4).try_fold(Moved::default(), word))
 }
 
 calls! { driver;

@@ -9,15 +9,17 @@ use std::{
 };
 
 use super::{
-    cubin::Function,
+    cubin::{Function, Param},
+    launch::Launch,
     module::{Code, Module},
     occupancy::Multiprocessor,
     registry::Name,
 };
 use crate::{
+    cost::{Grid, Work, kernel::KernelCost},
     machine::Card,
     status::{Outcome, Status},
-    values::Effect,
+    values::{Arguments, Effect},
 };
 
 /// What is taken for a kernel whose machine code the driver would still have to make.
@@ -30,6 +32,7 @@ pub(crate) struct Kernel {
     /// The compute capability for which [`Kernel::check`] last succeeded.
     checked: AtomicU32,
     effect: OnceLock<Effect>,
+    cost: OnceLock<KernelCost>,
     /// What the machine code says, for the first card that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
@@ -78,6 +81,7 @@ impl Kernel {
             name,
             checked: AtomicU32::new(0),
             effect: OnceLock::new(),
+            cost: OnceLock::new(),
             function: OnceLock::new(),
             dynamic_shared: AtomicU32::new(0),
             carveout: AtomicI32::new(-1),
@@ -104,6 +108,22 @@ impl Kernel {
     #[inline]
     pub(crate) fn effect(&self) -> &Effect {
         self.effect.get_or_init(|| Effect::of(&self.name().to_string_lossy()))
+    }
+
+    /// How long a launch of it takes.
+    #[inline]
+    pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
+        let cost = self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy()));
+        let blocks = [launch.grid.x, launch.grid.y, launch.grid.z];
+        let grid = Grid { blocks, threads: launch.block.volume() as u32 };
+        cost.work(grid, arguments, &card.speeds, || self.params(card))
+    }
+
+    /// Its parameters on a card; none where its machine code does not tell them.
+    fn params(&self, card: &Card) -> Vec<Param> {
+        let version = card.device.compute_capability.sm_version();
+        let function = self.module.function(version, &self.name().to_string_lossy());
+        function.map(|function| function.params).unwrap_or_default()
     }
 
     /// That the card has code for it.

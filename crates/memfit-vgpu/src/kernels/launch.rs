@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use super::{kernel::Kernel, registry};
 use crate::{
     abi::{In, Out, Ptr},
+    clock::Effort,
     guard::calls,
     machine::{self, Card},
     status::{Outcome, Status},
@@ -37,7 +38,7 @@ impl Dim3 {
         Self { x, y, z }
     }
 
-    fn volume(self) -> u64 {
+    pub(super) fn volume(self) -> u64 {
         u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
     }
 
@@ -81,11 +82,13 @@ impl Launch {
 
 /// A launch of a kernel, with the addresses of its arguments.
 #[inline]
-fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>) -> Outcome {
+fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
-    streams::launch(launch.stream)?;
-    kernel.effect().apply(Arguments::new(arguments), Grid { y: launch.grid.y });
+    let arguments = Arguments::new(arguments);
+    let work = kernel.work(card, &launch, arguments);
+    streams::launch(launch.stream, work, effort)?;
+    kernel.effect().apply(arguments, Grid { y: launch.grid.y });
     Ok(())
 }
 
@@ -100,7 +103,8 @@ fn launch_symbol(
     stream: Ptr,
 ) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
-    launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
+    let plan = Launch { grid, block, shared: shared as u64, stream: stream as u64 };
+    launch(kernel, plan, arguments, Effort::Operator)
 }
 
 /// CUDA's `cudaLaunchConfig_t` as far as it is read.
@@ -187,7 +191,8 @@ fn launch_cooperative(
 ) -> Outcome {
     let kernel = registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
     check_cooperative(kernel, grid, block, shared as u64)?;
-    launch(kernel, Launch { grid, block, shared: shared as u64, stream: stream as u64 }, arguments)
+    let plan = Launch { grid, block, shared: shared as u64, stream: stream as u64 };
+    launch(kernel, plan, arguments, Effort::Operator)
 }
 
 fn check_cooperative(kernel: &Kernel, grid: Dim3, block: Dim3, shared: u64) -> Outcome {
@@ -205,7 +210,7 @@ fn check_cooperative(kernel: &Kernel, grid: Dim3, block: Dim3, shared: u64) -> O
 /// A launch through the driver, which takes arguments also as one block of bytes.
 fn launch_function(function: Ptr, plan: Launch, arguments: In<Ptr>, extra: In<Ptr>) -> Outcome {
     let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
-    let run = |arguments| launch(kernel, plan, arguments).map_err(as_driver);
+    let run = |arguments| launch(kernel, plan, arguments, Effort::Compiled).map_err(as_driver);
     if arguments.get().is_some() || extra.get().is_none() {
         return run(arguments);
     }
@@ -260,7 +265,8 @@ calls! { driver;
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
         let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
         check_cooperative(kernel, grid, block, u64::from(shared)).map_err(as_driver)?;
-        launch(kernel, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments).map_err(as_driver)
+        let plan = Launch { grid, block, shared: u64::from(shared), stream: stream as u64 };
+        launch(kernel, plan, arguments, Effort::Compiled).map_err(as_driver)
     }
 
     fn cuLaunchCooperativeKernel_ptsz(
@@ -270,7 +276,8 @@ calls! { driver;
         let (grid, block) = (Dim3::new(grid_x, grid_y, grid_z), Dim3::new(block_x, block_y, block_z));
         let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
         check_cooperative(kernel, grid, block, u64::from(shared)).map_err(as_driver)?;
-        launch(kernel, Launch { grid, block, shared: u64::from(shared), stream: stream as u64 }, arguments).map_err(as_driver)
+        let plan = Launch { grid, block, shared: u64::from(shared), stream: stream as u64 };
+        launch(kernel, plan, arguments, Effort::Compiled).map_err(as_driver)
     }
 
     fn cuLaunchKernelEx(config: In<DriverConfig>, function: Ptr, arguments: In<Ptr>, extra: In<Ptr>) {

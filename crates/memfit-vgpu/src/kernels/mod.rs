@@ -18,3 +18,5 @@ mod occupancy;
 mod register;
 mod registry;
 mod variables;
+
+pub(crate) use cubin::Param;

@@ -5,8 +5,10 @@ use memfit_levers::Category;
 use memfit_link::{SizedInterval, TallyKind, ledger::NAME_BYTES};
 
 use super::entry::Ptr;
+use crate::clock::Effort;
+use crate::cost::{Speeds, Work};
 use crate::memory::{Kind, device};
-use crate::{copies, machine, thread, values, versions, watch};
+use crate::{copies, machine, streams, thread, values, versions, watch};
 
 /// The ordinal of the calling thread's current card.
 pub(super) fn current() -> usize {
@@ -90,12 +92,19 @@ pub(super) fn free(address: Ptr) -> bool {
     device::free(address as u64, |kind| kind == Kind::Device).is_ok()
 }
 
-/// Copies within the device, in the order of a stream; false if the runtime would not.
-pub(super) fn copy_on_device(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> bool {
+/// Work of a library's on a stream of the current card, as long as its speeds make it. What is queued on no stream is nobody's.
+pub(super) fn launch(stream: usize, work: impl FnOnce(&Speeds) -> Work) {
+    if let Ok(card) = machine::current() {
+        let _ = streams::queue(stream as u64, work(&card.speeds), Effort::Operator);
+    }
+}
+
+/// Copies what is known of memory, as a part of work that takes its time as a whole; false if the runtime would not.
+pub(super) fn move_on_device(to: Ptr, from: Ptr, size: usize) -> bool {
     /// `cudaMemcpyDeviceToDevice`.
     const WITHIN: i32 = 3;
-    let copy = || copies::copy(to as u64, from as u64, size as u64, copies::Direction::new(WITHIN)?);
-    copies::queued(stream as u64, copy).is_ok()
+    let direction = copies::Direction::new(WITHIN);
+    direction.and_then(|way| copies::copy(to as u64, from as u64, size as u64, way)).is_ok()
 }
 
 /// Copies runs of bytes between the host and the device as the runtime does; false if it would not.

@@ -5,9 +5,14 @@
 
 use std::ffi::{CStr, c_char};
 
+use memfit_link::WorkKind;
+
 use super::card;
 use super::entry::{Handle, In, Kind, Out, Ptr, entry_points, guarded};
+use super::numbers::{compute_math, element};
 use super::real::{forward, real};
+use crate::cost::Work;
+use crate::cost::gemm::{Gemm, alignment};
 
 /// `cublasStatus_t`, as far as it is said here.
 mod status {
@@ -165,10 +170,10 @@ entry_points! {
         status::SUCCESS
     }
 
-    /// Multiplies: nothing is computed.
+    /// Multiplies: nothing is computed, and it takes its time.
     fn cublasLtMatmul(
         _handle: Ptr, operation: Ptr, _alpha: Ptr, _a: Ptr, a_layout: Ptr, _b: Ptr, b_layout: Ptr, _beta: Ptr,
-        _c: Ptr, c_layout: Ptr, _d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, _stream: Ptr,
+        _c: Ptr, c_layout: Ptr, _d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, stream: usize,
     ) {
         if [operation, a_layout, b_layout, c_layout, d_layout].iter().any(|descriptor| descriptor.is_null()) {
             return status::INVALID_VALUE;
@@ -176,7 +181,68 @@ entry_points! {
         if size > 0 {
             card::workspace(workspace);
         }
+        match product(operation, a_layout, b_layout, d_layout) {
+            Some(gemm) => card::launch(stream, |speeds| gemm.work(speeds)),
+            None => card::launch(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
+        }
         status::SUCCESS
+    }
+}
+
+/// What is multiplied, as the descriptors say.
+fn product(operation: Ptr, a: Ptr, b: Ptr, d: Ptr) -> Option<Gemm> {
+    /// `CUBLASLT_MATMUL_DESC_COMPUTE_TYPE`.
+    const COMPUTE: i32 = 0;
+    let mut compute = 0_i32;
+    let mut written = 0_usize;
+    real!(CUBLASLT, cublasLtMatmulDescGetAttribute(
+        operation => Ptr, COMPUTE => i32, (&raw mut compute).cast() => Ptr, 4 => usize, &raw mut written => *mut usize
+    ) -> i32)
+    .filter(|result| *result == status::SUCCESS)?;
+    let (a, b, result) = (Layout::of(a)?, Layout::of(b)?, Layout::of(d)?);
+    let (rows, columns) = (result.rows as f64, result.columns as f64);
+    // The operands may be turned over; what is left of their elements besides the result's extents is the sum's.
+    let sum = (a.rows as f64 * a.columns as f64 / rows).max(1.0);
+    let (input, output) = (element(a.kind), element(result.kind));
+    let bytes = |layout: &Layout, size: f64| (layout.leading.unsigned_abs() as f64 * size) as u64;
+    Some(Gemm {
+        alignment: alignment(&[bytes(&a, input), bytes(&b, input), bytes(&result, output)]),
+        ..Gemm::new(
+            [rows, columns, sum, f64::from(result.count.max(1))],
+            compute_math(a.kind, compute),
+            input,
+            output,
+        )
+    })
+}
+
+/// What a matrix layout says.
+struct Layout {
+    kind: i32,
+    rows: u64,
+    columns: u64,
+    leading: i64,
+    count: i32,
+}
+
+impl Layout {
+    fn of(layout: Ptr) -> Option<Self> {
+        let get = |attribute: i32, size: usize| {
+            let (mut value, mut written) = (0_u64, 0_usize);
+            let result = real!(CUBLASLT, cublasLtMatrixLayoutGetAttribute(
+                layout => Ptr, attribute => i32, (&raw mut value).cast() => Ptr, size => usize,
+                &raw mut written => *mut usize
+            ) -> i32)?;
+            (result == status::SUCCESS).then_some(value)
+        };
+        // CUBLASLT_MATRIX_LAYOUT_TYPE, ROWS, COLS, LD, BATCH_COUNT.
+        Some(Self {
+            kind: get(0, 4)? as i32,
+            rows: get(2, 8)?,
+            columns: get(3, 8)?,
+            leading: get(4, 8)? as i64,
+            count: get(5, 4)? as i32,
+        })
     }
 }
 

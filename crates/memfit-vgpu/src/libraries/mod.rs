@@ -20,6 +20,7 @@ mod cusolver;
 mod cusparse;
 mod entry;
 mod nccl;
+mod numbers;
 mod nvrtc;
 mod real;
 

@@ -3,7 +3,7 @@
 use super::memory::{Extent, PitchedPointer};
 use crate::{
     abi::In,
-    copies::{self, Direction},
+    copies::{self, Direction, Moved},
     guard::calls,
     machine,
     status::{Outcome, Status},
@@ -28,7 +28,7 @@ fn rectangle(
     width: u64,
     height: u64,
     direction: i32,
-) -> Outcome<u64> {
+) -> Outcome<Moved> {
     if width > target_pitch || width > source_pitch {
         return Err(Status(12)); // cudaErrorInvalidPitchValue
     }
@@ -79,9 +79,9 @@ fn box_of(
     (target, target_at): (PitchedPointer, Extent),
     extent: Extent,
     kind: i32,
-) -> Outcome<u64> {
+) -> Outcome<Moved> {
     let direction = Direction::new(kind)?;
-    (0..extent.depth).try_fold(0, |time, layer| {
+    (0..extent.depth).try_fold(Moved::default(), |moved, layer| {
         let rows = copies::rectangle(
             (start(&target, &target_at) + layer * target.pitch * target.height, target.pitch),
             (start(&source, &source_at) + layer * source.pitch * source.height, source.pitch),
@@ -89,11 +89,11 @@ fn box_of(
             extent.height,
             direction,
         )?;
-        Ok(time + rows)
+        Ok(moved + rows)
     })
 }
 
-fn copy_3d(parameters: In<Copy3D>) -> Outcome<u64> {
+fn copy_3d(parameters: In<Copy3D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
         crate::tally::refused("cudaMemcpy3D (arrays)");
@@ -102,7 +102,7 @@ fn copy_3d(parameters: In<Copy3D>) -> Outcome<u64> {
     box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
 }
 
-fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<u64> {
+fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
         crate::tally::refused("cudaMemcpy3DPeer (arrays)");
@@ -113,10 +113,10 @@ fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<u64> {
     box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
 }
 
-fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<u64> {
-    (0..extent.depth).try_fold(0, |time, layer| {
+fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<Moved> {
+    (0..extent.depth).try_fold(Moved::default(), |moved, layer| {
         let start = target.address + layer * target.pitch * target.height;
-        Ok(time + copies::fill_rectangle(start, target.pitch, value as u32, 1, extent.width, extent.height)?)
+        Ok(moved + copies::fill_rectangle(start, target.pitch, value as u32, 1, extent.width, extent.height)?)
     })
 }
 
@@ -226,12 +226,12 @@ calls! { runtime;
     ) {
         // CUDA 12 has one parameter more, where the first failure is written, before the stream.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
-        let copy = |time, index| {
+        let copy = |moved, index| {
             let each = (targets.at(index), sources.at(index), sizes.at(index));
             let (Some(target), Some(source), Some(size)) = each else { return Err(Status::INVALID_VALUE) };
-            Ok(time + copies::copy(target, source, size, Direction::Default)?)
+            Ok(moved + copies::copy(target, source, size, Direction::Default)?)
         };
-        copies::queued(stream, || (0..count as usize).try_fold(0, copy))
+        copies::queued(stream, || (0..count as usize).try_fold(Moved::default(), copy))
     }
 }
 

@@ -47,7 +47,7 @@ calls! { runtime;
     }
 
     fn cudaEventQuery | cuEventQuery(event: u64) {
-        if streams::event(event)?.end() <= clock::poll() { Ok(()) } else { Err(Status::NOT_READY) }
+        if clock::is_done(streams::event(event)?.end()) { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
     fn cudaEventSynchronize | cuEventSynchronize(event: u64) {

@@ -225,7 +225,7 @@ calls! { runtime;
 
     fn cudaGraphLaunch | cuGraphLaunch(executable: u64, stream: u64) {
         streams::resolve(stream)?;
-        graphs::executable(executable)
+        graphs::launch(executable, stream)
     }
 
     fn cudaGraphExecDestroy | cuGraphExecDestroy(executable: u64) {

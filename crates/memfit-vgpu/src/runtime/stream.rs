@@ -54,7 +54,7 @@ calls! { runtime;
     }
 
     fn cudaStreamQuery | cuStreamQuery(stream: u64) {
-        if uncaptured(stream)?.end() <= clock::poll() { Ok(()) } else { Err(Status::NOT_READY) }
+        if clock::is_done(uncaptured(stream)?.end()) { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
     fn cudaStreamSynchronize | cuStreamSynchronize(stream: u64) {

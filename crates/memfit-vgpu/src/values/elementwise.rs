@@ -27,12 +27,14 @@ enum Form {
 
 /// An elementwise kernel.
 #[derive(Clone, Debug)]
-pub(super) struct Elementwise {
+pub(crate) struct Elementwise {
     form: Form,
     /// Nothing if the functor's types cannot be told.
     functor: Option<Functor>,
     /// Tensors that are read.
     inputs: usize,
+    /// Bytes of an element, as far as the name tells, for a functor whose types do not.
+    element: f64,
 }
 
 /// Output and inputs of the widest functor.
@@ -59,7 +61,7 @@ struct Work {
 
 impl Elementwise {
     /// From a kernel's name; nothing if it is of another family.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         match signature.name() {
             "vectorized_elementwise_kernel" => {
                 Self::new(Form::Dense, signature.template(1)?, signature.template(2)?)
@@ -87,6 +89,7 @@ impl Elementwise {
                     form: Form::Strided { cast },
                     functor: Some(functor),
                     inputs,
+                    element: 4.0,
                 })
             }
             "elementwise_kernel_with_index" => {
@@ -97,6 +100,7 @@ impl Elementwise {
                     form: Form::Range(kind),
                     functor: None,
                     inputs: 0,
+                    element: 4.0,
                 })
             }
             _ => None,
@@ -108,8 +112,38 @@ impl Elementwise {
         let (_, parts) = type_parts(addresses);
         let digits = parts.get(1)?.rsplit(')').next()?.trim_end_matches("ul");
         let tensors: usize = digits.parse().ok().filter(|tensors| (1..=MOST_TENSORS).contains(tensors))?;
+        let element = Type::mentioned(functor) as f64;
         let functor = Functor::of(functor).filter(|functor| functor.inputs.len() + 1 == tensors);
-        Some(Self { form, functor, inputs: tensors - 1 })
+        Some(Self { form, functor, inputs: tensors - 1, element })
+    }
+
+    /// Bytes that a launch reads and writes. What is broadcast is read once, and the rest of the time from the cache.
+    pub(crate) fn bytes(&self, arguments: Arguments) -> Option<f64> {
+        let count = f64::from(arguments.get::<i32>(0).filter(|count| *count > 0)?);
+        if let Form::Range(kind) = self.form {
+            return Some(count * kind.size() as f64);
+        }
+        let size = |tensor: usize| match &self.functor {
+            Some(functor) if tensor == 0 => functor.output.size() as f64,
+            Some(functor) => functor.inputs.get(tensor - 1).map_or(4.0, |kind| kind.size() as f64),
+            None => self.element,
+        };
+        let all = self.inputs + 1;
+        Some(match self.form {
+            Form::Strided { .. } => (0..all)
+                .map(|tensor| size(tensor) * Strides::distinct(arguments, 1, all, tensor).unwrap_or(count))
+                .sum(),
+            _ => (0..all).map(|tensor| size(tensor) * count).sum(),
+        })
+    }
+
+    /// What it achieves of what long copies do.
+    pub(crate) fn share(&self) -> f64 {
+        match self.form {
+            Form::Dense => 0.97,
+            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.90,
+            Form::Unrolled { .. } | Form::Strided { .. } => 0.75,
+        }
     }
 
     /// Applies a launch.

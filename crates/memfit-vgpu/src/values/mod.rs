@@ -29,11 +29,14 @@ mod writes;
 use std::slice;
 
 pub(crate) use effect::{Arguments, Effect, Grid};
+pub(crate) use elementwise::Elementwise;
 use memfit_link::{Assumption, TallyKind, ValuePolicy};
 use memory::Memory;
+pub(crate) use number::Type;
+pub(crate) use signature::{Signature, type_parts};
 use store::{LARGEST_PIECE, Origin};
 
-use crate::machine;
+use crate::{cost, machine};
 
 static MEMORY: Memory = Memory::new(policy);
 
@@ -123,12 +126,14 @@ pub(crate) fn overwritten(target: u64) {
 /// Device memory was given back, or handed to another owner: nothing is known of it any more.
 pub(crate) fn freed(address: u64, size: u64) {
     MEMORY.forget(address, size);
+    cost::blocks::gone(address, size);
 }
 
 /// An allocator above the device handed a block to another owner; the watcher library says so.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_handed_out(address: u64, size: u64) {
-    freed(address, size);
+    MEMORY.forget(address, size);
+    cost::blocks::handed_out(address, size);
 }
 
 /// Makes all bytes zero without touching pages that are zero already: the host's memory for a large copy may never have

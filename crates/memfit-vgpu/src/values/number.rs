@@ -42,6 +42,18 @@ impl Type {
         })
     }
 
+    /// Bytes of an element, by the types that a longer name speaks of: of several, the narrowest.
+    pub(crate) fn mentioned(name: &str) -> usize {
+        let has = |part: &str| name.contains(part);
+        match name {
+            _ if has("BFloat16") || has("Half") => 2,
+            _ if has("float") => 4,
+            _ if has("double") || has("complex") || has("long") => 8,
+            _ if has("bool") || has("char") => 1,
+            _ => 4,
+        }
+    }
+
     /// From PyTorch's number of the type (`c10::ScalarType`).
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Some(match code {

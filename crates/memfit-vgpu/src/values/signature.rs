@@ -2,7 +2,7 @@
 
 /// A demangled function name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Signature {
+pub(crate) struct Signature {
     text: String,
     /// Where the last part of the qualified name is.
     name: (usize, usize),
@@ -15,7 +15,7 @@ const LONGEST: usize = 1 << 16;
 
 impl Signature {
     /// Takes a mangled name apart; nothing if it is no C++ name.
-    pub(super) fn of(mangled: &str) -> Option<Self> {
+    pub(crate) fn of(mangled: &str) -> Option<Self> {
         if mangled.len() > LONGEST {
             return None;
         }
@@ -43,23 +43,23 @@ impl Signature {
     }
 
     /// The name without its namespaces.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.text[self.name.0..self.name.1]
     }
 
     /// One template argument.
-    pub(super) fn template(&self, index: usize) -> Option<&str> {
+    pub(crate) fn template(&self, index: usize) -> Option<&str> {
         self.templates.get(index).map(|(start, end)| &self.text[*start..*end])
     }
 
     /// The type of one parameter.
-    pub(super) fn param(&self, index: usize) -> Option<&str> {
+    pub(crate) fn param(&self, index: usize) -> Option<&str> {
         self.params.get(index).map(|(start, end)| &self.text[*start..*end])
     }
 }
 
 /// A type taken apart: the last part of its qualified name, and its template arguments.
-pub(super) fn type_parts(text: &str) -> (&str, Vec<&str>) {
+pub(crate) fn type_parts(text: &str) -> (&str, Vec<&str>) {
     let opening = text.find('<').unwrap_or(text.len());
     let start = text[..opening].rfind(':').map_or(0, |index| index + 1);
     let arguments = match closing(text, opening) {

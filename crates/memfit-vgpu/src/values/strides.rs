@@ -1,5 +1,7 @@
 //! Where the elements of a strided tensor lie: PyTorch's `OffsetCalculator`, as kernels are handed it.
 
+use super::effect::Arguments;
+
 /// Dimensions that it has room for.
 const DIMENSIONS: usize = 25;
 /// A divisor with the numbers that make dividing fast.
@@ -36,6 +38,28 @@ impl Strides {
         };
         let dimensions = (0..count).map(dimension).collect::<Option<_>>()?;
         Some(Self { dimensions, tensors })
+    }
+
+    /// Different elements of one tensor that are walked over, read from the calculator at the start of a launch's argument.
+    pub(super) fn distinct(
+        arguments: Arguments,
+        argument: usize,
+        tensors: usize,
+        tensor: usize,
+    ) -> Option<f64> {
+        let word = |offset: usize| arguments.get_at::<u32>(argument, offset);
+        let count = word(0)? as usize;
+        if count > DIMENSIONS {
+            return None;
+        }
+        let strides = 4 + DIMENSIONS * DIVIDER;
+        let mut elements = 1.0;
+        for dimension in 0..count {
+            if word(strides + 4 * (dimension * tensors + tensor))? != 0 {
+                elements *= f64::from(word(4 + dimension * DIVIDER)?);
+            }
+        }
+        Some(elements)
     }
 
     /// Tensors without gaps, of elements of these sizes.

@@ -43,6 +43,8 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
         stacks: false,
         values: memfit_link::ValuePolicy::default(),
         synthetic: memfit_link::Synthetic::default(),
+        clock: memfit_link::ClockMode::default(),
+        host_time: memfit_link::HostTime::default(),
     };
     setup.write(&RunDir::new(&path)).unwrap();
     path

@@ -154,7 +154,7 @@ impl Script {
 
     pub(crate) fn steps(&mut self, steps: std::ops::RangeInclusive<u64>) {
         for step in steps {
-            self.say(&Message::Step { step, allocated: GIB, peak_allocated: 2 * GIB });
+            self.say(&Message::Step { step, allocated: GIB, peak_allocated: 2 * GIB, clock: None });
         }
     }
 

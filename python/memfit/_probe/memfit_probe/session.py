@@ -228,7 +228,9 @@ class Session:
 
     def _tell_step(self, complete):
         allocated = peak = 0
+        clock = None
         if self.watch is not None:
+            clock = self.watch.clock()
             self.watch.step(complete)
             peaks = {}
             for device in self.devices():
@@ -239,7 +241,7 @@ class Session:
                     allocated, peak = stats.allocated, stats.peak_allocated
             self.sizes.step_is_over(peaks)
         self.after_step.append(self._requested())
-        channel.send("step", step=complete, allocated=allocated, peak_allocated=peak)
+        channel.send("step", step=complete, allocated=allocated, peak_allocated=peak, clock=clock)
 
     def _requested(self):
         """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a
@@ -319,6 +321,7 @@ class Session:
 
         return {
             "peak_allocated": peak("allocated_bytes"),
+            "peak_active": peak("active_bytes"),
             "peak_reserved": peak("reserved_bytes"),
             "peak_requested": peak("requested_bytes"),
             "retries": stats.get("num_alloc_retries", 0),

@@ -74,6 +74,10 @@ class Watch:
         self._segment = function("segment", u8, u64, pointer)
         self._text = function("text", u32, ctypes.c_char_p, size)
         self._stats = function("stats", u32, pointer, result=ctypes.c_int)
+        # Only a virtual device has a clock of its own.
+        self._clock = getattr(library, "memfit_vgpu_clock", None)
+        if self._clock is not None:
+            self._clock.argtypes, self._clock.restype = (pointer, size), size
 
     def note(self, addresses, category, owners=None):
         """The blocks that hold these addresses belong to a category; `owners` are their names' numbers."""
@@ -107,6 +111,14 @@ class Watch:
     def text(self, number, text):
         raw = text.encode("utf-8", "replace")[:4096]
         self._text(number, raw, len(raw))
+
+    def clock(self):
+        """When all queued work will be done, and how much there was of each kind, in nanoseconds; None without
+        a clock.
+        """
+        numbers = array("Q", bytes(8 * 16))
+        count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0
+        return {"end": numbers[0], "busy": list(numbers[1:count])} if count else None
 
     def stats(self, device):
         stats = Stats()

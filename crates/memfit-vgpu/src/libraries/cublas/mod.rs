@@ -1,7 +1,8 @@
-//! cuBLAS: handles that remember what was set on them. Multiplying is harmless, so it stands in the prototype list alone.
+//! cuBLAS: handles that remember what was set on them, and products that take their time ([`products`]).
 //!
 //! The workspace that PyTorch hands in comes from its own allocator and shows in its figures; here it is only named.
 
+mod products;
 mod scalars;
 
 use std::ffi::{CStr, c_char};

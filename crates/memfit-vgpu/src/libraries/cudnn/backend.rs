@@ -7,8 +7,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use memfit_link::WorkKind;
+
 use super::image::{self, TYPE_HANDLE};
+use super::problem::{self, attribute, kind};
 use super::status;
+use crate::cost::{Speeds, Work};
 use crate::libraries::card;
 use crate::libraries::entry::{In, Out, Ptr, entry_points};
 use crate::libraries::real::real;
@@ -38,6 +42,57 @@ fn waiting<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
     body(waiting.get_or_insert_default())
 }
 
+/// How long each plan takes, found out when it first runs.
+static LENGTHS: Mutex<Option<HashMap<usize, Work>>> = Mutex::new(None);
+
+fn lengths<R>(body: impl FnOnce(&mut HashMap<usize, Work>) -> R) -> R {
+    let mut lengths = LENGTHS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(lengths.get_or_insert_default())
+}
+
+/// How long a plan takes.
+fn work(plan: Ptr, speeds: &Speeds) -> Work {
+    if let Some(known) = lengths(|lengths| lengths.get(&(plan as usize)).copied()) {
+        return known;
+    }
+    let work = match problem::of(plan as usize) {
+        Some(known) => known.work(known.is_single() && runs_on_tensor_cores(plan), speeds),
+        None => Work::new(WorkKind::Guess, speeds.launch),
+    };
+    lengths(|lengths| lengths.insert(plan as usize, work));
+    work
+}
+
+/// Whether the engine of a plan runs on tensor cores, as its notes say; single precision otherwise does not.
+fn runs_on_tensor_cores(plan: Ptr) -> bool {
+    /// `CUDNN_TYPE_NUMERICAL_NOTE`, `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`.
+    const TYPE_NOTE: i32 = 11;
+    const TENSOR_CORE: i32 = 0;
+    let mut notes = [-1_i32; 32];
+    let inner = |descriptor: Ptr, attribute: i32, kind: i32, body: &mut dyn FnMut(Ptr)| {
+        let (mut made, mut count) = (0_usize, 0_i64);
+        real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
+        let got = real!(CUDNN, cudnnBackendGetAttribute(
+            descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut count => *mut i64,
+            (&raw mut made).cast() => Ptr
+        ) -> i32);
+        if got == Some(status::SUCCESS) {
+            body(made as Ptr);
+        }
+        real!(CUDNN, cudnnBackendDestroyDescriptor(made as Ptr => Ptr) -> i32);
+    };
+    inner(plan, attribute::PLAN_CONFIG, kind::ENGINE_CONFIG, &mut |configuration| {
+        inner(configuration, attribute::CONFIG_ENGINE, kind::ENGINE, &mut |engine| {
+            let mut count = 0_i64;
+            real!(CUDNN, cudnnBackendGetAttribute(
+                engine => Ptr, attribute::ENGINE_NOTES => i32, TYPE_NOTE => i32, notes.len() as i64 => i64,
+                &raw mut count => *mut i64, notes.as_mut_ptr().cast() => Ptr
+            ) -> i32);
+        });
+    });
+    notes.contains(&TENSOR_CORE)
+}
+
 entry_points! {
     fail status::INTERNAL_ERROR;
 
@@ -49,6 +104,7 @@ entry_points! {
         let mut made = 0_usize;
         let result = real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
         if result == Some(status::SUCCESS) {
+            problem::made(made, kind);
             match property_attribute(kind) {
                 Some(attribute) => waiting(|waiting| waiting.insert(made, attribute)),
                 None => None,
@@ -59,15 +115,19 @@ entry_points! {
     }
 
     /// Sets an attribute, unless it is a handle.
-    fn cudnnBackendSetAttribute(descriptor: Ptr, name: i32, kind: i32, count: i64, values: In<Ptr>) {
+    fn cudnnBackendSetAttribute(descriptor: Ptr, name: i32, kind: i32, count: i64, values: Ptr) {
         if kind == TYPE_HANDLE && name != PROPERTIES_FROM_HANDLE && image::descriptor().is_some() {
             return status::SUCCESS;
         }
-        if name == WORKSPACE && let Some(workspace) = values.get() {
+        match kind {
+            TYPE_DESCRIPTOR => problem::linked(descriptor as usize, name, count, In::from_address(values as u64)),
+            _ => problem::described(descriptor as usize, name, count, values),
+        }
+        if name == WORKSPACE && let Some(workspace) = In::<Ptr>::from_address(values as u64).get() {
             card::workspace(workspace);
         }
         real!(CUDNN, cudnnBackendSetAttribute(
-            descriptor => Ptr, name => i32, kind => i32, count => i64, values => In<Ptr>
+            descriptor => Ptr, name => i32, kind => i32, count => i64, values => Ptr
         ) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
@@ -75,9 +135,14 @@ entry_points! {
     fn cudnnBackendGetAttribute(
         descriptor: Ptr, name: i32, kind: i32, requested: i64, count: Out<i64>, values: Ptr,
     ) {
-        real!(CUDNN, cudnnBackendGetAttribute(
+        let result = real!(CUDNN, cudnnBackendGetAttribute(
             descriptor => Ptr, name => i32, kind => i32, requested => i64, count => Out<i64>, values => Ptr
-        ) -> i32).unwrap_or(status::NOT_INITIALIZED)
+        ) -> i32);
+        if name == attribute::HEURISTICS_RESULTS && result == Some(status::SUCCESS) {
+            let given = count.get().unwrap_or(requested).min(requested);
+            problem::given_out(descriptor as usize, given, In::from_address(values as u64));
+        }
+        result.unwrap_or(status::NOT_INITIALIZED)
     }
 
     /// Finalises a descriptor, with the card's properties where it wants them.
@@ -100,6 +165,8 @@ entry_points! {
     /// Destroys a descriptor.
     fn cudnnBackendDestroyDescriptor(descriptor: Ptr) {
         waiting(|waiting| waiting.remove(&(descriptor as usize)));
+        problem::gone(descriptor as usize);
+        lengths(|lengths| lengths.remove(&(descriptor as usize)));
         real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
@@ -108,12 +175,13 @@ entry_points! {
         real!(CUDNN, cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
     }
 
-    /// Runs a plan: nothing is computed.
+    /// Runs a plan: nothing is computed, and it takes its time.
     fn cudnnBackendExecute(handle: Ptr, plan: Ptr, variant_pack: Ptr) {
-        if super::handle::is_alive(handle) && !plan.is_null() && !variant_pack.is_null() {
-            status::SUCCESS
-        } else {
-            status::BAD_PARAM
+        let Some(stream) = super::handle::stream(handle) else { return status::BAD_PARAM };
+        if plan.is_null() || variant_pack.is_null() {
+            return status::BAD_PARAM;
         }
+        card::launch(stream, |speeds| work(plan, speeds));
+        status::SUCCESS
     }
 }

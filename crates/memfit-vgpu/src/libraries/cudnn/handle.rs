@@ -30,6 +30,11 @@ pub(super) fn is_alive(handle: Ptr) -> bool {
     with_handles(|handles| handles.contains_key(&(handle as usize)))
 }
 
+/// The stream of a handle that is alive.
+pub(super) fn stream(handle: Ptr) -> Option<usize> {
+    with_handles(|handles| handles.get(&(handle as usize)).map(|context| context.stream))
+}
+
 entry_points! {
     fail status::INTERNAL_ERROR;
 

@@ -1,7 +1,7 @@
 //! cuDNN: the real library's answers, asked without a device.
 //!
 //! Descriptors are the real library's own, sizes and heuristics are asked of it, and only what would run on a device does
-//! nothing. Two ways make it answer:
+//! nothing, for as long as it would take ([`problem`], [`work`]). Two ways make it answer:
 //!
 //! * the graph interface has a documented mode without a device: heuristics, engines and plans take a descriptor of the
 //!   device's properties ([`backend`]);
@@ -16,7 +16,9 @@ mod find;
 mod forward;
 mod handle;
 mod image;
+mod problem;
 mod rnn;
+mod work;
 
 /// `cudnnStatus_t`, as far as it is said here.
 pub(super) mod status {

@@ -12,6 +12,7 @@ use super::buffers::Use;
 use super::communicator::{Communicator, Place};
 use super::meeting::{self, EVERYONE, Lane, MOST, Meeting, Part};
 use super::status;
+use crate::cost::collective::{self, Collective};
 use crate::libraries::card;
 use crate::libraries::entry::{Handle, Ptr};
 
@@ -196,6 +197,7 @@ impl Begun {
     /// Does to the memory what the operation does.
     fn complete(&self, group: &[Self]) {
         let Some(known) = self.operation.communicator.get() else { return };
+        self.take_time(known, !group.is_empty());
         self.model(known, group);
         let Some((number, meeting)) = self.number.zip(known.meeting.as_ref()) else { return };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,6 +205,25 @@ impl Begun {
             card::put(behind(self.operation.to, place, self.length), &bytes, answered);
         }
         meeting.done(self.operation.lane(known.place.rank), number);
+    }
+
+    /// Takes its time on the stream. In a group a rank sends and receives at once, over a link that goes both ways: there only
+    /// what it sends takes time.
+    fn take_time(&self, known: &Communicator, in_group: bool) {
+        let (size, rank) = (known.place.size.unsigned_abs(), known.place.rank);
+        let (part, whole) = (self.length as u64, self.length as u64 * u64::from(size));
+        let (what, bytes) = match self.operation.shape {
+            Shape::AllReduce(_) => (Collective::AllReduce, part),
+            Shape::Reduce(..) => (Collective::Reduce, part),
+            Shape::Broadcast(_) => (Collective::Broadcast, part),
+            Shape::AllGather | Shape::Gather(_) => (Collective::AllGather, whole),
+            Shape::ReduceScatter(_) | Shape::Scatter(_) => (Collective::ReduceScatter, whole),
+            Shape::AllToAll => (Collective::AllToAll, whole),
+            Shape::Send(peer) | Shape::Receive(peer) if peer == rank => return,
+            Shape::Receive(_) if in_group => return,
+            Shape::Send(_) | Shape::Receive(_) => (Collective::Send, part),
+        };
+        card::launch(self.operation.stream as usize, |speeds| collective::work(what, bytes, size, speeds));
     }
 
     /// What the ranks truly handed in to this one: contents, each with the part of the target that it goes to.
@@ -249,17 +270,17 @@ impl Begun {
 
     /// What this rank would receive, modelled by what it sends itself.
     fn model(&self, known: &Communicator, group: &[Self]) {
-        let Operation { shape, from, to, stream, .. } = self.operation;
+        let Operation { shape, from, to, .. } = self.operation;
         let (length, size, rank) = (self.length, known.place.size, known.place.rank);
         match shape {
-            Shape::AllReduce(_) => copy(to, from, length, stream),
-            Shape::Reduce(_, root) | Shape::Broadcast(root) if root == rank => copy(to, from, length, stream),
+            Shape::AllReduce(_) => copy(to, from, length),
+            Shape::Reduce(_, root) | Shape::Broadcast(root) if root == rank => copy(to, from, length),
             Shape::Broadcast(_) => {
                 // In one group every rank may broadcast to every other, which is a gathering by another name (PyTorch's
                 // `all_gather` into a list of different sizes).
                 let mut others = group.iter().filter(|other| self.is_with(other) && other.length == length);
                 if let Some(sent) = others.find(|other| other.operation.shape == Shape::Broadcast(rank)) {
-                    copy(to, sent.operation.from, length, stream);
+                    copy(to, sent.operation.from, length);
                 }
             }
             Shape::Receive(peer) => {
@@ -271,14 +292,14 @@ impl Begun {
                 let mut sent = group.iter().filter(|other| self.is_with(other));
                 let twin = sent.by_ref().filter(|other| other.operation.shape == Shape::Send(peer)).nth(nth);
                 if let Some(twin) = twin.filter(|twin| twin.length == length) {
-                    copy(to, twin.operation.from, length, stream);
+                    copy(to, twin.operation.from, length);
                 }
             }
-            Shape::AllGather => gather(size, rank, from, to, length, stream),
-            Shape::Gather(root) if root == rank => gather(size, rank, from, to, length, stream),
-            Shape::ReduceScatter(_) => copy(to, behind(from, rank, length), length, stream),
-            Shape::Scatter(root) if root == rank => copy(to, behind(from, rank, length), length, stream),
-            Shape::AllToAll => copy(to, from, length * usize::try_from(size).unwrap_or(1), stream),
+            Shape::AllGather => gather(size, rank, from, to, length),
+            Shape::Gather(root) if root == rank => gather(size, rank, from, to, length),
+            Shape::ReduceScatter(_) => copy(to, behind(from, rank, length), length),
+            Shape::Scatter(root) if root == rank => copy(to, behind(from, rank, length), length),
+            Shape::AllToAll => copy(to, from, length * usize::try_from(size).unwrap_or(1)),
             _ => {}
         }
     }
@@ -298,10 +319,10 @@ fn reduced(parts: &[Option<Part>], kind: i32, operation: i32) -> Option<Part> {
     arithmetic::reduce(&bytes, kind, operation).map(|bytes| (bytes, answered))
 }
 
-/// Copies within the card, in the order of a stream.
-fn copy(to: Ptr, from: Ptr, length: usize, stream: Ptr) {
+/// Copies what is known within the card; its time is the operation's.
+fn copy(to: Ptr, from: Ptr, length: usize) {
     if to != from && length > 0 {
-        card::copy_on_device(to, from, length, stream);
+        card::move_on_device(to, from, length);
     }
 }
 
@@ -311,10 +332,10 @@ fn behind(start: Ptr, count: i32, length: usize) -> Ptr {
 }
 
 /// Fills each rank's part of a buffer with what this rank sends; beyond [`MOST_COPIES`] ranks, its own part alone.
-fn gather(size: i32, rank: i32, from: Ptr, to: Ptr, length: usize, stream: Ptr) {
+fn gather(size: i32, rank: i32, from: Ptr, to: Ptr, length: usize) {
     if size <= MOST_COPIES {
-        (0..size).for_each(|rank| copy(behind(to, rank, length), from, length, stream));
+        (0..size).for_each(|rank| copy(behind(to, rank, length), from, length));
     } else {
-        copy(behind(to, rank, length), from, length, stream);
+        copy(behind(to, rank, length), from, length);
     }
 }

@@ -1,0 +1,129 @@
+//! Kernels: how much memory a launch moves, and what else it does, by the kernel's name and its arguments.
+//!
+//! What a kernel is, is decided once from its name ([`Family`]); a launch then only reads the few arguments that say how
+//! large it is. Kernels over lists of tensors are in [`foreach`], fused attention is in [`attention`].
+
+mod attention;
+mod family;
+mod foreach;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+
+use attention::Attention;
+use family::Family;
+use foreach::Foreach;
+use memfit_link::WorkKind;
+
+use super::{
+    Grid, Work,
+    gemm::Gemm,
+    launched::Operands,
+    speeds::{Math, Speeds},
+};
+use crate::{kernels::Param, values::Arguments};
+
+/// What is known of a kernel's length.
+#[derive(Debug)]
+pub(crate) struct KernelCost {
+    family: Family,
+    params: OnceLock<Vec<Param>>,
+}
+
+/// More bytes an element than any operand has, for operands whose type is not known.
+const WIDEST: f64 = 8.0;
+/// What a random access wastes: whole sectors are moved for single elements.
+const SCATTERED: f64 = 2.0;
+
+impl KernelCost {
+    /// The cost of the kernel with this mangled name.
+    pub(crate) fn of(mangled: &str) -> Self {
+        Self { family: Family::of(mangled), params: OnceLock::new() }
+    }
+
+    /// How long a launch takes; `params` gives the kernel's parameters, which are only asked for where they are needed.
+    pub(crate) fn work(
+        &self,
+        grid: Grid,
+        arguments: Arguments,
+        speeds: &Speeds,
+        params: impl Fn() -> Vec<Param>,
+    ) -> Work {
+        let operands = || Operands::of(self.params.get_or_init(&params), arguments);
+        let moved =
+            |kind, bytes: f64, share: f64| Work::new(kind, speeds.launch + speeds.traffic(bytes, share));
+        let shortest = Work::new(WorkKind::Guess, speeds.launch);
+        match &self.family {
+            Family::Elementwise(elementwise) => match elementwise.bytes(arguments) {
+                Some(bytes) => moved(WorkKind::Memory, bytes, elementwise.share()),
+                None => shortest,
+            },
+            Family::Foreach(foreach) => match foreach.bytes(grid, arguments) {
+                Some(bytes) => moved(WorkKind::Memory, bytes, Foreach::SHARE),
+                None => shortest,
+            },
+            Family::Attention(attention) => {
+                attention.work(grid, arguments, speeds, &operands().bytes(f64::INFINITY))
+            }
+            Family::Known { share, passes } => {
+                let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
+                moved(WorkKind::Memory, passes * bytes, *share)
+            }
+            Family::Counted { argument, tensors, element } => match count(arguments, *argument) {
+                Some(count) => moved(WorkKind::Memory, count * tensors * element, 0.7),
+                None => shortest,
+            },
+            Family::Rows => {
+                // A table's rows are picked: of the table, no more is read than is written.
+                let mut bytes = operands().bytes(f64::INFINITY);
+                bytes.sort_by(f64::total_cmp);
+                let table = bytes.pop().unwrap_or(0.0);
+                let rest: f64 = bytes.iter().sum();
+                let picked = bytes.last().copied().unwrap_or(0.0).min(table);
+                moved(WorkKind::Memory, rest + SCATTERED * picked, 0.7)
+            }
+            Family::Compiled => {
+                let bytes = compiled(self.params.get_or_init(&params), arguments, &operands());
+                moved(WorkKind::Memory, bytes, 0.92)
+            }
+            Family::Template => template(&operands().bytes(f64::INFINITY), speeds),
+            Family::Unknown => {
+                let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
+                moved(WorkKind::Guess, bytes, 0.6)
+            }
+        }
+    }
+}
+
+/// A number of elements among the arguments.
+fn count(arguments: Arguments, index: usize) -> Option<f64> {
+    arguments.get::<i32>(index).filter(|count| *count > 0).map(f64::from)
+}
+
+/// Bytes that a kernel of Inductor's moves: each operand once. Its last arguments say how many elements there are, so that
+/// an operand that is a part of a larger block counts as a part of it.
+fn compiled(params: &[Param], arguments: Arguments, operands: &Operands) -> f64 {
+    let mut elements = 1.0;
+    for (index, param) in params.iter().enumerate() {
+        if param.size == 4
+            && let Some(extent) = count(arguments, index)
+        {
+            elements *= extent;
+        }
+    }
+    let most = if elements > 1.0 { elements * WIDEST } else { f64::INFINITY };
+    operands.bytes(most).iter().sum()
+}
+
+/// A product of matrices that Inductor made a kernel of its own for: of its three largest operands, each is a product of
+/// two of the three extents.
+fn template(bytes: &[f64], speeds: &Speeds) -> Work {
+    const ELEMENT: f64 = 2.0;
+    let mut largest = bytes.to_vec();
+    largest.sort_by(|a, b| f64::total_cmp(b, a));
+    let [a, b, c, ..] = largest[..] else { return Work::new(WorkKind::Guess, speeds.launch) };
+    let (a, b, c) = (a / ELEMENT, b / ELEMENT, c / ELEMENT);
+    let size = [(a * b / c).sqrt(), (a * c / b).sqrt(), (b * c / a).sqrt(), 1.0];
+    Gemm::new(size, Math::Bf16, ELEMENT, ELEMENT).work(speeds)
+}

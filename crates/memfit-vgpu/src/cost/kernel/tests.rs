@@ -1,0 +1,1 @@
+//! Families of kernels by their names, and how long their launches take.

@@ -1,0 +1,42 @@
+//! How long work takes on the card: a roofline over the card's rates and bandwidths, and over what work achieves of them.
+//!
+//! Everything here is arithmetic on sizes: products of matrices ([`gemm`]), convolutions as such products
+//! ([`convolution`]), kernels by what their names and arguments tell ([`kernel`]), collectives ([`collective`]), copies
+//! ([`transfer`]). What a card achieves comes from its entry in the catalogue ([`speeds`]), or from a calibration.
+//!
+//! Must not know streams, clocks or calls: whoever queues work asks here how long it is.
+
+pub(crate) mod blocks;
+pub(crate) mod collective;
+pub(crate) mod convolution;
+pub(crate) mod gemm;
+pub(crate) mod kernel;
+mod launched;
+pub(crate) mod speeds;
+pub(crate) mod transfer;
+
+pub(crate) use launched::Grid;
+use memfit_link::WorkKind;
+pub(crate) use speeds::Speeds;
+
+/// A piece of work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Work {
+    /// Nanoseconds from its start to its end, if nothing else runs.
+    pub(crate) length: u64,
+    /// What it is.
+    pub(crate) kind: WorkKind,
+}
+
+impl Work {
+    /// Work of a kind that takes so many nanoseconds; lengths that make no sense are cut.
+    pub(crate) fn new(kind: WorkKind, nanoseconds: f64) -> Self {
+        const LONGEST: f64 = 1e15;
+        Self { length: nanoseconds.clamp(0.0, LONGEST) as u64, kind }
+    }
+
+    /// No work.
+    pub(crate) const fn none(kind: WorkKind) -> Self {
+        Self { length: 0, kind }
+    }
+}
