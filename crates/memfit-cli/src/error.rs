@@ -150,6 +150,14 @@ pub enum CliError {
     /// A recording that holds no state that an allocator can be in.
     #[error("the recording cannot be replayed: {0}")]
     Replay(#[from] RestoreError),
+    /// A file that is none of those that memfit knows, or a damaged one.
+    #[error("`{}` cannot be opened", path.display())]
+    Unopenable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<memfit_recording::OpenError>,
+    },
     /// A recording in which nothing happened.
     #[error("`{}` tells of no memory{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
     NothingToShow {
@@ -190,7 +198,7 @@ impl CliError {
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
             Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
-            Self::Unreadable { .. } => "unreadable",
+            Self::Unreadable { .. } | Self::Unopenable { .. } => "unreadable",
             Self::Replay(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
             Self::Serve(_) => "serve",
@@ -260,6 +268,7 @@ impl Hint for CliError {
                 vec![format!("it has something of {}", known.join(", "))]
             }
             Self::Replay(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
+            Self::Unopenable { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
             Self::NothingToShow { device: None, .. } => {
                 vec!["`torch.cuda.memory._record_memory_history()` has to run before what is to be seen".to_owned()]

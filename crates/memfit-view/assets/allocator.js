@@ -62,7 +62,7 @@ class Allocator {
 
   legend() {
     return el("p.note.keyed", {},
-      el("span.swatch", { colour: "var(--activations)" }), "in use, by category ",
+      el("span.swatch", { colour: "var(--activations)" }), this.inUse = el("span", {}, "in use "),
       el("span.swatch.pending"), "given back, still in use by another stream ",
       el("span.swatch.hole"), "free. Each bar is a segment, to scale; those that are too long go on in the next row.");
   }
@@ -162,7 +162,7 @@ class Allocator {
       if (to <= from) continue;
       const x = piece.x + (from - piece.from) * layout.scale;
       const width = (to - from) * layout.scale;
-      const colour = part.pending ? palette.colours.muted : shade(palette.colours[part.block.category], part.block.stack);
+      const colour = part.pending ? palette.colours.muted : this.app.colour === "place" ? hue(this.lane.shadeOf(part.block)) : shade(palette.colours[part.block.category], this.lane.shadeOf(part.block));
       const chosen = part.block.key === this.app.selectedKey(this.lane);
       context.fillStyle = chosen ? palette.css("accent") : `rgb(${colour.join(" ")})`;
       context.fillRect(x, piece.y, Math.max(width - (width > 3 ? 0.75 : 0), 0.3), ROW);

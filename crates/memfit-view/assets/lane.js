@@ -284,7 +284,11 @@ class Lane {
 
   /** The step under way, counted from 1, or nothing where none was recorded. */
   stepAt(tick) {
-    return this.steps.tick.length ? this.at(this.steps, tick) + 1 : null;
+    return this.knowsSteps ? this.at(this.steps, tick) + 1 : null;
+  }
+
+  get knowsSteps() {
+    return this.steps.tick.length > 0 || this.phases.tick.length > 0;
   }
 
   phaseAt(tick) {
@@ -325,6 +329,11 @@ class Lane {
 
   line(stack) {
     return this.places.line(stack);
+  }
+
+  /** What gives a block its shade: its place in the program, or its module where that is not known. */
+  shadeOf(block) {
+    return block.stack || this.places.count + block.module;
   }
 
   module(row) {

@@ -5,6 +5,7 @@ class App {
     this.recordings = manifest.recordings;
     this.all = this.recordings.map((recording) => recording.lanes.map((info) => new Lane(info)));
     this.measure = "reserved";
+    this.colour = "category";
     this.hidden = new Set();
     this.selected = null;
     this.side = 0;
@@ -37,6 +38,9 @@ class App {
     this.select(null, null);
     this.search.apply(this.search.input.value);
     const titles = this.lanes.map((_, index) => (this.lanes.length > 1 ? `${"AB"[index]} · ${this.recordings[index].name}` : ""));
+    // A snapshot that knows no categories is more telling by line.
+    const telling = STACKING.slice(0, 6);
+    this.setColour(this.lanes.some((lane) => lane.categories.some((name) => telling.includes(name))) ? "category" : "place");
     drawFigures(this);
     drawLegend(this);
     this.timeline.show(this.lanes, titles);
@@ -56,6 +60,7 @@ class App {
         el("option", { value: "0" }, "A"), el("option", { value: "1" }, "B")));
     }
     for (const button of document.querySelectorAll("[data-measure]")) button.addEventListener("click", () => this.setMeasure(button.dataset.measure));
+    for (const button of document.querySelectorAll("[data-colour]")) button.addEventListener("click", () => this.setColour(button.dataset.colour));
     const on = (id, work) => byId(id).addEventListener("click", work);
     on("theme", () => this.nextTheme());
     on("keys", () => byId("help").showModal());
@@ -64,6 +69,8 @@ class App {
     on("zoom-out", () => this.timeline.zoom(2, this.timeline.cursor));
     on("zoom-all", () => this.timeline.whole());
     on("go-peak", () => this.timeline.setCursor(this.timeline.charts[0].lane.info.peak.tick));
+    on("higher", () => this.timeline.magnify(2));
+    on("lower", () => this.timeline.magnify(0.5));
     on("fit", () => this.toggleFit());
     byId("key-list").append(...KEYS.map(([keys, what]) => el("div", {}, el("dt", {}, ...keys.split(" ").map((key) => el("kbd", {}, key))), el("dd", {}, what))));
     document.addEventListener("keydown", (event) => this.key(event));
@@ -78,6 +85,7 @@ class App {
       "/": () => byId("search").focus(),
       "?": () => byId("help").showModal(),
       r: () => this.setMeasure(this.measure === "reserved" ? "allocated" : "reserved"),
+      c: () => this.setColour(this.colour === "place" ? "category" : "place"),
       f: () => this.toggleFit(),
       t: () => this.nextTheme(),
     };
@@ -93,6 +101,13 @@ class App {
     drawLegend(this);
     this.timeline.redraw();
     this.moment.refresh();
+  }
+
+  setColour(colour) {
+    this.colour = colour;
+    for (const button of document.querySelectorAll("[data-colour]")) button.setAttribute("aria-pressed", String(button.dataset.colour === colour));
+    this.timeline.redraw();
+    if (this.moment.current === "allocator") this.moment.refresh();
   }
 
   toggleFit() {

@@ -40,6 +40,14 @@ function shade(colour, key) {
   return mix(colour, part < 0.5 ? [0, 0, 0] : [255, 255, 255], Math.abs(part - 0.5) * (palette.dark ? 0.34 : 0.42));
 }
 
+const HUES = STACKING.filter((name) => !["unknown", "rounding", "fragmentation", "workspace"].includes(name));
+
+/** A colour for a place in the program, where categories say too little. */
+function hue(key) {
+  const hash = Math.imul(key + 1, 2246822519) >>> 0;
+  return shade(palette.colours[HUES[(hash >>> 8) % HUES.length]], key);
+}
+
 /** Paints the columns of one lane into an image. */
 class Painter {
   constructor(lane) {
@@ -49,13 +57,13 @@ class Painter {
 
   /** The pixel values for blocks of one category and place: its own, the line above it, and both where it is not meant. */
   tones(place, key, dim) {
-    const name = `${place} ${key} ${dim}`;
+    const name = `${place} ${key} ${dim} ${this.byPlace}`;
     let tones = this.shades.get(name);
     if (!tones) {
       const base = palette.colours[this.lane.categories[place]];
-      let colour = key < 0 ? base : shade(base, key);
+      let colour = key < 0 ? base : this.byPlace ? hue(key) : shade(base, key);
       if (dim) colour = mix(colour, palette.colours.surface, 0.82);
-      const edge = mix(colour, palette.dark ? [0, 0, 0] : [255, 255, 255], 0.45);
+      const edge = mix(colour, palette.dark ? [0, 0, 0] : [255, 255, 255], palette.dark ? 0.32 : 0.45);
       tones = { fill: pixel(colour), edge: pixel(edge), light: pixel(mix(colour, palette.colours.surface, 0.55)) };
       this.shades.set(name, tones);
     }
@@ -65,23 +73,25 @@ class Painter {
   /**
    * @param {ImageData} image where to paint
    * @param {object} columns of {@link Lane.columns}
-   * @param {object} options top: bytes at the upper edge; shown: categories by place; meant: which stacks and modules are looked for;
+   * @param {object} options bottom and top: bytes at the edges; byPlace: whether places or categories have colours; shown: categories by place; meant: which stacks and modules are looked for;
    *   selected: a block's key
    * @returns {object} how many blocks were painted one by one, and how many in one with others
    */
-  paint(image, columns, { top, shown, meant, selected }) {
+  paint(image, columns, { bottom: base, top, shown, meant, byPlace, selected }) {
+    this.byPlace = byPlace;
     const { width, height } = image;
     const pixels = new Uint32Array(image.data.buffer);
     pixels.fill(0);
-    const scale = height / top;
-    const blocks = columns.exact ? new BigBlocks(this.lane, columns, top / height, shown) : null;
+    const scale = height / (top - base);
+    const y = (bytes) => clamp(height - Math.round((bytes - base) * scale), 0, height);
+    const blocks = columns.exact ? new BigBlocks(this.lane, columns, 1 / scale, shown) : null;
     const dim = Boolean(meant);
     const accent = pixel(palette.colours.accent);
     for (let column = 0; column < width; column++) {
       blocks?.advance(columns.tick[column]);
       let bytes = 0;
       let from = height;
-      const lowest = height - Math.round(columns.low[column] * scale);
+      const lowest = y(columns.low[column]);
       for (let place = 0; place < columns.at.length; place++) {
         if (!shown[place]) continue;
         const end = bytes + columns.at[place][column];
@@ -91,17 +101,17 @@ class Painter {
           for (const block of list) big += block.asked;
           any = Math.max(0, columns.at[place][column] - big);
           let at = bytes + any;
-          from = this.fill(pixels, width, column, from, height - Math.round(at * scale), this.tones(place, -1, dim).fill);
+          from = this.fill(pixels, width, column, from, y(at), this.tones(place, -1, dim).fill);
           for (const block of list) {
             at += block.asked;
-            const to = height - Math.round(at * scale);
-            const tones = this.tones(place, block.stack, dim && !meant.has(block));
+            const to = y(at);
+            const tones = this.tones(place, this.lane.shadeOf(block), dim && !meant.has(block));
             const chosen = block.key === selected;
             const fresh = block.column === column && from - to > 2;
             from = this.block(pixels, width, column, from, to, chosen ? accent : fresh ? tones.edge : tones.fill, tones.edge);
           }
         } else {
-          const to = height - Math.round(end * scale);
+          const to = y(end);
           const tones = this.tones(place, -1, dim);
           // Above the lowest of the column's ticks the curve comes and goes: that part is lighter.
           const solid = clamp(lowest, to, from);

@@ -2,9 +2,9 @@
 
 const KEYS = [
   ["← →", "move the moment; with Shift further"], [", .", "one event back or on"], ["↑ ↓", "the block above or below, at the moment"],
-  ["+ −", "zoom in or out, about the moment"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
+  ["+ −", "zoom in or out, about the moment"], ["h H", "magnify the height, or less"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
   ["p", "to the peak"], ["o O", "to the next failure, or the one before"], ["n N", "to the next step, or the one before"],
-  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["/", "search"], ["Enter", "to the chosen block's details"], ["Esc", "choose nothing"], ["t", "light or dark"], ["?", "this list"],
+  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["/", "search"], ["Enter", "to the chosen block's details"], ["Esc", "choose nothing"], ["t", "light or dark"], ["?", "this list"],
 ];
 const CAUSES = {
   "too-big": "The tensors are larger than the card", fragmented: "Enough was free, but in pieces", leaking: "Memory grows from step to step",
@@ -19,7 +19,9 @@ const words = (name) => name.replaceAll("-", " ").replaceAll("_", " ");
 
 function drawExplanation(recordings) {
   const cards = recordings.map(({ name, explanation, remarks }, index) => {
-    if (!explanation && !remarks.length) return null;
+    if (!explanation) {
+      return remarks.length ? el("details.untold", {}, el("summary", {}, `${recordings.length > 1 ? `${"AB"[index]}: ` : ""}${many(remarks.length, "thing")} this recording does not tell`), el("ul", {}, ...remarks.map((remark) => el("li", {}, remark)))) : null;
+    }
     const { cause, evidence = [], fixes = [] } = explanation ?? {};
     const code = typeof cause === "object" && cause ? textOf(cause, "name", "kind", "code") : cause;
     const title = code ? (CAUSES[code] ?? words(code)) : null;
@@ -63,7 +65,7 @@ function drawFigures(app) {
       ["most reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the card` : "segments the allocator held"],
       ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of what was reserved`],
       ["blocks", count(lane.info.blocks), `${many(lane.ticks, "event")}`],
-      ["steps", lane.steps.tick.length ? count(lane.steps.tick.length) : "not known", lane.steps.tick.length ? "complete" : "none were recorded"],
+      ["steps", lane.knowsSteps ? count(lane.steps.tick.length) : "not known", lane.knowsSteps ? "complete" : "none were recorded"],
     ];
     if (lane.ooms.tick.length) figures.push(["out of memory", many(lane.ooms.tick.length, "time"), `asked for ${size(lane.ooms.value[0])}`]);
     return el("dl.figures", { "aria-label": app.lanes.length > 1 ? `Figures of ${"AB"[index]}` : "Figures" },
@@ -344,7 +346,7 @@ class Moment {
         rows.length > 40 ? el("tfoot", {}, el("tr", {}, el("td", { colspan: "4" }, `and ${many(rows.length - 40, "more row")} with smaller differences`))) : null);
     };
     const { alignment } = this.app.timeline;
-    const aligned = alignment.steps ? `The two are aligned at ${many(alignment.steps, "common step")}.` : "No steps are known in both: their beginnings and ends are aligned.";
+    const aligned = alignment.common ? `The two are aligned at ${many(alignment.common, "place")}, where steps and their phases begin.` : "No steps or phases are known in both: they are aligned event by event from the beginning.";
     const peaks = el("button", { onclick: () => this.app.timeline.setCursor(this.app.timeline.charts[0].lane.info.peak.tick) }, "Go to the peak of A");
     const other = el("button", { onclick: () => this.app.timeline.setCursor(alignment.back(charts[1].lane.info.peak.tick)) }, "Go to the peak of B");
     this.difference.replaceChildren(el("p", {}, aligned, " ", peaks, " ", other), el("div.two", {}, el("div.scroll", {}, table("category", "By category, at this moment of both")), el("div.scroll", {}, table("line", "By line, largest differences first"))));

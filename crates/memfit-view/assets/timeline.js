@@ -2,22 +2,32 @@
 
 const NARROWEST = 4;
 
-/** From one recording's ticks to another's, so that the same step lies at the same place. */
+/** The ticks at which each phase of each step first began, by what they are called. */
+function milestones(lane) {
+  const all = [];
+  for (let row = 0; row < lane.steps.tick.length; row++) all.push([lane.steps.tick[row], `step ${row + 2}`]);
+  for (let row = 0; row < lane.phases.tick.length; row++) {
+    const tick = lane.phases.tick[row];
+    if (lane.phases.value[row]) all.push([tick, `step ${lane.at(lane.steps, tick) + 1} ${PHASES[lane.phases.value[row]]}`]);
+  }
+  const known = new Map();
+  for (const [tick, name] of all.sort(([one], [other]) => one - other)) if (!known.has(name)) known.set(name, tick);
+  return known;
+}
+
+/** From one recording's ticks to another's, so that the same phase of the same step lies at the same place. */
 class Alignment {
   constructor(first, other) {
-    const common = Math.min(first.steps.tick.length, other.steps.tick.length);
-    this.steps = common;
+    const theirs = milestones(other);
     this.from = [0];
     this.to = [0];
-    for (let step = 0; step < common; step++) {
-      if (first.steps.tick[step] <= this.from.at(-1) || other.steps.tick[step] <= this.to.at(-1)) continue;
-      this.from.push(first.steps.tick[step]);
-      this.to.push(other.steps.tick[step]);
+    for (const [name, tick] of milestones(first)) {
+      const same = theirs.get(name);
+      if (same === undefined || tick <= this.from.at(-1) || same <= this.to.at(-1)) continue;
+      this.from.push(tick);
+      this.to.push(same);
     }
-    if (!common) {
-      this.from.push(first.ticks);
-      this.to.push(other.ticks);
-    }
+    this.common = this.from.length - 1;
     this.end = Math.max(first.ticks, this.from.at(-1) + (other.ticks - this.to.at(-1)));
   }
 
@@ -95,10 +105,11 @@ class Chart {
     this.columns = columns;
     const { app } = this.timeline;
     this.top = this.timeline.top;
+    this.bottom = this.timeline.bottom;
     this.shown = this.lane.categories.map((name) => !app.hidden.has(name) && (app.measure === "reserved" || name !== "fragmentation"));
     this.image ??= new ImageData(this.base.width, this.base.height);
     const tally = this.painter.paint(this.image, columns, {
-      top: this.top, shown: this.shown, meant: app.search.meaning(this.lane), selected: app.selectedKey(this.lane),
+      bottom: this.bottom, top: this.top, shown: this.shown, meant: app.search.meaning(this.lane), byPlace: app.colour === "place", selected: app.selectedKey(this.lane),
     });
     this.base.getContext("2d").putImageData(this.image, 0, 0);
     this.note.textContent = this.say(columns, tally);
@@ -111,9 +122,10 @@ class Chart {
     const each = columns.perColumn > 1.01
       ? `Each column is ${many(ticks, "event")}: solid up to the lowest, lighter up to the highest of them. `
       : "Every event has a column of its own. ";
+    const higher = merged && this.timeline.magnified < 2 ? " Magnify the height (h) to see more of them." : "";
     if (!columns.exact) return `${each}Zoom in to see single blocks; nothing is left out of the curves.`;
     return merged
-      ? `${each}${many(one, "block")} drawn one by one; ${many(merged, "smaller or shorter one")} merged into their category.`
+      ? `${each}${many(one, "block")} drawn one by one; ${many(merged, "smaller or shorter one")} merged into their category.${higher}`
       : `${each}All ${many(one, "block")} of the window drawn one by one.`;
   }
 
@@ -198,14 +210,14 @@ class Chart {
   }
 
   y(bytes) {
-    return this.height - (bytes / this.top) * this.height;
+    return this.height - ((bytes - this.bottom) / (this.top - this.bottom)) * this.height;
   }
 
   drawGrid(context) {
-    const step = niceStep(this.top / Math.max(2, Math.floor(this.height / 64)));
+    const step = niceStep((this.top - this.bottom) / Math.max(2, Math.floor(this.height / 64)));
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "bottom";
-    for (let bytes = step; bytes < this.top; bytes += step) {
+    for (let bytes = Math.max(step, Math.ceil(this.bottom / step) * step); bytes < this.top; bytes += step) {
       const y = Math.round(this.y(bytes)) + 0.5;
       context.strokeStyle = palette.css("ink", 0.1);
       context.beginPath();
@@ -243,6 +255,7 @@ class Chart {
     context.lineTo(this.width, y);
     context.stroke();
     context.setLineDash([]);
+    if (y < 12) context.textBaseline = "top";
     context.textAlign = "right";
     label(context, `the card's ${size(capacity)}`, this.width - 6, y - 3, "bad");
     context.textAlign = "left";
@@ -267,8 +280,8 @@ class Chart {
   drawPeak(context) {
     const { peak } = this.lane.info;
     const x = this.x(peak.tick + 0.5);
-    if (x < 0 || x > this.width || this.timeline.app.hidden.size) return;
     const y = this.y(peak.allocated);
+    if (x < 0 || x > this.width || y < 0 || y > this.height || this.timeline.app.hidden.size) return;
     context.fillStyle = palette.css("surface");
     context.strokeStyle = palette.css("ink");
     context.lineWidth = 2;
@@ -307,7 +320,7 @@ class Chart {
     const { columns } = this;
     if (!columns) return null;
     const column = clamp(Math.floor((x / this.width) * columns.tick.length), 0, columns.tick.length - 1);
-    const bytes = ((this.height - y) / this.height) * this.top;
+    const bytes = this.bottom + ((this.height - y) / this.height) * (this.top - this.bottom);
     const found = { tick: columns.tick[column], column, category: null, block: null };
     let bottom = 0;
     for (let place = 0; place < columns.at.length; place++) {
@@ -334,9 +347,31 @@ class Chart {
     return null;
   }
 
+  /** The bytes below the middle of a block at a tick, or nothing where it is not drawn. */
+  heightOf(block, tick) {
+    const { window } = this.columns;
+    if (!window || tick < window.from || tick >= window.to) return null;
+    let bottom = 0;
+    for (let place = 0; place < this.shown.length; place++) {
+      if (!this.shown[place]) continue;
+      const total = window.curves[place][tick - window.from];
+      if (this.lane.categories[place] === block.category) {
+        const blocks = this.stackAt(place, tick);
+        let at = bottom + Math.max(0, total - blocks.reduce((sum, one) => sum + one.asked, 0));
+        for (const one of blocks) {
+          if (one.key === block.key) return at + one.asked / 2;
+          at += one.asked;
+        }
+        return null;
+      }
+      bottom += total;
+    }
+    return null;
+  }
+
   /** The blocks of a category that are drawn one by one at a tick, from the bottom. */
   stackAt(place, tick) {
-    const least = this.top / this.base.height;
+    const least = (this.top - this.bottom) / this.base.height;
     const blocks = [];
     for (const number of this.columns.window?.chunks ?? []) {
       const chunk = this.lane.chunks[number];
@@ -364,7 +399,7 @@ function label(context, text, x, y, colour = "muted") {
 function niceStep(least) {
   let step = 1;
   while (step * 1024 <= least) step *= 1024;
-  for (const times of [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024]) {
+  for (const times of [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
     if (step * times >= least) return step * times;
   }
   return step * 1024;
@@ -377,6 +412,9 @@ class Timeline {
     this.view = { from: 0, to: 1 };
     this.cursor = 0;
     this.fit = false;
+    /** How much the height is magnified, and the bytes at the lower edge. */
+    this.magnified = 1;
+    this.bottom = 0;
     this.redraw = everyFrame(() => this.draw());
     this.overview = byId("overview");
     new ResizeObserver(() => this.resize()).observe(byId("charts"));
@@ -409,8 +447,12 @@ class Timeline {
   }
 
   draw() {
+    if (!this.charts.length) return;
     const begun = performance.now();
-    this.top = this.scaleTop();
+    const full = this.scaleTop();
+    this.full = full;
+    this.bottom = clamp(this.bottom, 0, full - full / this.magnified);
+    this.top = this.bottom + full / this.magnified;
     this.charts.forEach((chart) => chart.draw());
     this.drawOverview();
     this.sayCursor();
@@ -428,7 +470,7 @@ class Timeline {
         continue;
       }
       const columns = chart.lane.columns(chart.edges());
-      if (!columns) return this.top ?? Math.max(most, peak.highest_reserved);
+      if (!columns) return this.full ?? Math.max(most, peak.highest_reserved);
       for (let column = 0; column < columns.high.length; column++) {
         let sum = 0;
         chart.lane.categories.forEach((name, place) => {
@@ -495,7 +537,30 @@ class Timeline {
   }
 
   whole() {
+    this.magnified = 1;
     this.setView(0, this.end);
+  }
+
+  /** Magnifies the height about some bytes: those of the chosen block, or the middle. */
+  magnify(factor, about) {
+    const { bottom, top } = this;
+    const middle = about ?? this.chosenBytes() ?? (bottom + top) / 2;
+    this.magnified = clamp(this.magnified * factor, 1, 1 << 16);
+    const part = (middle - bottom) / (top - bottom);
+    this.bottom = middle - part * (this.full / this.magnified);
+    this.redraw();
+  }
+
+  lift(part) {
+    this.bottom += part * (this.top - this.bottom);
+    this.redraw();
+  }
+
+  /** Where the chosen block lies at the cursor. */
+  chosenBytes() {
+    const { selected } = this.app;
+    const chart = this.charts.find((one) => one.lane === selected?.lane);
+    return chart?.columns?.exact ? chart.heightOf(selected.block, chart.cursorTick()) : null;
   }
 
   setCursor(at, { follow = true } = {}) {
@@ -533,8 +598,8 @@ class Timeline {
     over.addEventListener("pointerdown", (event) => {
       over.setPointerCapture(event.pointerId);
       pointers.set(event.pointerId, event);
-      const { x, place } = at(event);
-      start = { x, view: { ...this.view }, place, band: event.shiftKey };
+      const { x, y, place } = at(event);
+      start = { x, y, bottom: this.bottom, view: { ...this.view }, place, band: event.shiftKey };
       moved = false;
     });
     over.addEventListener("pointermove", (event) => {
@@ -558,6 +623,7 @@ class Timeline {
         this.redraw();
       } else {
         const shift = ((start.x - x) / chart.width) * (start.view.to - start.view.from);
+        if (this.magnified > 1) this.bottom = start.bottom + ((y - start.y) / chart.height) * (this.top - this.bottom);
         this.setView(start.view.from + shift, start.view.to + shift);
       }
     });
@@ -581,9 +647,10 @@ class Timeline {
     over.addEventListener("wheel", (event) => {
       const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
       // Without a key the wheel belongs to the page, unless the chart was chosen.
-      if (!sideways && !event.ctrlKey && !event.metaKey && document.activeElement !== over) return;
+      if ((!sideways || event.shiftKey) && !event.ctrlKey && !event.metaKey && document.activeElement !== over) return;
       event.preventDefault();
-      if (sideways) this.pan(event.deltaX / chart.width);
+      if (event.shiftKey) this.magnify(Math.exp(-clamp(event.deltaY || event.deltaX, -120, 120) / 260), this.bottom + (1 - at(event).y / chart.height) * (this.top - this.bottom));
+      else if (sideways) this.pan(event.deltaX / chart.width);
       else this.zoom(Math.exp(clamp(event.deltaY, -120, 120) / 260), at(event).place);
     }, { passive: false });
     over.addEventListener("keydown", (event) => this.key(event, chart));
@@ -628,8 +695,10 @@ class Timeline {
       ArrowRight: () => this.setCursor(this.cursor + step),
       ",": () => this.setCursor(Math.ceil(this.cursor) - 1),
       ".": () => this.setCursor(Math.floor(this.cursor) + 1),
-      ArrowUp: () => this.walk(chart, 1),
-      ArrowDown: () => this.walk(chart, -1),
+      ArrowUp: () => (event.shiftKey ? this.lift(0.2) : this.walk(chart, 1)),
+      ArrowDown: () => (event.shiftKey ? this.lift(-0.2) : this.walk(chart, -1)),
+      h: () => this.magnify(2),
+      H: () => this.magnify(0.5),
       PageUp: () => this.pan(-0.5),
       PageDown: () => this.pan(0.5),
       Home: () => this.setCursor(0),

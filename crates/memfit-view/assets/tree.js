@@ -56,12 +56,18 @@ class Tree {
 
   show(lane, blocks, extra) {
     Object.assign(this, { lane, blocks, extra });
+    this.known = { category: true, module: blocks.some((block) => block.module), line: blocks.some((block) => lane.line(block.stack)) };
     this.draw();
+  }
+
+  /** The levels, without those of which the recording tells nothing. */
+  levels() {
+    return ORDERS[this.order].filter((kind) => this.known[kind]);
   }
 
   draw() {
     if (!this.blocks) return;
-    const root = growTree(this.lane, this.blocks, ORDERS[this.order], this.extra);
+    const root = growTree(this.lane, this.blocks, this.levels(), this.extra);
     let node = root;
     const path = [];
     for (const name of this.path) {
@@ -75,7 +81,7 @@ class Tree {
       depth ? " › " : "",
       el("button.link", { "aria-current": depth === path.length ? "true" : null, onclick: () => { this.path = path.slice(0, depth); this.draw(); } }, nameOf(name)),
     ]), ` ${size(node.bytes)} in ${many(node.blocks, "block")}`);
-    const depth = ORDERS[this.order].length - path.length;
+    const depth = this.levels().length - path.length;
     this.boxes.replaceChildren(this.box(node, node, root, 0, depth));
     this.boxes.querySelector("button")?.setAttribute("tabindex", "0");
     this.drawTable(node, root);
@@ -88,7 +94,7 @@ class Tree {
       tabindex: "-1", role: "treeitem", "aria-level": String(level + 1), "aria-expanded": node.children.size ? "true" : null, title, "aria-label": title,
       colour: node.category ? `var(--${node.category})` : "var(--line)",
       onclick: () => this.open(node),
-    }, el("span.name", {}, nameOf(node.name)), el("span.bytes", {}, size(node.bytes)));
+    }, el("span.name", {}, el("bdi", {}, nameOf(node.name))), el("span.bytes", {}, size(node.bytes)));
     const children = [];
     if (level < depth) {
       let [rest, hidden] = [0, 0];
@@ -144,7 +150,7 @@ class Tree {
     const collect = (branch) => (branch.children.size ? branch.children.forEach(collect) : leaves.push(branch));
     collect(node);
     leaves.sort((one, other) => other.bytes - one.bytes);
-    const order = ORDERS[this.order];
+    const order = this.levels();
     const row = (leaf) => el("tr", {},
       ...order.map((kind, depth) => el(`td.${kind}`, {}, this.cell(kind, leaf.path[depth], leaf))),
       el("td.number", {}, leaf.blocks ? count(leaf.blocks) : ""), el("td.number", {}, size(leaf.bytes)), el("td.number", {}, share(leaf.bytes, root.bytes)));

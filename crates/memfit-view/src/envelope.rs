@@ -162,7 +162,9 @@ mod tests {
 
     fn envelope(values: &[[u64; SERIES]]) -> Envelope {
         let mut envelope = Envelope::default();
-        values.iter().for_each(|value| envelope.push(*value));
+        for value in values {
+            envelope.push(*value);
+        }
         envelope.finish();
         envelope
     }

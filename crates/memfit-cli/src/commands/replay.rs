@@ -19,7 +19,7 @@ pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) 
     let (input, problems) = input::read(&args.file)?;
     let report = match input {
         Input::Snapshot(snapshot) => of_snapshot(args, &snapshot, problems)?,
-        Input::Recording(_) => {
+        Input::Recording => {
             return Err(CliError::Unreadable {
                 path: args.file.clone(),
                 why: "a recording of memfit's cannot be replayed yet".to_owned(),

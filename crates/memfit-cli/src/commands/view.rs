@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use memfit_allocator::Given;
+use memfit_recording::Source;
 use memfit_view::{Lane, Recorded, Server, View, lane, write_page};
 
 use crate::args::ViewArgs;
-use crate::input::{self, Input};
 use crate::{CliError, Exit, Printer};
 
 /// Shows a recording.
@@ -52,17 +52,19 @@ fn open_browser(url: &str) -> bool {
 }
 
 fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, CliError> {
-    let (input, problems) = input::read(path)?;
+    let unreadable = |source| CliError::Unopenable { path: path.to_owned(), source: Box::new(source) };
+    let (source, problems) = memfit_recording::open(path).map_err(unreadable)?;
     for problem in &problems {
-        printer.warning(problem);
+        printer.warning(&problem.to_string());
     }
-    let recording = match input {
-        Input::Recording(recording) => *recording,
-        Input::Snapshot(snapshot) => {
+    let recording = match source {
+        Source::Recording(recording) => *recording,
+        Source::Snapshot(snapshot) => {
             memfit_allocator::recording(&snapshot, &Given::from_snapshot(&snapshot))?.recording
         }
+        Source::Texts(_) => return Err(CliError::NothingToShow { path: path.to_owned(), device: None }),
     };
-    let mut remarks = problems;
+    let mut remarks: Vec<String> = problems.iter().map(ToString::to_string).collect();
     for unknown in recording.tracks.iter().flat_map(|track| &track.unknown) {
         let remark = unknown.to_string();
         if !remarks.contains(&remark) {
