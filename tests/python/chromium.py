@@ -149,7 +149,15 @@ class Chromium:
 
     def key(self, key: str, modifiers: int = 0) -> None:
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-        codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        codes = {
+            "Enter": 13,
+            "Tab": 9,
+            "Escape": 27,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+        }
         code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
         for kind in ("keyDown", "keyUp"):
             more = text if kind == "keyDown" else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
-from runs import GIB, completed, run
+from runs import GIB, ROOT, completed, run
 
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
 
@@ -47,3 +48,40 @@ def test_the_launchers_own_command_is_found_beside_the_interpreter():
     answer = run(command, gpu="a100-80gb:2", python=str(torchrun))
     assert answer.status == 0, answer.stderr
     assert len(answer.report["ranks"]) == 2
+
+
+def test_one_process_stands_for_a_rank_of_many():
+    # 1000 rows over 16 ranks: 63 for each of the first 15, 55 for the last.
+    width, layers, ranks = 1000, 4, 16
+    shape = f"distributed.py --strategy fsdp --width {width} --layers {layers} --batch-size 8"
+    parameters = {}
+    for rank in (0, ranks - 1):
+        answer = completed(shape, gpu="h100", options=f"--rank {rank} --world-size {ranks}")
+        report = answer.report
+        assert [each["rank"] for each in report["ranks"]] == [rank]
+        assert report["outside"]["communication"] > 0, "NCCL's buffers are those of all ranks"
+        assert any(f"rank {rank} of {ranks} alone" in note for note in report["fidelity"]["notes"])
+        parameters[rank] = answer.categories["optimizer"]
+    rows = -(-width // ranks), width - (ranks - 1) * -(-width // ranks)
+    assert rows == (63, 55)
+    # Two states for each element of the shards, and a step counter for each of them; the last layer has ten rows.
+    for rank, mine in zip(parameters, rows, strict=True):
+        elements = layers * mine * (width + 1) + (width + 1 if rank == 0 else 0)
+        assert parameters[rank] == pytest.approx(2 * 4 * elements, rel=0.001)
+
+
+def test_a_rank_that_there_is_not():
+    answer = run("distributed.py", options="--rank 16 --world-size 16")
+    assert answer.status == 2
+    assert "no rank 16 of 16" in answer.stderr
+
+
+def test_every_way_of_training_on_several_gpus(tmp_path):
+    """Each case of the script holds its own results to what must be true of them."""
+    script, said = ROOT / "scripts" / "distributed" / "parallelism.py", tmp_path / "answer.json"
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2"
+    answer = run(f"{torchrun} {script} --answer {said}", gpu="a100-80gb:2", options="--steps 0")
+    assert said.is_file(), answer.stdout[-3000:] + answer.stderr[-3000:]
+    outcomes = json.loads(said.read_text())
+    assert len(outcomes) > 30
+    assert {name: outcome for name, outcome in outcomes.items() if outcome != "ok"} == {}

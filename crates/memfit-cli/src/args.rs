@@ -86,6 +86,7 @@ pub(crate) enum Format {
     after_help = "Examples:
   memfit run --gpu rtx-4090 -- python train.py --batch-size 64
   memfit run --gpu a100-80gb:2 --steps 5 -- torchrun --nproc-per-node 2 train.py
+  memfit run --gpu h100:8 --rank 11 --world-size 512 -- python train.py
   memfit run --gpu t4 --memory 12GiB --format json -- python -m package.train"
 )]
 pub(crate) struct RunArgs {
@@ -104,6 +105,14 @@ pub(crate) struct RunArgs {
     /// What has to run: the steps alone, or also the script's evaluation and its largest batch.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
+
+    /// The one process that the command starts stands for this rank of `--world-size` ones; the others are not there.
+    #[arg(long, value_name = "R", requires = "world_size")]
+    pub(crate) rank: Option<u32>,
+
+    /// How many ranks there would be [default rank: 0].
+    #[arg(long, value_name = "N")]
+    pub(crate) world_size: Option<u32>,
 
     /// Give up after so long, for example `90s` or `20m`; 0 never [default: 10m, none with `--steps 0`].
     #[arg(long, short, value_name = "TIME")]

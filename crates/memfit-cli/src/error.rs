@@ -26,6 +26,17 @@ pub enum CliError {
     /// A real GPU cannot be given another amount of memory.
     #[error("`--memory` is for virtual GPUs; a real one has what it has")]
     MemoryOfLocal,
+    /// A rank of many that cannot be.
+    #[error("there is no rank {rank} of {size}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: u32,
+        /// How many there would be.
+        size: u32,
+    },
+    /// A rank of many on the real GPU.
+    #[error("one process cannot stand for a rank of many on a real GPU, whose NCCL waits for the others")]
+    LoneRankOfLocal,
     /// No real GPU is here.
     #[error("there is no NVIDIA GPU with a working driver here")]
     NoLocalGpu,
@@ -187,7 +198,11 @@ impl CliError {
             Self::NoGpu => "no-gpu-named",
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
-            Self::MemoryOfLocal | Self::AllocConf(_) | Self::NoSuchDevice { .. } => "usage",
+            Self::MemoryOfLocal
+            | Self::NoSuchRank { .. }
+            | Self::LoneRankOfLocal
+            | Self::AllocConf(_)
+            | Self::NoSuchDevice { .. } => "usage",
             Self::NoLocalGpu => "no-local-gpu",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
             Self::CommandNotFound { .. } => "command-not-found",
@@ -220,6 +235,8 @@ impl Hint for CliError {
             ],
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
+            Self::NoSuchRank { .. } => vec!["ranks count from 0 to `--world-size` less one".to_owned()],
+            Self::LoneRankOfLocal => vec!["name a virtual GPU with `--gpu`".to_owned()],
             Self::NoLocalGpu => {
                 vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
             }

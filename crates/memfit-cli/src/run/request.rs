@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use memfit_devices::{Bytes, Catalogue, Device};
+use memfit_link::env::LONE_RANK;
 use memfit_link::{ClockMode, HostTime};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
@@ -50,11 +51,58 @@ impl Card {
     }
 }
 
+/// The one process of a run, in place of one rank of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoneRank {
+    /// Which rank.
+    pub(crate) rank: u32,
+    /// Of how many.
+    pub(crate) size: u32,
+    /// How many of them each machine has: as many as it has cards.
+    pub(crate) on_each: u32,
+}
+
+impl LoneRank {
+    fn new(rank: Option<u32>, size: Option<u32>, card: &Card) -> Result<Option<Self>, CliError> {
+        let Some(size) = size else { return Ok(None) };
+        let rank = rank.unwrap_or(0);
+        match card {
+            _ if rank >= size => Err(CliError::NoSuchRank { rank, size }),
+            Card::Local(_) => Err(CliError::LoneRankOfLocal),
+            Card::Virtual(_, count) => Ok(Some(Self { rank, size, on_each: *count })),
+        }
+    }
+
+    /// What a launcher sets for that rank.
+    pub(crate) fn environment(self) -> Vec<(&'static str, String)> {
+        let Self { rank, size, on_each } = self;
+        let on_this = on_each.min(size - rank / on_each * on_each);
+        let numbers = [
+            ("RANK", rank),
+            ("WORLD_SIZE", size),
+            ("LOCAL_RANK", rank % on_each),
+            ("LOCAL_WORLD_SIZE", on_this),
+            ("GROUP_RANK", rank / on_each),
+            ("GROUP_WORLD_SIZE", size.div_ceil(on_each)),
+            ("MASTER_PORT", 29500),
+        ];
+        let mut variables: Vec<_> =
+            numbers.into_iter().map(|(name, number)| (name, number.to_string())).collect();
+        variables.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
+        variables.push((LONE_RANK, format!("{rank}/{size}")));
+        // NCCL's groups would ask the store every second whether another rank has failed.
+        variables.push(("TORCH_NCCL_ENABLE_MONITORING", "0".to_owned()));
+        variables
+    }
+}
+
 /// What was asked of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The card.
     pub(crate) card: Card,
+    /// The rank of many that its one process stands for.
+    pub(crate) lone_rank: Option<LoneRank>,
     /// Optimizer steps; 0 means to the end.
     pub(crate) steps: u64,
     /// Forward passes of a script without an optimizer; 0 means to the end, unless a number of steps was asked for.
@@ -102,12 +150,14 @@ impl Request {
             };
             Card::Virtual(Box::new(device), *count)
         };
+        let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
         let asked = args.steps.or(settings.steps);
         let steps = asked.unwrap_or(STEPS);
         let default = (steps > 0).then_some(TIMEOUT);
         let timeout = args.timeout.or(settings.timeout).map_or(default, |timeout| timeout.0);
         Ok(Self {
             card,
+            lone_rank,
             steps,
             forward_steps: asked.unwrap_or(0),
             cover_full: args.cover.or(settings.cover).unwrap_or_default() == Cover::Full,
@@ -176,6 +226,27 @@ mod tests {
         let forward = |words: &str| request(words, &Settings::default()).unwrap().forward_steps;
         assert_eq!(forward("--gpu t4"), 0);
         assert_eq!(forward("--gpu t4 --steps 2"), 2);
+    }
+
+    #[test]
+    fn a_rank_of_many_is_placed_as_a_launcher_would() {
+        let place = |words: &str| {
+            let lone = request(words, &Settings::default()).unwrap().lone_rank.unwrap();
+            let environment = lone.environment();
+            ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", LONE_RANK].map(|wanted| {
+                environment.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.clone()).unwrap()
+            })
+        };
+        assert_eq!(place("--gpu h100 --world-size 512"), ["0", "512", "0", "1", "0", "0/512"]);
+        assert_eq!(place("--gpu h100:8 --rank 11 --world-size 512"), ["11", "512", "3", "8", "1", "11/512"]);
+        assert_eq!(place("--gpu h100:8 --rank 9 --world-size 10"), ["9", "10", "1", "2", "1", "9/10"]);
+        let wrong = |words: &str| request(words, &Settings::default()).unwrap_err();
+        assert!(matches!(
+            wrong("--gpu t4 --rank 4 --world-size 4"),
+            CliError::NoSuchRank { rank: 4, size: 4 }
+        ));
+        assert!(matches!(wrong("--gpu t4 --world-size 0"), CliError::NoSuchRank { .. }));
+        assert!(matches!(wrong("--gpu local --world-size 4"), CliError::LoneRankOfLocal));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, Synthetic, 
 use tempfile::TempDir;
 
 use super::preflight::Torch;
+use super::request::LoneRank;
 use super::{Card, Request};
 use crate::libraries::Library;
 use crate::{CliError, Home};
@@ -27,6 +28,7 @@ pub(crate) struct Stage {
     run_dir: RunDir,
     setup: Setup,
     local: bool,
+    lone_rank: Option<LoneRank>,
 }
 
 impl Stage {
@@ -43,7 +45,13 @@ impl Stage {
         setup.write(&run_dir)?;
         write_probe(&run_dir.probe())?;
         link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
-        Ok(Self { folder: Some(folder), run_dir, setup, local: request.card.is_local() })
+        Ok(Self {
+            folder: Some(folder),
+            run_dir,
+            setup,
+            local: request.card.is_local(),
+            lone_rank: request.lone_rank,
+        })
     }
 
     /// Where everything is.
@@ -81,6 +89,10 @@ impl Stage {
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
             // Which real GPUs a shell may use says nothing about virtual ones.
             environment.push(("CUDA_VISIBLE_DEVICES", None));
+        }
+        if let Some(lone) = self.lone_rank {
+            environment
+                .extend(lone.environment().into_iter().map(|(name, value)| (name, Some(value.into()))));
         }
         environment
     }

@@ -21,7 +21,9 @@ def start():
     if _started:
         return
     _started = True
-    from . import channel, imports
+    from . import channel, imports, lone
+
+    lone.arm()
 
     channel.send(
         "hello",
@@ -29,7 +31,8 @@ def start():
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable or "",
         rank=channel.number("RANK"),
-        world_size=channel.number("WORLD_SIZE"),
+        # The runner waits for the ranks that are there.
+        world_size=channel.number("WORLD_SIZE") if lone.place() is None else 1,
     )
     imports.after("torch", _torch_is_here)
 

@@ -331,9 +331,11 @@ fn behind(start: Ptr, count: i32, length: usize) -> Ptr {
     start.wrapping_byte_add(usize::try_from(count).unwrap_or(0).wrapping_mul(length))
 }
 
-/// Fills each rank's part of a buffer with what this rank sends; beyond [`MOST_COPIES`] ranks, its own part alone.
+/// Fills each rank's part of a buffer with what this rank sends; beyond [`MOST_COPIES`] ranks, its own part alone, unless it is
+/// small and something of it is known.
 fn gather(size: i32, rank: i32, from: Ptr, to: Ptr, length: usize) {
-    if size <= MOST_COPIES {
+    let whole = length.saturating_mul(usize::try_from(size).unwrap_or(usize::MAX));
+    if size <= MOST_COPIES || whole <= MOST && card::known(from, length, false).is_some() {
         (0..size).for_each(|rank| copy(behind(to, rank, length), from, length));
     } else {
         copy(behind(to, rank, length), from, length);
