@@ -50,6 +50,8 @@ def _stand_in(rank, size, c10d):
     c10d.init_process_group = init_process_group
     if hasattr(c10d, "_get_split_source"):
         c10d._get_split_source = lambda *_: None
+    if hasattr(c10d, "split_group"):
+        c10d.split_group = _split(c10d, rank)
     if hasattr(c10d, "ProcessGroupGloo"):
         c10d.ProcessGroupGloo = _fake()
     # What other ranks would say is left as the caller has it.
@@ -69,6 +71,20 @@ def _unless_another_speaks(function, position, rank):
         return function(*args, **kwargs) if source == rank else source
 
     return call
+
+
+def _split(c10d, rank):
+    """Parts of a group are made as groups of their own: NCCL's splitting would ask every rank which part it takes."""
+
+    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, **_):
+        ranks = c10d.get_process_group_ranks(parent_pg or c10d.group.WORLD)
+        parts = [[ranks[index] for index in part] for part in split_ranks or ()]
+        mine = next((part for part in parts if rank in part), None)
+        if mine is None:
+            return c10d.GroupMember.NON_GROUP_MEMBER
+        return c10d.new_group(mine, timeout=timeout, pg_options=pg_options, group_desc=group_desc)
+
+    return split_group
 
 
 def _fake():
