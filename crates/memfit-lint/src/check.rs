@@ -1,0 +1,440 @@
+//! A check: from paths to findings.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memfit_source::document::{DocumentError, Format, Location, Snippet, snippets};
+use memfit_source::{Facts, LineIndex, Modules, STACK, Span, TooMuch, is_relevant};
+
+use crate::config::Config;
+use crate::files::{self, Input};
+use crate::modules::Library;
+use crate::rule::{Context, Edit, Finding, Findings, Project, Rule, Severity};
+use crate::{fix, rules, suppress};
+
+/// What was found in all files.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Each file with findings or problems, in order.
+    pub files: Vec<Source>,
+    /// How many files were read.
+    pub read: usize,
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub struct Source {
+    /// As it was named.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: Arc<str>,
+    /// What was found, in order.
+    pub findings: Vec<Checked>,
+    /// What could not be read of it.
+    pub problems: Vec<Problem>,
+}
+
+/// A finding where people see it.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The rule's name.
+    pub rule: &'static str,
+    /// By the rule, or by the settings.
+    pub severity: Severity,
+    /// In the file's bytes, where it is in one piece there.
+    pub span: Option<Span>,
+    /// Where it begins.
+    pub start: Location,
+    /// Where it ends.
+    pub end: Location,
+    /// What it says.
+    pub message: String,
+    /// Other places.
+    pub labels: Vec<FileLabel>,
+    /// What to do.
+    pub help: Option<String>,
+    /// How to do it.
+    pub fix: Option<FileFix>,
+    /// The text that it was found in, for those who show it: that of the file, or the code of a notebook.
+    pub shown: Shown,
+}
+
+/// A text to show, and the finding's place in it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The text.
+    pub text: Arc<str>,
+    /// The finding in it.
+    pub span: Span,
+}
+
+/// Another place of a finding.
+#[derive(Clone, Debug)]
+pub struct FileLabel {
+    /// In the text that is shown.
+    pub span: Span,
+    /// Where.
+    pub start: Location,
+    /// What is there.
+    pub text: String,
+}
+
+/// A fix in the file's bytes.
+#[derive(Clone, Debug)]
+pub struct FileFix {
+    /// It changes nothing that the program computes.
+    pub safe: bool,
+    /// What it does.
+    pub title: String,
+    /// The changes.
+    pub edits: Vec<Edit>,
+}
+
+/// Something that could not be read.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// Where, if it is one place.
+    pub start: Option<Location>,
+    /// What.
+    pub message: String,
+    /// Nothing of the file was checked.
+    pub fatal: bool,
+}
+
+/// Why nothing was checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A path leads nowhere.
+    #[error("cannot read `{}`", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No thread could be started.
+    #[error("cannot start a thread to read with")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A file that is read and parsed, before its rules run.
+struct Parsed {
+    path: PathBuf,
+    text: Arc<str>,
+    parts: Vec<(Snippet, Facts)>,
+    problems: Vec<Problem>,
+}
+
+/// Checks files and folders.
+pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+    let inputs = files::collect(paths, threads).map_err(|(path, source)| Error::Path { path, source })?;
+    let read = inputs.len();
+    let library = Library::default();
+    let parsed = in_parallel(&inputs, threads, |input| parse_file(input, &library))?;
+    let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
+    let project = project(parsed.iter().flat_map(|file| file.parts.iter().map(|(_, facts)| facts)));
+    let files = in_parallel(&parsed, threads, |file| judge(file, config, &project))?;
+    let files =
+        files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
+    Ok(Report { files, read })
+}
+
+/// Checks one text, which need not be in a file: `path` says where it would be.
+pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, Error> {
+    let inputs = [(path.to_owned(), Arc::<str>::from(text))];
+    let library = Library::default();
+    let mut found = in_parallel(&inputs, 1, |(path, text)| {
+        let parsed = parse_text(path, text.clone(), &library);
+        let project = project(parsed.parts.iter().map(|(_, facts)| facts));
+        judge(&parsed, config, &project)
+    })?;
+    Ok(found.pop().unwrap_or_else(|| Source {
+        path: path.to_owned(),
+        text: text.into(),
+        findings: Vec::new(),
+        problems: Vec::new(),
+    }))
+}
+
+fn project<'a>(all: impl Iterator<Item = &'a Facts>) -> Project {
+    let called_without_grad: HashSet<String> =
+        all.flat_map(|facts| facts.called_without_grad.iter().cloned()).collect();
+    Project { called_without_grad }
+}
+
+/// Does the same with each of many things, on threads whose stacks hold a deep syntax tree.
+fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Result<Vec<R>, Error> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
+    };
+    let threads = threads.min(items.len().div_ceil(4)).max(1);
+    let mut done = std::thread::scope(|scope| {
+        let started: Result<Vec<_>, _> = (0..threads)
+            .map(|_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run))
+            .collect();
+        started.map(|started| {
+            started.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
+        })
+    })
+    .map_err(Error::Thread)?;
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
+    let failed = |message: String| {
+        let problem = Problem { start: None, message, fatal: true };
+        Some(Parsed { path: input.path.clone(), text: "".into(), parts: Vec::new(), problems: vec![problem] })
+    };
+    let bytes = match std::fs::read(&input.path) {
+        Ok(bytes) => bytes,
+        Err(error) => return failed(format!("it cannot be read: {error}")),
+    };
+    let Ok(text) = String::from_utf8(bytes) else {
+        // What declares another encoding is rare, and seldom about training.
+        return if input.named { failed("it is not UTF-8 text".to_owned()) } else { None };
+    };
+    if !is_relevant(&text) {
+        return None;
+    }
+    Some(parse_text(&input.path, text.into(), library))
+}
+
+fn parse_text(path: &Path, text: Arc<str>, library: &Library) -> Parsed {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let format = Format::of_name(name).unwrap_or_else(|| Format::of_text(&text));
+    let mut parsed =
+        Parsed { path: path.to_owned(), text: text.clone(), parts: Vec::new(), problems: Vec::new() };
+    let found = match snippets(&text, format) {
+        Ok(found) => found,
+        Err(error) => {
+            parsed.problems.push(document_problem(&error));
+            return parsed;
+        }
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let modules = library.of(folder);
+    for snippet in found {
+        parse_snippet(&mut parsed, snippet, &modules);
+    }
+    parsed
+}
+
+fn document_problem(error: &DocumentError) -> Problem {
+    Problem { start: None, message: error.to_string(), fatal: true }
+}
+
+fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, modules: &dyn Modules) {
+    if !is_relevant(&snippet.text) {
+        return;
+    }
+    match memfit_source::facts(&snippet.text, snippet.dialect, modules) {
+        Ok(facts) => {
+            if snippet.is_whole {
+                let lines = LineIndex::new(&parsed.text);
+                parsed.problems.extend(facts.problems.iter().map(|problem| Problem {
+                    start: Some(snippet.locate(problem.span.start, &parsed.text, &lines)),
+                    message: problem.message.clone(),
+                    fatal: false,
+                }));
+            }
+            parsed.parts.push((snippet, facts));
+        }
+        Err(too_much) => {
+            let start = match too_much {
+                TooMuch::Deep { line, .. } => {
+                    let index = LineIndex::new(&snippet.text);
+                    let at = index.start_of(line.saturating_sub(1), &snippet.text);
+                    Some(snippet.locate(at, &parsed.text, &LineIndex::new(&parsed.text)))
+                }
+                _ => None,
+            };
+            parsed.problems.push(Problem { start, message: too_much.to_string(), fatal: true });
+        }
+    }
+}
+
+fn judge(file: &Parsed, config: &Config, project: &Project) -> Source {
+    let lines = LineIndex::new(&file.text);
+    let mut findings = Vec::new();
+    for (snippet, facts) in &file.parts {
+        findings.extend(judge_snippet(file, snippet, facts, &lines, config, project));
+    }
+    Source { path: file.path.clone(), text: file.text.clone(), findings, problems: file.problems.clone() }
+}
+
+fn judge_snippet(
+    file: &Parsed,
+    snippet: &Snippet,
+    facts: &Facts,
+    lines: &LineIndex,
+    config: &Config,
+    project: &Project,
+) -> Vec<Checked> {
+    let mut found: Vec<Finding> = Vec::new();
+    let context = Context { facts, project };
+    let mut severities: Vec<(&'static str, Severity)> = Vec::new();
+    for rule in rules::all() {
+        let Some(severity) = config.severity(rule) else { continue };
+        severities.push((rule.name, severity));
+        (rule.check)(&context, &mut Findings { rule, found: &mut found });
+    }
+    found.sort_by_key(|finding| (finding.span, finding.rule.name));
+    found.dedup_by(|a, b| a.span == b.span && a.rule.name == b.rule.name);
+    let own = LineIndex::new(&facts.text);
+    let mut suppressions = suppress::suppressions(facts, &own);
+    found.retain(|finding| !suppress::suppresses(&mut suppressions, finding, &own));
+    let mut checked: Vec<Checked> = found
+        .into_iter()
+        .map(|finding| {
+            let severity = severities
+                .iter()
+                .find(|(name, _)| *name == finding.rule.name)
+                .map_or(Severity::Note, |(_, severity)| *severity);
+            place(file, snippet, lines, finding, severity)
+        })
+        .collect();
+    if let Some(severity) = config.severity_of(suppress::UNUSED, Severity::Note, true) {
+        for suppression in &suppressions {
+            let runs = |name: &str| severities.iter().any(|(known, _)| *known == name);
+            let Some(message) = suppression.unused(runs) else { continue };
+            let fix = suppression.is_idle().then(|| idle_fix(facts, suppression.span));
+            let finding = Finding {
+                rule: &UNUSED_RULE,
+                span: suppression.span,
+                message,
+                labels: Vec::new(),
+                help: Some("take it out".to_owned()),
+                fix: fix.flatten(),
+            };
+            checked.push(place(file, snippet, lines, finding, severity));
+        }
+    }
+    checked.sort_by_key(|finding| (finding.shown.span, finding.rule));
+    checked
+}
+
+/// What stands for the rule of suppressions that are not needed.
+static UNUSED_RULE: Rule = Rule {
+    name: suppress::UNUSED,
+    severity: Severity::Note,
+    fixes: crate::rule::Fixes::Safe,
+    on: true,
+    check: |_, _| {},
+};
+
+fn idle_fix(facts: &Facts, span: Span) -> Option<crate::rule::Fix> {
+    let before = &facts.text[..span.start as usize];
+    let blank = before.len() - before.trim_end_matches([' ', '\t']).len();
+    let start = span.start - blank as u32;
+    let edit = match crate::query::whole_lines(facts, span) {
+        Some(line) => Edit::delete(line),
+        None => Edit::delete(Span::new(start, span.end)),
+    };
+    crate::rule::Fix::safe("Take the suppression out", vec![edit])
+}
+
+fn place(
+    file: &Parsed,
+    snippet: &Snippet,
+    lines: &LineIndex,
+    finding: Finding,
+    severity: Severity,
+) -> Checked {
+    let locate = |offset| snippet.locate(offset, &file.text, lines);
+    let start = locate(finding.span.start);
+    // What is shown: the file itself, or a notebook's code.
+    let mapped = snippet.to_file(finding.span);
+    let shown_in_file = start.cell.is_none();
+    let show = |span: Span| if shown_in_file { snippet.to_file(span).unwrap_or(span) } else { span };
+    Checked {
+        rule: finding.rule.name,
+        severity,
+        span: mapped,
+        start,
+        end: locate(finding.span.end),
+        labels: finding
+            .labels
+            .iter()
+            .map(|label| FileLabel {
+                span: show(label.span),
+                start: locate(label.span.start),
+                text: label.text.clone(),
+            })
+            .collect(),
+        fix: finding.fix.and_then(|fix| {
+            let edits = fix::in_file(snippet, &sorted(fix.edits))?;
+            Some(FileFix { safe: fix.safe, title: fix.title, edits })
+        }),
+        shown: Shown {
+            text: if shown_in_file { file.text.clone() } else { snippet.text.clone() },
+            span: show(finding.span),
+        },
+        message: finding.message,
+        help: finding.help,
+    }
+}
+
+fn sorted(mut edits: Vec<Edit>) -> Vec<Edit> {
+    edits.sort();
+    edits
+}
+
+/// The most rounds of fixing: each does what did not touch what the one before did.
+const MOST_ROUNDS: usize = 10;
+
+impl Source {
+    /// The text with everything fixed that can be: the unsafe fixes too, if they are wanted. What a fix would break, or
+    /// what it would bring about, is left as it is.
+    pub fn fixed(&self, with_unsafe: bool, config: &Config) -> Result<fix::Applied, Error> {
+        let mut text = self.text.to_string();
+        let mut fixed = 0;
+        let mut now: Option<Self> = None;
+        for _ in 0..MOST_ROUNDS {
+            let source = now.as_ref().unwrap_or(self);
+            let fixes: Vec<&[Edit]> = source
+                .findings
+                .iter()
+                .filter_map(|finding| finding.fix.as_ref())
+                .filter(|fix| fix.safe || with_unsafe)
+                .map(|fix| fix.edits.as_slice())
+                .collect();
+            let (edits, count) = fix::compose(&fixes);
+            if count == 0 {
+                break;
+            }
+            let Some(applied) = fix::apply(&text, &edits, count) else { break };
+            let next = check_source(&self.path, &applied.text, config)?;
+            if !next.is_better(source) {
+                break;
+            }
+            text = applied.text;
+            fixed += source.findings.len().saturating_sub(next.findings.len()).min(count.max(1));
+            now = Some(next);
+        }
+        Ok(fix::Applied { text, fixed })
+    }
+
+    /// Nothing is found here that was not found there, and it parses no worse.
+    fn is_better(&self, before: &Self) -> bool {
+        let count =
+            |source: &Self, rule: &str| source.findings.iter().filter(|finding| finding.rule == rule).count();
+        self.problems.len() <= before.problems.len()
+            && self.findings.len() < before.findings.len()
+            && self.findings.iter().all(|finding| count(self, finding.rule) <= count(before, finding.rule))
+    }
+}

@@ -1,0 +1,77 @@
+//! Which files are read: what is named, and what stands in the folders that are named, apart from what git ignores.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use ignore::{WalkBuilder, WalkState};
+use memfit_source::document::Format;
+
+/// A file to be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Input {
+    /// Where it is.
+    pub path: PathBuf,
+    /// It was named itself, not found in a folder.
+    pub named: bool,
+}
+
+/// Larger texts without a known name are not looked into for Python.
+const LARGEST_TEXT: u64 = 256 * 1024;
+
+/// The files that some paths lead to, in order, each once.
+pub(crate) fn collect(paths: &[PathBuf], threads: usize) -> Result<Vec<Input>, (PathBuf, std::io::Error)> {
+    let mut inputs = Vec::new();
+    for path in paths {
+        let metadata = std::fs::metadata(path).map_err(|error| (path.clone(), error))?;
+        if metadata.is_dir() {
+            inputs.extend(in_folder(path, threads));
+        } else {
+            inputs.push(Input { path: path.clone(), named: true });
+        }
+    }
+    inputs.sort();
+    inputs.dedup_by(|a, b| a.path == b.path);
+    Ok(inputs)
+}
+
+fn in_folder(folder: &Path, threads: usize) -> Vec<Input> {
+    let found = Mutex::new(Vec::new());
+    let walk = WalkBuilder::new(folder)
+        .require_git(false)
+        .threads(threads)
+        .filter_entry(|entry| !is_foreign(entry))
+        .build_parallel();
+    walk.run(|| {
+        let found = &found;
+        Box::new(move |entry| {
+            let Ok(entry) = entry else { return WalkState::Continue };
+            let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+            if is_file
+                && is_python(entry.path())
+                && let Ok(mut found) = found.lock()
+            {
+                found.push(Input { path: entry.into_path(), named: false });
+            }
+            WalkState::Continue
+        })
+    });
+    found.into_inner().unwrap_or_default()
+}
+
+/// Folders of other people's code.
+fn is_foreign(entry: &ignore::DirEntry) -> bool {
+    const FOREIGN: &[&str] =
+        &["node_modules", "__pycache__", "site-packages", "venv", ".venv", "__pypackages__"];
+    entry.depth() > 0 && entry.file_name().to_str().is_some_and(|name| FOREIGN.contains(&name))
+}
+
+fn is_python(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    if Format::of_name(name).is_some() {
+        return true;
+    }
+    // Texts may hold fenced blocks as Markdown does.
+    name.ends_with(".txt")
+        && std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_TEXT)
+        && std::fs::read_to_string(path).is_ok_and(|text| memfit_source::document::has_python_fence(&text))
+}

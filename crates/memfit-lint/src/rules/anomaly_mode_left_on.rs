@@ -1,0 +1,46 @@
+//! # anomaly-mode-left-on
+//!
+//! ## What it does
+//! Finds anomaly detection that is switched on for the whole program.
+//!
+//! ## Why
+//! Every operation records a traceback, and every backward pass is checked for NaN with a synchronisation: training takes
+//! a multiple of the time, and the tracebacks take host memory. It is for the search for a fault.
+//!
+//! ## Example
+//! ```python
+//! torch.autograd.set_detect_anomaly(True)
+//! ```
+//! Use instead:
+//! ```python
+//! torch.autograd.set_detect_anomaly(args.debug)
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: a NaN is not reported any more.
+//!
+//! ## References
+//! - [Anomaly detection](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
+
+use crate::query::whole_lines;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "anomaly-mode-left-on", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is_statement && call.path.as_deref().is_some_and(|path| path.starts_with("torch.autograd") && path.ends_with("set_detect_anomaly"))) {
+        let on = call.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(true));
+        // Switched off again, or under a condition, it is used as it is meant.
+        let off = facts.calls.iter().any(|other| other.path == call.path && other.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(false)));
+        if !on || off || call.place.guard.is_some() {
+            continue;
+        }
+        let top = whole_lines(facts, call.span).filter(|line| facts.slice(*line).starts_with("torch"));
+        findings
+            .at(call.span, "anomaly detection stays on: every operation records a traceback")
+            .help("switch it on for the search for a fault only")
+            .fix(top.and_then(|line| Fix::unsafe_("Leave it off", vec![Edit::delete(line)])));
+    }
+}

@@ -1,0 +1,41 @@
+//! # batch-norm-under-accumulation
+//!
+//! ## What it does
+//! Notes batch normalisation in a model that is trained with gradient accumulation.
+//!
+//! ## Why
+//! Batch normalisation sees the micro-batch, not the window: its statistics are those of the smaller batch. "Half the
+//! batch, twice the steps" is not the same training then.
+//!
+//! ## Example
+//! ```python
+//! model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+//! ```
+//! Use instead, where it matters:
+//! ```python
+//! model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8))
+//! ```
+//!
+//! ## Fix safety
+//! There is none.
+//!
+//! ## References
+//! - [torch.nn.BatchNorm2d](https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html)
+
+use memfit_source::Flags;
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "batch-norm-under-accumulation", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let Some(window) = facts.windows.iter().find(|window| window.looped.is_some() && window.counted.rounds != Some(1)) else { return };
+    let normalised = facts.calls.iter().find(|call| call.result.is_module() && call.result.is(Flags::BATCH_NORM));
+    let Some(call) = normalised else { return };
+    findings
+        .at(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")
+        .label(call.span, "this model normalises over the batch")
+        .help("use normalisation that does not look at the batch (`GroupNorm`, `LayerNorm`), or keep micro-batches large enough");
+}

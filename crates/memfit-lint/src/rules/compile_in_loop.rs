@@ -1,0 +1,42 @@
+//! # compile-in-loop
+//!
+//! ## What it does
+//! Finds `torch.compile` in a loop over batches.
+//!
+//! ## Why
+//! Each round wraps the model again; the compiled code is looked up or made anew, and the wrappers pile up.
+//!
+//! ## Example
+//! ```python
+//! for x in loader:
+//!     fast = torch.compile(model)
+//!     fast(x)
+//! ```
+//! Use instead:
+//! ```python
+//! fast = torch.compile(model)
+//! for x in loader:
+//!     fast(x)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.compile](https://docs.pytorch.org/docs/stable/generated/torch.compile.html)
+
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "compile-in-loop", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
+        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        if !facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped)) {
+            findings.at(call.span, "the model is compiled in every round").label(facts.looped(looped).header, "in this loop over batches").help("compile it once, before the loop");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! # data-parallel
+//!
+//! ## What it does
+//! Notes `nn.DataParallel`.
+//!
+//! ## Why
+//! One process copies the model to every card in every step, and gathers all outputs on the first, which fills before the
+//! others do. `DistributedDataParallel` has one process a card, and no gathering.
+//!
+//! ## Example
+//! ```python
+//! model = nn.DataParallel(model)
+//! ```
+//! Use instead:
+//! ```python
+//! model = nn.parallel.DistributedDataParallel(model)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
+
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "data-parallel", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    for call in &context.facts.calls {
+        if ["torch.nn.DataParallel", "torch.nn.parallel.DataParallel"].iter().any(|path| call.is(path)) {
+            findings.at(call.span, "the outputs of all cards are gathered on the first, which fills before the others").help("use `DistributedDataParallel`, one process a card");
+        }
+    }
+}

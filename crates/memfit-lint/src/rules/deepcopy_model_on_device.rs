@@ -1,0 +1,45 @@
+//! # deepcopy-model-on-device
+//!
+//! ## What it does
+//! Finds models that are copied while they are on the GPU.
+//!
+//! ## Why
+//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time, and its
+//! gradients too where it has any.
+//!
+//! ## Example
+//! ```python
+//! model = Net().cuda()
+//! best = copy.deepcopy(model)
+//! ```
+//! Use instead:
+//! ```python
+//! model = Net().cuda()
+//! best = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [copy](https://docs.python.org/3/library/copy.html)
+
+use memfit_source::{Device, Flags};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "deepcopy-model-on-device", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    for call in context.facts.calls.iter().filter(|call| call.is("copy.deepcopy")) {
+        let Some(first) = call.arguments.first() else { continue };
+        let model = first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
+        // In a loop it is repeated; outside it may well be the teacher or the average that is wanted.
+        if model && call.place.looped.is_some() {
+            findings
+                .at(call.span, "the copy of the model is on the GPU too: its parameters and gradients are held twice")
+                .help("keep its `state_dict()` on the host");
+        }
+    }
+}

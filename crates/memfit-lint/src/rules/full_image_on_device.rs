@@ -1,0 +1,49 @@
+//! # full-image-on-device
+//!
+//! ## What it does
+//! Finds images that go to the GPU whole and are made smaller there.
+//!
+//! ## Why
+//! A photo of 4000 x 3000 in float32 takes 137 MiB on the card; resized to 224 x 224 it takes 0.6 MiB. The large one is
+//! copied and held for nothing.
+//!
+//! ## Example
+//! ```python
+//! img = torchvision.io.read_image(path)
+//! img = img.to("cuda")
+//! img = torchvision.transforms.functional.resize(img, 224)
+//! ```
+//! Use instead:
+//! ```python
+//! img = torchvision.io.read_image(path)
+//! img = torchvision.transforms.functional.resize(img, 224)
+//! img = img.to("cuda")
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torchvision.transforms](https://docs.pytorch.org/vision/stable/transforms.html)
+
+use memfit_source::Flags;
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "full-image-on-device", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    for call in &context.facts.calls {
+        let shrinks = call.path.as_deref().is_some_and(|path| {
+            path.starts_with("torchvision.") && ["resize", "resized_crop", "center_crop"].iter().any(|name| path.ends_with(name))
+                || path == "torch.nn.functional.interpolate"
+        });
+        let image = call.arguments.first().filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
+        if shrinks && image.is_some() {
+            findings
+                .at(call.span, "the whole image is on the GPU already when it is made smaller")
+                .help("resize on the host, or decode at a smaller size, and move the result");
+        }
+    }
+}

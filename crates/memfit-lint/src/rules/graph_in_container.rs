@@ -1,0 +1,80 @@
+//! # graph-in-container
+//!
+//! ## What it does
+//! Finds outputs and losses that a loop puts into a container while their graph is alive.
+//!
+//! ## Why
+//! A tensor keeps its graph, and the graph keeps the activations of its forward pass. Without a `backward()` that frees
+//! them, or after `backward(retain_graph=True)`, each round's activations stay: five rounds hold five times as much as
+//! one. After a plain `backward()` they are freed, and the rule is silent.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     losses.append(loss)
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     losses.append(loss.item())
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: a number is stored where a tensor was, or a tensor that no longer trains. `.item()` is offered for losses,
+//! `.detach().cpu()` for everything else.
+//!
+//! ## References
+//! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+
+use memfit_source::{Flags, GraphState, How, Kind};
+
+use crate::query::grows;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "graph-in-container", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in &facts.stores {
+        let into = matches!(store.how, How::Append)
+            || (store.how == How::Item && matches!(store.target_value.kind, Kind::Container { .. }) && !is_constant(context, store));
+        if !into {
+            continue;
+        }
+        let Some(looped) = grows(facts, store) else { continue };
+        let kept = match store.graph {
+            GraphState::Retained => true,
+            // What is handed on may still be trained on.
+            GraphState::Live => !store.escapes && !context.may_be_without_grad(store.place.function),
+            _ => false,
+        };
+        if !kept {
+            continue;
+        }
+        let text = context.slice(store.value_span).to_owned();
+        let scalar = store.value.is(Flags::SCALAR);
+        let retained = store.graph == GraphState::Retained;
+        let why = if retained { "`backward(retain_graph=True)` leaves its graph alive" } else { "no backward pass frees its graph" };
+        let way = if scalar { ".item()" } else { ".detach().cpu()" };
+        let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
+        findings
+            .at(store.value_span, format!("`{text}` keeps the activations of every round: {why}"))
+            .label(facts.looped(looped).header, "the rounds of this loop add up")
+            .help(format!("store `{text}{way}`"))
+            .fix(if simple {
+                Fix::unsafe_(format!("Store `{text}{way}`"), vec![Edit::insert(store.value_span.end, way)])
+            } else {
+                None
+            });
+    }
+}
+
+/// `x["last"] = v` is overwritten in each round.
+fn is_constant(context: &Context<'_>, store: &memfit_source::Store) -> bool {
+    let text = context.slice(store.span);
+    let key = text.split('[').nth(1).unwrap_or_default();
+    key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit())
+}

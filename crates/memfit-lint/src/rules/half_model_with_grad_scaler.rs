@@ -1,0 +1,69 @@
+//! # half-model-with-grad-scaler
+//!
+//! ## What it does
+//! Finds a model whose weights were cast to float16 and that is trained with a gradient scaler.
+//!
+//! ## Why
+//! `GradScaler` refuses gradients in float16: `ValueError: Attempting to unscale FP16 gradients.` Mixed precision keeps the
+//! weights in float32 and casts in the forward pass, which is what `autocast` does.
+//!
+//! ## Example
+//! ```python
+//! model.half()
+//! scaler = torch.amp.GradScaler("cuda")
+//! scaler.scale(loss).backward()
+//! scaler.step(optimizer)
+//! ```
+//! Use instead:
+//! ```python
+//! scaler = torch.amp.GradScaler("cuda")
+//! with torch.amp.autocast("cuda"):
+//!     loss = criterion(model(x), y)
+//! scaler.scale(loss).backward()
+//! scaler.step(optimizer)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
+
+use memfit_source::{Flags, OpKind};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "half-model-with-grad-scaler", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let Some(step) = facts.ops.iter().find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }) || op.kind == OpKind::Unscale) else {
+        return;
+    };
+    // A scaler that may be switched off scales nothing then.
+    let real = facts.scalers.iter().filter_map(|index| facts.calls.get(*index)).any(|call| call.keyword("enabled").is_none_or(|argument| argument.value.truth() == Some(true)));
+    if !real {
+        return;
+    }
+    for call in &facts.calls {
+        let cast = call.receiver.as_ref().filter(|receiver| {
+            (call.is_method("half") || call.is_method("to")) && receiver.value.is_module() && call.result.is(Flags::HALF) && !receiver.value.is(Flags::HALF)
+        });
+        let Some(receiver) = cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard) else { continue };
+        let model = context.slice(receiver.span);
+        // The model that is trained: its parameters are those of an optimizer, or it is the one that is called.
+        let optimized = facts.calls.iter().any(|other| {
+            matches!(other.result.kind, memfit_source::Kind::Optimizer)
+                && other.arguments.iter().any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
+        });
+        let same = call.place.function == step.place.function || call.place.function == facts.ops[0].place.function;
+        if !optimized || !same {
+            continue;
+        }
+        findings
+            .at(call.span, "the gradients of float16 weights cannot be unscaled: the scaler raises `ValueError`")
+            .label(step.span, "the scaler unscales here")
+            .help("keep the weights in float32 and cast with `autocast`, or use bfloat16 without a scaler");
+    }
+}

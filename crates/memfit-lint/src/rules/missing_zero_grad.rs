@@ -1,0 +1,75 @@
+//! # missing-zero-grad
+//!
+//! ## What it does
+//! Finds training loops that never clear the gradients.
+//!
+//! ## Why
+//! `backward()` adds to the gradients that are there. Without `zero_grad()` each step follows the sum of all gradients since
+//! the beginning.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//!     optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: the training changes.
+//!
+//! ## References
+//! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
+
+use memfit_source::{LoopId, OpKind};
+
+use crate::query::{backward, line_start, whole_lines};
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "missing-zero-grad", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    // Cleared anywhere in the file, in whatever way: it may be meant for this loop.
+    let cleared = facts.ops.iter().any(|op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }));
+    if cleared || facts.text.contains(".grad = None") || facts.text.contains("zero_grad") || facts.text.contains("grad.zero_") {
+        return;
+    }
+    let mut seen: Vec<LoopId> = Vec::new();
+    for step in &facts.ops {
+        let plain = matches!(step.kind, OpKind::Step { closure: false, .. }) && !step.deep && !step.place.managed && step.via.is_none();
+        let Some(looped) = step.place.looped.filter(|id| plain && !seen.contains(id)) else { continue };
+        let passes = || facts.ops.iter().filter(|op| op.place.looped == Some(looped)).filter_map(backward);
+        // What cannot be seen may clear them: a call that is given the optimizer.
+        let handed = facts.calls.iter().any(|call| {
+            facts.within(&call.place, looped)
+                && call.span != step.span
+                && !call.is_method("scale")
+                && !(call.is_method("step") || call.is_method("unscale_"))
+                && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
+        });
+        let remade = facts.looped(looped).assigned.contains(&step.receiver);
+        if passes().count() == 0 || passes().any(|pass| pass.managed) || handed || remade {
+            continue;
+        }
+        seen.push(looped);
+        let after = facts.ops.iter().filter(|op| op.place.looped == Some(looped) && op.kind == OpKind::ScalerUpdate).map(|op| op.span).next_back().unwrap_or(step.span);
+        let fix = whole_lines(facts, after).and_then(|line| {
+            let (_, blank) = line_start(facts, after.start);
+            let newline = if facts.slice(line).ends_with('\n') { "" } else { "\n" };
+            Fix::unsafe_("Clear the gradients after the step", vec![Edit::insert(line.end, format!("{newline}{blank}{}.zero_grad()\n", step.receiver))])
+        });
+        findings
+            .at(step.span, format!("`{}` steps along the sum of all gradients so far: nothing clears them", step.receiver))
+            .label(facts.looped(looped).header, "in this loop")
+            .help(format!("call `{}.zero_grad()` after the step", step.receiver))
+            .fix(fix);
+    }
+}

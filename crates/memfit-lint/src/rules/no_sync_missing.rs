@@ -1,0 +1,54 @@
+//! # no-sync-missing
+//!
+//! ## What it does
+//! Notes gradient accumulation under `DistributedDataParallel` without `no_sync()`.
+//!
+//! ## Why
+//! DDP sends all gradients after every backward pass; only those of the last micro-batch of a window need it. Without
+//! `no_sync()` a window of `k` sends `k` times as much.
+//!
+//! ## Example
+//! ```python
+//! model = DDP(model)
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//! ```
+//! Use instead:
+//! ```python
+//! model = DDP(model)
+//! for i, (x, y) in enumerate(loader):
+//!     with contextlib.nullcontext() if (i + 1) % k == 0 else model.no_sync():
+//!         (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+
+use memfit_source::Flags;
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "no-sync-missing", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let Some(wrapped) = facts.calls.iter().find(|call| call.result.is(Flags::DISTRIBUTED)) else { return };
+    if facts.text.contains("no_sync") || facts.text.contains("require_backward_grad_sync") {
+        return;
+    }
+    for window in facts.windows.iter().filter(|window| window.counted.rounds != Some(1)) {
+        let op = &facts.ops[window.backwards[0]];
+        findings
+            .at(op.span, format!("the gradients are sent after every micro-batch, and needed every `{}`", context.slice(window.counted.period)))
+            .label(wrapped.span, "the model is wrapped here")
+            .help("put all but the last backward pass of a window under `no_sync()`");
+    }
+}

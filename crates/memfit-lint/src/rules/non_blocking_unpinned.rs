@@ -1,0 +1,53 @@
+//! # non-blocking-unpinned
+//!
+//! ## What it does
+//! Notes `non_blocking=True` on batches of a loader that does not pin them.
+//!
+//! ## Why
+//! A copy from pageable memory goes through a staging buffer, and the call returns only when that has been filled: nothing
+//! overlaps. Pinned memory is host memory that cannot be swapped; a few batches of it are held.
+//!
+//! ## Example
+//! ```python
+//! loader = DataLoader(data, num_workers=4)
+//! for x, y in loader:
+//!     x = x.to(device, non_blocking=True)
+//! ```
+//! Use instead:
+//! ```python
+//! loader = DataLoader(data, num_workers=4, pin_memory=True)
+//! for x, y in loader:
+//!     x = x.to(device, non_blocking=True)
+//! ```
+//!
+//! ## Fix safety
+//! Safe: the values are the same.
+//!
+//! ## References
+//! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
+
+use crate::query::add_argument;
+use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "non-blocking-unpinned", severity: Severity::Note, fixes: Fixes::Safe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut seen = Vec::new();
+    for call in facts.calls.iter().filter(|call| call.is_method("to") || call.is_method("cuda")) {
+        let asked = call.keyword("non_blocking").is_some_and(|argument| argument.value.truth() == Some(true));
+        let loader = call.receiver.as_ref().and_then(|receiver| receiver.value.loader).filter(|_| asked);
+        let Some(made) = loader.and_then(|id| facts.loader(id)) else { continue };
+        if made.is_open() || made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() != Some(false)) || seen.contains(&made.span) {
+            continue;
+        }
+        seen.push(made.span);
+        let fix = made.keyword("pin_memory").is_none().then(|| add_argument(facts, made, "pin_memory=True"));
+        findings
+            .at(call.span, "the batch is not pinned: this copy does not overlap with anything")
+            .label(made.span, "the loader does not pin its batches")
+            .help("give the loader `pin_memory=True`")
+            .fix(fix.and_then(|edit| Fix::safe("Pin the batches", vec![edit])));
+    }
+}

@@ -1,0 +1,40 @@
+//! # oom-string-match
+//!
+//! ## What it does
+//! Notes out-of-memory errors that are recognised by their text.
+//!
+//! ## Why
+//! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Texts change, and
+//! those of cuBLAS, cuDNN and NCCL read differently.
+//!
+//! ## Example
+//! ```python
+//! except RuntimeError as e:
+//!     if "out of memory" in str(e):
+//!         skip()
+//! ```
+//! Use instead:
+//! ```python
+//! except torch.OutOfMemoryError:
+//!     skip()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
+
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "oom-string-match", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    for search in &context.facts.searches {
+        if search.text.to_ascii_lowercase().contains("out of memory") {
+            findings.at(search.span, "the error is recognised by its text").help("catch `torch.OutOfMemoryError`");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! # oom-swallowed
+//!
+//! ## What it does
+//! Finds training steps whose errors, out of memory among them, are caught and only printed.
+//!
+//! ## Why
+//! `except RuntimeError` catches `torch.OutOfMemoryError`, a failed shape and everything else. The script goes on as if
+//! the step had been done: with nothing trained, or with gradients of half a step that the next one adds to.
+//!
+//! ## Example
+//! ```python
+//! try:
+//!     optimizer.zero_grad()
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//! except RuntimeError as e:
+//!     print(f"Error: {e}")
+//! ```
+//! Use instead:
+//! ```python
+//! try:
+//!     optimizer.zero_grad()
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//! except torch.OutOfMemoryError as e:
+//!     raise SystemExit(f"does not fit: {e}")
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
+
+use memfit_source::OpKind;
+
+use crate::query::catches_all;
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "oom-swallowed", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for handler in &facts.handlers {
+        if !catches_all(handler) || handler.raises || !handler.only_tells {
+            continue;
+        }
+        let trains = facts.ops.iter().any(|op| {
+            op.place.tried == Some(handler.tried) && matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
+        });
+        // An `except` beside it may take care of memory.
+        let other = facts.handlers.iter().any(|other| {
+            other.tried == handler.tried && other.span != handler.span && other.types.iter().any(|name| name.ends_with("OutOfMemoryError"))
+        });
+        if !trains || other || handler.leaves {
+            continue;
+        }
+        let what = if handler.types.is_empty() { "everything".to_owned() } else { format!("any `{}`", handler.types.join("`, `")) };
+        findings
+            .at(handler.header, format!("{what} is caught here and only told of: a step that ran out of memory counts as done"))
+            .help("catch `torch.OutOfMemoryError` alone, and act on it or let it end the program");
+    }
+}

@@ -1,0 +1,54 @@
+//! # optimizer-in-loop
+//!
+//! ## What it does
+//! Finds optimizers that are made anew for every batch.
+//!
+//! ## Why
+//! The moments that Adam and its kin keep are thrown away in every step: what is left is close to the sign of the gradient.
+//! The memory of the state is allocated and freed in every round.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     optimizer = torch.optim.Adam(model.parameters())
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//! ```
+//! Use instead:
+//! ```python
+//! optimizer = torch.optim.Adam(model.parameters())
+//! for x, y in loader:
+//!     criterion(model(x), y).backward()
+//!     optimizer.step()
+//!     optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
+
+use memfit_source::{Kind, OpKind};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "optimizer-in-loop", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer) && call.path.is_some()) {
+        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        let guarded = facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let steps = facts.ops.iter().any(|op| op.place.looped == Some(looped) && matches!(op.kind, OpKind::Step { .. }));
+        // A model that is made anew as well is another training in each round.
+        let fresh = facts.calls.iter().any(|other| other.result.is_module() && other.place.looped == Some(looped) && other.receiver.is_none() && other.place.order < call.place.order);
+        if steps && !guarded && !fresh {
+            findings
+                .at(call.span, "the optimizer forgets its state in every round")
+                .label(facts.looped(looped).header, "in this loop over batches")
+                .help("make it once, before the loop");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! # pad-to-max-length
+//!
+//! ## What it does
+//! Notes tokenizers that pad every batch to the longest length there can be.
+//!
+//! ## Why
+//! Activations grow with the padded length, those of attention without a flash kernel with its square. Padding to the
+//! longest text of the batch does the same training.
+//!
+//! ## Example
+//! ```python
+//! batch = tokenizer(texts, padding="max_length", max_length=512)
+//! ```
+//! Use instead:
+//! ```python
+//! batch = tokenizer(texts, padding=True, truncation=True, max_length=512)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [Padding and truncation](https://huggingface.co/docs/transformers/pad_truncation)
+
+use memfit_source::Kind;
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "pad-to-max-length", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    // Compiled and captured graphs want one shape.
+    let fixed = ["torch.compile", "cuda.graph", "CUDAGraph", "torch_xla", "static_shape"].iter().any(|word| facts.text.contains(word));
+    for call in facts.calls.iter().filter(|_| !fixed) {
+        let padding = call.keyword("padding").filter(|argument| argument.value.text() == Some("max_length"));
+        let callee = context.slice(call.callee).to_ascii_lowercase();
+        let tokenizes = callee.contains("tokenizer") || callee.contains("processor") || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
+        if let Some(padding) = padding.filter(|_| tokenizes) {
+            findings.at(padding.span, "every text is padded to the longest length there can be").help("use `padding=True`, or a collator that pads each batch");
+        }
+    }
+}

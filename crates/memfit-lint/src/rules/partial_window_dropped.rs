@@ -1,0 +1,81 @@
+//! # partial-window-dropped
+//!
+//! ## What it does
+//! Finds windows without a step for what is left over at the end of the loop.
+//!
+//! ## Why
+//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are cleared, which
+//! drops those samples from every epoch, or stay and leak into the first window of the next epoch.
+//!
+//! ## Example
+//! ```python
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//! Use instead:
+//! ```python
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0 or i + 1 == len(loader):
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: there is one more step in an epoch. The last window has fewer micro-batches than its divisor says; where each
+//! sample should weigh the same, divide by the number that it has.
+//!
+//! ## References
+//! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+
+use memfit_source::{Bound, Over, Residue};
+
+use crate::query::is_plain;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "partial-window-dropped", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for window in &facts.windows {
+        let Some(looped) = window.looped else { continue };
+        let found = facts.looped(looped);
+        // A loop without a known end, or over numbers, has no last batch in sight.
+        let ends = matches!(found.over, Over::Loader(_)) || (found.over == Over::Other && !found.is_while && found.index.is_some());
+        let even = window.comes_out_even(facts) || window.counted.rounds == Some(1);
+        if window.alternative || window.flushed || window.steps_elsewhere || !ends || even || !is_plain(facts, window) {
+            continue;
+        }
+        let counted = &window.counted;
+        // A count that runs on over epochs carries what is left over into the next.
+        if matches!(counted.bound, Bound::Assigned(bound) if bound != found.parent.or(bound) ) {
+            continue;
+        }
+        let iterable = loader_name(context.slice(found.iterable));
+        let index = found.index.as_ref().filter(|(name, start)| *name == counted.counter && *start == Some(0));
+        let fix = match (index, &iterable, counted.residue) {
+            (Some((name, _)), Some(loader), Residue::Zero) if counted.offset == 1 => {
+                let whole = facts.guard(window.guard).test;
+                (whole == counted.span && facts.text.get(counted.span.range()).is_some_and(|text| text.contains("==")))
+                    .then(|| Edit::insert(counted.span.end, format!(" or {name} + 1 == len({loader})")))
+            }
+            _ => None,
+        };
+        findings
+            .at(counted.span, "what is left over at the end of the loop is never stepped, unless the number of batches is a multiple of the window")
+            .label(found.header, "the loop may end within a window")
+            .help("step at the last batch too, or once more after the loop")
+            .fix(fix.and_then(|edit| Fix::unsafe_("Step at the last batch too", vec![edit])));
+    }
+}
+
+/// `enumerate(tqdm(loader))` goes over `loader`.
+fn loader_name(text: &str) -> Option<String> {
+    let inner = text.rsplit('(').next().unwrap_or(text);
+    let name = inner.split([',', ')']).next().unwrap_or(inner).trim();
+    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')).then(|| name.to_owned())
+}

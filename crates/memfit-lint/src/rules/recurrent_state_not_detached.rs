@@ -1,0 +1,58 @@
+//! # recurrent-state-not-detached
+//!
+//! ## What it does
+//! Finds backward passes through a graph that an earlier round has freed, as when the hidden state of a recurrent network
+//! is carried from batch to batch.
+//!
+//! ## Why
+//! The second `backward()` reaches the first batch's graph, which is gone, and raises `RuntimeError: Trying to backward
+//! through the graph a second time`. With `retain_graph=True` it runs, and the graph grows by a batch in every round.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     out, h = rnn(x, h)
+//!     criterion(out, y).backward()
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     h = h.detach()
+//!     out, h = rnn(x, h)
+//!     criterion(out, y).backward()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: a state may be a tensor, a tuple or a list of them.
+//!
+//! ## References
+//! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
+
+use crate::query::backwards;
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "recurrent-state-not-detached", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for (op, backward) in backwards(facts) {
+        let Some(looped) = op.place.looped.filter(|_| backward.through_freed && op.via.is_none()) else { continue };
+        // The state: what a call in the loop both takes and gives.
+        let carried = facts.calls.iter().filter(|call| facts.within(&call.place, looped)).find_map(|call| {
+            let (start, _) = crate::query::line_start(facts, call.span.start);
+            let before = &facts.text[start as usize..call.span.start as usize];
+            call.arguments.iter().find_map(|argument| {
+                let name = context.slice(argument.value_span);
+                let bound = before.contains('=')
+                    && before.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == name);
+                (bound && !name.is_empty()).then(|| (call.span, name.to_owned()))
+            })
+        });
+        let Some((call, state)) = carried else { continue };
+        findings
+            .at(op.span, format!("this goes back into the batch before through `{state}`, whose graph is freed: the second round raises"))
+            .label(call, format!("`{state}` comes from the round before"))
+            .help(format!("cut it off first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
+    }
+}

@@ -1,0 +1,70 @@
+//! # retain-graph-in-loop
+//!
+//! ## What it does
+//! Finds `backward(retain_graph=True)` in a loop where nothing goes through the graph again.
+//!
+//! ## Why
+//! The graph lives until the name that holds it is bound anew, which is after the next forward pass: two rounds of
+//! activations at once. Measured: the peak of a small model rises from 10,646 KiB to 17,698 KiB over four rounds.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     loss.backward(retain_graph=True)
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     loss.backward()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: if a later round goes through this graph, it raises without the argument, and the state that is carried
+//! over needs a `detach()`.
+//!
+//! ## References
+//! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
+
+use memfit_source::OpKind;
+
+use crate::query::{backwards, remove_argument};
+use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "retain-graph-in-loop", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for (op, backward) in backwards(facts) {
+        let (Some(retain), Some(looped)) = (backward.retain, op.place.looped) else { continue };
+        if op.deep || backward.create.is_some() {
+            continue;
+        }
+        // A second pass through the same graph in the round is what the argument is for.
+        let passes = facts
+            .ops_in(looped)
+            .filter(|other| matches!(other.kind, OpKind::Backward(_) | OpKind::AutogradGrad))
+            .count();
+        if passes != 1 || backward.loss.graph.is_none() && op.via.is_none() && backward.loss.is(memfit_source::Flags::NO_GRAD_BUILT) {
+            continue;
+        }
+        // Where no forward pass is in the round, the one graph is gone through in each.
+        let forward = backward.loss.is(memfit_source::Flags::SCALAR)
+            || facts.ops_in(looped).any(|other| matches!(other.kind, OpKind::Forward));
+        if !forward {
+            continue;
+        }
+        let call = facts.calls.iter().find(|call| call.span == op.span);
+        let fix = call
+            .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
+            .map(|call| remove_argument(facts, call, retain))
+            .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
+        findings
+            .at(retain, "the graph is kept into the next round, and nothing goes through it again")
+            .label(facts.looped(looped).header, "each round holds the activations of two")
+            .help("drop `retain_graph=True`; if a state is carried over, `detach()` it")
+            .fix(fix);
+    }
+}

@@ -1,0 +1,71 @@
+//! # retry-inside-except
+//!
+//! ## What it does
+//! Finds work that is tried again inside the `except` that caught the out-of-memory error.
+//!
+//! ## Why
+//! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the tensors of the
+//! attempt that failed (measured with a weak reference: alive inside, gone after). The second attempt has less memory
+//! than the first.
+//!
+//! ## Example
+//! ```python
+//! try:
+//!     train(64)
+//! except torch.OutOfMemoryError:
+//!     train(32)
+//! ```
+//! Use instead:
+//! ```python
+//! failed = False
+//! try:
+//!     train(64)
+//! except torch.OutOfMemoryError:
+//!     failed = True
+//! if failed:
+//!     train(32)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
+
+use memfit_source::OpKind;
+
+use crate::query::{catches_all, catches_memory};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "retry-inside-except", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for (index, handler) in facts.handlers.iter().enumerate() {
+        let memory = catches_memory(handler) || (catches_all(handler) && handler.reads_message);
+        if !memory {
+            continue;
+        }
+        let inside = |place: &memfit_source::Place| place.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]));
+        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried) && !inside(place);
+        // The same function as in the `try`, or the one that this is in.
+        let own = facts.function(handler.place.function).name.rsplit('.').next().unwrap_or_default();
+        let again = facts.calls.iter().filter(|call| inside(&call.place)).find(|call| {
+            let name = context.slice(call.callee);
+            let last = name.rsplit('.').next().unwrap_or(name);
+            let helper = ["empty_cache", "print", "collect", "zero_grad", "str", "format", "len", "int", "max"].contains(&last) || call.is_method("zero_grad");
+            let recursive = !own.is_empty() && last == own && (call.function.is_some());
+            let repeated = facts.calls.iter().any(|other| tried(&other.place) && context.slice(other.callee) == name && (call.function.is_some() || call.receiver.is_none()));
+            !helper && call.path.as_deref().is_none_or(|path| !path.starts_with("builtins") && !path.starts_with("torch.cuda")) && (recursive || repeated)
+        });
+        let again = again.map(|call| call.span).or_else(|| {
+            facts.ops.iter().find(|op| inside(&op.place) && matches!(op.kind, OpKind::Forward | OpKind::Backward(_))).map(|op| op.span)
+        });
+        let Some(again) = again else { continue };
+        findings
+            .at(again, "the failed attempt's tensors are still held here, by the exception's traceback")
+            .label(handler.header, "they are freed when this block has ended")
+            .help("set a flag here, and try again after the `except`");
+    }
+}

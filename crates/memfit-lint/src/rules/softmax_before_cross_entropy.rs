@@ -1,0 +1,78 @@
+//! # softmax-before-cross-entropy
+//!
+//! ## What it does
+//! Finds probabilities that go into a loss which takes logits.
+//!
+//! ## Why
+//! `cross_entropy` applies `log_softmax` itself. Given probabilities it applies it twice: the loss cannot fall below
+//! 0.55 for three classes however right the model is, the gradients are small, and a tensor of the outputs' size is held
+//! for nothing.
+//!
+//! ## Example
+//! ```python
+//! loss = F.cross_entropy(torch.softmax(model(x), dim=1), y)
+//! ```
+//! Use instead:
+//! ```python
+//! loss = F.cross_entropy(model(x), y)
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [cross_entropy](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
+
+use memfit_source::{Criterion, Flags, Kind};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "softmax-before-cross-entropy", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    for call in &context.facts.calls {
+        if !takes_logits(context, call) {
+            continue;
+        }
+        if let Some(first) = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX)) {
+            // `log_softmax` twice is the same as once.
+            let text = &context.facts.text;
+            if text.contains("log_softmax") || text.contains("LogSoftmax") {
+                continue;
+            }
+            findings
+                .at(first.value_span, "these are probabilities: the loss applies softmax to them once more")
+                .help("pass the logits");
+        }
+    }
+}
+
+fn takes_logits(context: &Context<'_>, call: &memfit_source::Call) -> bool {
+    call.is("torch.nn.functional.cross_entropy") || context.criterion(call) == Some(Criterion::CrossEntropy)
+}
+
+impl Context<'_> {
+    /// The loss function of this file that a call is of.
+    pub(super) fn criterion(&self, call: &memfit_source::Call) -> Option<Criterion> {
+        let name = self.slice(call.callee);
+        let mut made = self.facts.stores_of(name);
+        let first = made.next()?;
+        made.next().is_none().then_some(first)
+    }
+}
+
+trait Made {
+    fn stores_of<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = Criterion> + 'a>;
+}
+
+impl Made for memfit_source::Facts {
+    fn stores_of<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = Criterion> + 'a> {
+        Box::new(self.calls.iter().filter_map(move |call| {
+            let Kind::Criterion { which, .. } = call.result.kind else { return None };
+            let (start, _) = crate::query::line_start(self, call.span.start);
+            let before = self.text[start as usize..call.span.start as usize].trim();
+            (before.strip_suffix('=').map(str::trim) == Some(name)).then_some(which)
+        }))
+    }
+}

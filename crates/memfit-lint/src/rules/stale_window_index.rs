@@ -1,0 +1,69 @@
+//! # stale-window-index
+//!
+//! ## What it does
+//! Finds windows whose counter is not the loop's.
+//!
+//! ## Why
+//! A name that nothing binds raises `NameError` in the first round. A name that another loop left behind, or that is
+//! never counted up, has one value for the whole loop: the optimizer steps in every round, or never.
+//!
+//! ## Example
+//! ```python
+//! for batch_idx, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//! Use instead:
+//! ```python
+//! for batch_idx, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (batch_idx + 1) % k == 0 or batch_idx + 1 == len(loader):
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: it puts the loop's own index in the place of the name, where it has one.
+//!
+//! ## References
+//! - [enumerate](https://docs.python.org/3/library/functions.html#enumerate)
+
+use memfit_source::Bound;
+
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "stale-window-index", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for window in &facts.windows {
+        let counted = &window.counted;
+        let Some(looped) = window.looped else { continue };
+        if counted.counter.contains('.') {
+            continue;
+        }
+        let inside = |id: memfit_source::LoopId| facts.enclosing(Some(looped)).any(|known| known == id);
+        let counted_up = facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
+        let why = match counted.bound {
+            Bound::Nowhere => "is bound by nothing: the first round raises `NameError`",
+            Bound::Target(id) if !inside(id) && !counted_up => "is left over from another loop: it has one value in all rounds",
+            Bound::Assigned(at) if !at.is_some_and(inside) && !counted_up => "is never counted up in this loop: it has one value in all rounds",
+            _ => continue,
+        };
+        let index = facts.looped(looped).index.as_ref().map(|(name, _)| name.clone());
+        findings
+            .at(counted.counter_span, format!("`{}` {why}", counted.counter))
+            .label(facts.looped(looped).header, match &index {
+                Some(name) => format!("this loop counts `{name}`"),
+                None => "this loop counts nothing: `enumerate` would".to_owned(),
+            })
+            .help(match &index {
+                Some(name) => format!("count with `{name}`"),
+                None => format!("count the rounds: `for {}, … in enumerate(…)`", counted.counter),
+            })
+            .fix(index.and_then(|name| Fix::unsafe_(format!("Count with `{name}`"), vec![Edit::replace(counted.counter_span, name)])));
+    }
+}

@@ -1,0 +1,70 @@
+//! # state-dict-alias
+//!
+//! ## What it does
+//! Finds a `state_dict()` that is kept as the best one while the training goes on.
+//!
+//! ## Why
+//! `state_dict()` gives the weights themselves, not a copy: the next step changes what was kept, and the 'best' weights
+//! are the last ones. `copy.deepcopy` copies, but on the card; a copy on the host costs no device memory.
+//!
+//! ## Example
+//! ```python
+//! for epoch in range(epochs):
+//!     loss = train(model)
+//!     if loss < best:
+//!         best, weights = loss, model.state_dict()
+//! model.load_state_dict(weights)
+//! ```
+//! Use instead:
+//! ```python
+//! for epoch in range(epochs):
+//!     loss = train(model)
+//!     if loss < best:
+//!         best = loss
+//!         weights = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+//! model.load_state_dict(weights)
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: the kept weights are on the host.
+//!
+//! ## References
+//! - [state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
+
+use memfit_source::{How, Kind, Store};
+
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "state-dict-alias", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict)) {
+        let kept = matches!(store.how, How::Assign | How::Append | How::Item);
+        let Some(looped) = store.place.looped.filter(|_| kept) else { continue };
+        let guarded = facts.guards_of(store.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        if !guarded || !used_after(context, store, looped) {
+            continue;
+        }
+        let text = context.slice(store.value_span).to_owned();
+        let plain = text.ends_with(".state_dict()");
+        let copy = format!("{{key: value.detach().cpu().clone() for key, value in {text}.items()}}");
+        findings
+            .at(store.value_span, format!("`{}` is the weights themselves: the next step changes what is kept in it", store.target))
+            .label(facts.looped(looped).header, "the training goes on in this loop")
+            .help("keep a copy on the host")
+            .fix(if plain { Fix::unsafe_("Keep a copy on the host", vec![Edit::replace(store.value_span, copy)]) } else { None });
+    }
+}
+
+/// The name is read behind the loop.
+fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopId) -> bool {
+    let facts = context.facts;
+    let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
+    let end = facts.looped(outermost).span.end;
+    let function = facts.function(store.place.function).span.end;
+    let rest = context.slice(memfit_source::Span::new(end.min(function), function));
+    rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == store.target)
+        || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)
+}

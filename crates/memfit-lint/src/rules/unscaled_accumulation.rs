@@ -1,0 +1,87 @@
+//! # unscaled-accumulation
+//!
+//! ## What it does
+//! Finds gradient accumulation that does not divide the loss by the length of the window.
+//!
+//! ## Why
+//! A mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division the gradient
+//! is `k` times as large: the learning rate is, in effect.
+//!
+//! ## Example
+//! ```python
+//! for i, (x, y) in enumerate(loader):
+//!     criterion(model(x), y).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//! Use instead:
+//! ```python
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (i + 1) % k == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: the training changes, and a learning rate that was tuned to the sum has to be tuned again.
+//!
+//! ## References
+//! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+
+use memfit_source::{Flags, OpKind, Residue};
+
+use crate::query::backward;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "unscaled-accumulation", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for window in &facts.windows {
+        // Where gradients are cleared in each round nothing accumulates.
+        if !window.clears_each_round.is_empty() || window.counted.rounds == Some(1) || window.counted.residue == Residue::Other {
+            continue;
+        }
+        // Gradients may be divided where they are, and a step elsewhere may mean anything.
+        let written = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
+        if written || window.steps_elsewhere {
+            continue;
+        }
+        for index in &window.backwards {
+            let op = &facts.ops[*index];
+            let Some(found) = backward(op) else { continue };
+            let loss = &found.loss;
+            let plain = loss.is(Flags::SCALAR)
+                && !loss.is(Flags::DIVIDED)
+                && !loss.is(Flags::OPAQUE)
+                && !loss.is(Flags::SUMMED)
+                && !found.managed
+                && op.via.is_none()
+                && !loss.is_unknown();
+            if !plain {
+                continue;
+            }
+            let text = context.slice(found.loss_span);
+            let period = context.slice(window.counted.period);
+            let inner = text.rsplit_once('(').map_or(text, |(_, rest)| rest.trim_end_matches(')'));
+            let name = if loss.is(Flags::SCALED) { inner } else { text };
+            let simple = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            let fix = simple.then(|| {
+                if loss.is(Flags::SCALED) {
+                    let end = found.loss_span.end - 1;
+                    vec![Edit::insert(end, format!(" / {period}"))]
+                } else {
+                    vec![Edit::replace(found.loss_span, format!("({name} / {period})"))]
+                }
+            });
+            findings
+                .at(op.span, format!("the gradients of `{period}` micro-batches are summed, not averaged: they are `{period}` times too large"))
+                .label(window.counted.span, "the window")
+                .help(format!("divide the loss by `{period}`"))
+                .fix(fix.and_then(|edits| Fix::unsafe_(format!("Divide the loss by `{period}`"), edits)));
+        }
+    }
+}

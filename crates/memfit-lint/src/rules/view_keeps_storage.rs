@@ -1,0 +1,48 @@
+//! # view-keeps-storage
+//!
+//! ## What it does
+//! Finds slices of outputs that are collected without a copy.
+//!
+//! ## Why
+//! A slice shares the storage of the whole: keeping 2,048 bytes of a tensor of 20,480 keeps all 20,480, round after
+//! round. `.detach()` changes nothing about that; `.clone()` copies the part and lets the whole go.
+//!
+//! ## Example
+//! ```python
+//! for x in loader:
+//!     features.append(model(x)[:, 0].detach())
+//! ```
+//! Use instead:
+//! ```python
+//! for x in loader:
+//!     features.append(model(x)[:, 0].detach().clone())
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: code that writes through the slice into the whole no longer does.
+//!
+//! ## References
+//! - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html)
+
+use memfit_source::{Flags, How};
+
+use crate::query::grows;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "view-keeps-storage", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+        let view = store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
+        if !view || grows(facts, store).is_none() {
+            continue;
+        }
+        let text = context.slice(store.value_span).to_owned();
+        findings
+            .at(store.value_span, format!("`{text}` is a slice: it keeps the storage of the whole tensor in every round"))
+            .help("copy the part with `.clone()`, or move it to the host with `.cpu()`")
+            .fix(Fix::unsafe_("Copy the part", vec![Edit::insert(store.value_span.end, ".clone()")]));
+    }
+}

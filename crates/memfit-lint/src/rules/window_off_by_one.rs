@@ -1,0 +1,68 @@
+//! # window-off-by-one
+//!
+//! ## What it does
+//! Finds windows that count from zero: `if step % k == 0: optimizer.step()`.
+//!
+//! ## Why
+//! The first window has one micro-batch and is divided by `k` all the same; with `enumerate` from 0 the last rounds are
+//! left over even when the number of batches is a multiple of `k`.
+//!
+//! ## Example
+//! ```python
+//! for step, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if step % k == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//! Use instead:
+//! ```python
+//! for step, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / k).backward()
+//!     if (step + 1) % k == 0 or step + 1 == len(loader):
+//!         optimizer.step()
+//!         optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: the steps come at other rounds.
+//!
+//! ## References
+//! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+
+use memfit_source::{Bound, Residue};
+
+use crate::query::step_of;
+use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "window-off-by-one", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for window in &facts.windows {
+        let counted = &window.counted;
+        let Some(looped) = window.looped else { continue };
+        let first = match (counted.bound, &facts.looped(looped).index) {
+            (Bound::Target(id), Some((name, start))) if id == looped && *name == counted.counter => *start,
+            (Bound::Target(id), None) if id == looped && !facts.over_batches(looped) && context.slice(facts.looped(looped).iterable).starts_with("range(")
+                && !context.slice(facts.looped(looped).iterable).contains(',') => Some(0),
+            _ => continue,
+        };
+        if counted.scaled || counted.residue != Residue::Zero || counted.rounds == Some(1) || first.map(|first| first + counted.offset) != Some(0) {
+            continue;
+        }
+        // The step must come after the backward pass of its round.
+        let step = step_of(facts, window);
+        if window.backwards.iter().any(|index| facts.ops[*index].place.order > step.place.order) {
+            continue;
+        }
+        let dividend = context.slice(counted.dividend);
+        let parenthesised = facts.text[..counted.dividend.start as usize].trim_end().ends_with('(');
+        let text = if parenthesised { format!("{dividend} + 1") } else { format!("({dividend} + 1)") };
+        findings
+            .at(counted.span, format!("`{}` is 0 in the first round: the first window has one micro-batch, and is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
+            .help(format!("count from one: `({dividend} + 1) % …`"))
+            .fix(Fix::unsafe_("Count from one", vec![Edit::replace(counted.dividend, text)]));
+    }
+}

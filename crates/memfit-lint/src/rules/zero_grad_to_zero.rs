@@ -1,0 +1,40 @@
+//! # zero-grad-to-zero
+//!
+//! ## What it does
+//! Finds gradients that are cleared by writing zeros.
+//!
+//! ## Why
+//! The gradients stay allocated during the forward pass, and are written and read once more in every step. Setting them to
+//! `None`, which is the default, frees them.
+//!
+//! ## Example
+//! ```python
+//! optimizer.zero_grad(set_to_none=False)
+//! ```
+//! Use instead:
+//! ```python
+//! optimizer.zero_grad()
+//! ```
+//!
+//! ## Fix safety
+//! Unsafe: code that reads `grad` right after finds `None`, and optimizers skip parameters without a gradient.
+//!
+//! ## References
+//! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
+
+use crate::query::remove_argument;
+use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "zero-grad-to-zero", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is_method("zero_grad")) {
+        let Some(argument) = call.keyword("set_to_none").filter(|argument| argument.value.truth() == Some(false)) else { continue };
+        findings
+            .at(argument.span, "the gradients stay allocated during the forward pass")
+            .help("leave it out: `None` is the default")
+            .fix(Fix::unsafe_("Set them to `None`", vec![remove_argument(facts, call, argument.span)]));
+    }
+}

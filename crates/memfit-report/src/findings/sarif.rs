@@ -1,0 +1,133 @@
+//! SARIF 2.1.0, which code hosts and editors read.
+
+use serde_json::{Value, json};
+
+use crate::wire::{CheckFinding, CheckReport};
+
+/// As much of a rule as SARIF tells.
+#[derive(Clone, Debug)]
+pub struct RuleInfo {
+    /// Its name.
+    pub name: String,
+    /// What it does, in a sentence.
+    pub summary: String,
+    /// Its page, in Markdown.
+    pub page: String,
+    /// Its severity: `error`, `warning` or `note`.
+    pub severity: String,
+}
+
+/// The report as one SARIF run.
+pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
+    let told: Vec<&RuleInfo> =
+        rules.iter().filter(|rule| report.findings.iter().any(|finding| finding.rule == rule.name)).collect();
+    let descriptors: Vec<Value> = told
+        .iter()
+        .map(|rule| {
+            json!({
+                "id": rule.name,
+                "name": rule.name,
+                "shortDescription": {"text": rule.summary},
+                "help": {"text": rule.page, "markdown": rule.page},
+                "defaultConfiguration": {"level": rule.severity},
+            })
+        })
+        .collect();
+    let results: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| result(finding, told.iter().position(|rule| rule.name == finding.rule)))
+        .collect();
+    let notifications: Vec<Value> = report
+        .problems
+        .iter()
+        .map(|problem| {
+            let mut location = json!({"physicalLocation": {"artifactLocation": {"uri": uri(&problem.file)}}});
+            if let Some(line) = problem.line {
+                location["physicalLocation"]["region"] = json!({"startLine": line});
+            }
+            json!({"level": "warning", "message": {"text": problem.message}, "locations": [location]})
+        })
+        .collect();
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {"name": "memfit", "version": version, "rules": descriptors}},
+            "columnKind": "unicodeCodePoints",
+            "invocations": [{"executionSuccessful": true, "toolExecutionNotifications": notifications}],
+            "results": results,
+        }],
+    })
+}
+
+fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
+    let text = match &finding.help {
+        Some(help) => format!("{}; {help}", finding.message),
+        None => finding.message.clone(),
+    };
+    let region = json!({
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
+    });
+    let mut value = json!({
+        "ruleId": finding.rule,
+        "level": finding.severity,
+        "message": {"text": text},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(&finding.file)}, "region": region}}],
+    });
+    if let Some(index) = index {
+        value["ruleIndex"] = json!(index);
+    }
+    if !finding.labels.is_empty() {
+        let related: Vec<Value> = finding
+            .labels
+            .iter()
+            .map(|label| {
+                json!({
+                    "message": {"text": label.message},
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": uri(&finding.file)},
+                        "region": {"startLine": label.line, "startColumn": label.column},
+                    },
+                })
+            })
+            .collect();
+        value["relatedLocations"] = Value::Array(related);
+    }
+    if let Some(fix) = finding.fix.as_ref().filter(|_| finding.cell.is_none()) {
+        let replacements: Vec<Value> = fix
+            .edits
+            .iter()
+            .map(|edit| {
+                json!({
+                    "deletedRegion": {
+                        "startLine": edit.line, "startColumn": edit.column,
+                        "endLine": edit.end_line, "endColumn": edit.end_column,
+                    },
+                    "insertedContent": {"text": edit.text},
+                })
+            })
+            .collect();
+        value["fixes"] = json!([{
+            "description": {"text": fix.title},
+            "artifactChanges": [{"artifactLocation": {"uri": uri(&finding.file)}, "replacements": replacements}],
+        }]);
+    }
+    value
+}
+
+/// A path as a relative reference: what a URI does not allow is escaped.
+fn uri(path: &str) -> String {
+    let mut result = String::with_capacity(path.len());
+    for byte in path.trim_start_matches("./").bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte) {
+            result.push(char::from(byte));
+        } else {
+            let _ = std::fmt::Write::write_fmt(&mut result, format_args!("%{byte:02X}"));
+        }
+    }
+    if path.starts_with('/') { format!("file://{result}") } else { result }
+}

@@ -1,0 +1,159 @@
+//! What `memfit check` found, for people: the source with what is wrong in it, or a line each.
+
+use std::fmt::Write as _;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use anstyle::{AnsiColor, Style};
+use memfit_lint::{Checked, Report, Severity};
+
+use super::{Canvas, paint};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const NOTE: Style = AnsiColor::Cyan.on_default().bold();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+
+/// Lines of a finding's text that are shown around its places are cut out of it; further away than this they are not
+/// shown at all.
+const FARTHEST: usize = 40;
+
+/// The source, annotated.
+pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
+    let mut text = String::new();
+    for source in &report.files {
+        for finding in &source.findings {
+            text.push_str(&finding_text(&source.path.display().to_string(), finding, canvas));
+            text.push_str("\n\n");
+        }
+    }
+    text.push_str(&summary(report, fixed));
+    text
+}
+
+/// A line a finding.
+pub fn concise(report: &Report, fixed: usize) -> String {
+    let mut text = String::new();
+    for source in &report.files {
+        for finding in &source.findings {
+            let cell = finding.start.cell.map(|cell| format!("cell {cell}:")).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "{}:{cell}{}:{}: {} {}",
+                source.path.display(),
+                finding.start.line,
+                finding.start.column,
+                paint(style(finding.severity), &format!("{}[{}]", finding.severity, finding.rule)),
+                finding.message
+            );
+        }
+    }
+    text.push_str(&summary(report, fixed));
+    text
+}
+
+const fn style(severity: Severity) -> Style {
+    match severity {
+        Severity::Error => ERROR,
+        Severity::Warning => WARNING,
+        Severity::Note => NOTE,
+    }
+}
+
+fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
+    let level = match finding.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+        Severity::Note => Level::NOTE,
+    };
+    let path = match finding.start.cell {
+        Some(cell) => format!("{path}, cell {cell}"),
+        None => path.to_owned(),
+    };
+    let shown = &finding.shown;
+    // Only as much of the text as holds the places: a long file costs no more than a short one.
+    let line_of = |at: usize| shown.text.get(..at).unwrap_or_default().matches('\n').count();
+    let own = line_of(shown.span.start as usize);
+    let labels: Vec<_> =
+        finding.labels.iter().filter(|label| line_of(label.span.start as usize).abs_diff(own) <= FARTHEST).collect();
+    let first = labels.iter().map(|label| label.span.start).chain([shown.span.start]).min().unwrap_or_default() as usize;
+    let last = labels.iter().map(|label| label.span.end).chain([shown.span.end]).max().unwrap_or_default() as usize;
+    let begin = shown.text.get(..first).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1);
+    let end = shown.text.get(last..).and_then(|after| after.find('\n')).map_or(shown.text.len(), |at| last + at);
+    let Some(part) = shown.text.get(begin..end) else { return format!("{path}: {}", finding.message) };
+    let cell_lines = finding.start.line as usize;
+    let line = if finding.start.cell.is_some() {
+        // The code of a notebook is one text; its lines are told as those of the cell.
+        cell_lines.saturating_sub(own - line_of(begin)).max(1)
+    } else {
+        line_of(begin) + 1
+    };
+    let within = |start: u32, end: u32| {
+        let clamp = |at: u32| (at as usize).saturating_sub(begin).min(part.len());
+        clamp(start)..clamp(end).max(clamp(start))
+    };
+    let mut snippet = Snippet::source(part)
+        .path(&path)
+        .line_start(line)
+        .annotation(AnnotationKind::Primary.span(within(shown.span.start, shown.span.end)));
+    for label in &labels {
+        let span = within(label.span.start, label.span.end);
+        snippet = snippet.annotation(AnnotationKind::Context.span(span).label(&label.text));
+    }
+    let title = level.primary_title(&finding.message).id(finding.rule);
+    let mut group: Group<'_> = title.element(snippet);
+    if let Some(help) = &finding.help {
+        group = group.element(Level::HELP.message(help));
+    }
+    if let Some(fix) = &finding.fix {
+        let how = if fix.safe { "`--fix` does it" } else { "`--fix --unsafe-fixes` does it: look at what it changes" };
+        group = group.element(Level::NOTE.message(how));
+    }
+    let renderer = Renderer::styled().term_width(canvas.width.max(40));
+    let renderer = if canvas.unicode {
+        renderer.decor_style(annotate_snippets::renderer::DecorStyle::Unicode)
+    } else {
+        renderer
+    };
+    renderer.render(&[group])
+}
+
+/// How many there are of each, and what would mend them.
+fn summary(report: &Report, fixed: usize) -> String {
+    let all = || report.files.iter().flat_map(|source| &source.findings);
+    let count = |severity| all().filter(|finding| finding.severity == severity).count();
+    let mut text = String::new();
+    if fixed > 0 {
+        let _ = writeln!(text, "{}", paint(GOOD, &format!("{} fixed.", number(fixed, "finding"))));
+    }
+    let files = number(report.read, "file");
+    if all().next().is_none() {
+        let _ = writeln!(text, "{} in {files}.", paint(GOOD, "Nothing found"));
+        return text;
+    }
+    let mut parts = Vec::new();
+    for severity in [Severity::Error, Severity::Warning, Severity::Note] {
+        let found = count(severity);
+        if found > 0 {
+            parts.push(paint(style(severity), &number(found, severity.name())));
+        }
+    }
+    let _ = writeln!(text, "{} in {files}.", parts.join(", "));
+    let fixes = |safe| all().filter(|finding| finding.fix.as_ref().is_some_and(|fix| fix.safe == safe)).count();
+    match (fixes(true), fixes(false)) {
+        (0, 0) => {}
+        (safe, 0) => {
+            let _ = writeln!(text, "`--fix` mends {safe} of them.");
+        }
+        (0, more) => {
+            let _ = writeln!(text, "`--fix --unsafe-fixes` mends {more} of them.");
+        }
+        (safe, more) => {
+            let _ = writeln!(text, "`--fix` mends {safe} of them, `--unsafe-fixes` {more} more.");
+        }
+    }
+    text
+}
+
+fn number(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

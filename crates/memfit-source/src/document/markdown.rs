@@ -1,0 +1,121 @@
+//! Fenced blocks of Markdown that say they are Python. Each stands alone.
+
+use std::sync::Arc;
+
+use super::{Map, Snippet};
+use crate::parse::Dialect;
+
+/// A fence: its character, how long it is, and how far in it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Fence {
+    mark: u8,
+    length: usize,
+    indent: usize,
+    ipython: bool,
+}
+
+/// The fence that a line opens, if it says that Python follows.
+pub(super) fn opens(line: &str) -> Option<Fence> {
+    let (fence, info) = fence(line)?;
+    let word: String = info
+        .trim_start_matches(['{', ' ', '.'])
+        .chars()
+        .take_while(|c| c.is_ascii_alphanumeric() || *c == '-' || *c == '+')
+        .collect();
+    let ipython = word == "ipython" || word == "ipython3";
+    let is_python =
+        matches!(word.to_ascii_lowercase().as_str(), "python" | "py" | "python3" | "py3" | "torch")
+            || ipython;
+    is_python.then_some(Fence { ipython, ..fence })
+}
+
+fn fence(line: &str) -> Option<(Fence, &str)> {
+    let line = line.trim_end_matches(['\n', '\r']);
+    let rest = line.trim_start_matches([' ', '\t', '>']);
+    let indent = line.len() - rest.len();
+    let mark = *rest.as_bytes().first().filter(|mark| matches!(mark, b'`' | b'~'))?;
+    let length = rest.bytes().take_while(|byte| *byte == mark).count();
+    (length >= 3).then(|| (Fence { mark, length, indent, ipython: false }, rest[length..].trim()))
+}
+
+pub(super) fn snippets(text: &Arc<str>) -> Vec<Snippet> {
+    let mut found = Vec::new();
+    let mut at = 0_usize;
+    // A block that is open: its fence, and the text and lines so far, if it is Python.
+    let mut open: Option<(Fence, Option<(String, Vec<(u32, u32)>)>)> = None;
+    for line in text.split_inclusive('\n') {
+        let begin = at;
+        at += line.len();
+        match &mut open {
+            None => {
+                if let Some(python) = opens(line) {
+                    open = Some((python, Some((String::new(), Vec::new()))));
+                } else if let Some((other, _)) = fence(line) {
+                    open = Some((other, None));
+                }
+            }
+            Some((opened, block)) => {
+                let closes = fence(line).is_some_and(|(closing, info)| {
+                    closing.mark == opened.mark && closing.length >= opened.length && info.is_empty()
+                });
+                if closes {
+                    let dialect = if opened.ipython { Dialect::IPython } else { Dialect::Python };
+                    if let Some((text, lines)) = block.take() {
+                        found.extend(snippet(text, lines, dialect));
+                    }
+                    open = None;
+                } else if let Some((text, lines)) = block {
+                    let margin = margin(line, opened.indent);
+                    lines.push((text.len() as u32, (begin + margin) as u32));
+                    text.push_str(&line[margin..]);
+                }
+            }
+        }
+    }
+    if let Some((fence, Some((text, lines)))) = open {
+        found.extend(snippet(text, lines, if fence.ipython { Dialect::IPython } else { Dialect::Python }));
+    }
+    found
+}
+
+/// How much of a line's beginning belongs to the block's own margin.
+fn margin(line: &str, indent: usize) -> usize {
+    line.bytes().take(indent).take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count()
+}
+
+fn snippet(text: String, lines: Vec<(u32, u32)>, dialect: Dialect) -> Option<Snippet> {
+    (!lines.is_empty()).then(|| Snippet {
+        text: text.into(),
+        dialect,
+        is_whole: false,
+        map: Map::Lines(lines),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Span;
+
+    #[test]
+    fn blocks_keep_their_place() {
+        let text: Arc<str> =
+            "# t\n```python\nx = 1\n```\n\n- item\n  ```py title=a\n  for a in b:\n      c\n  ```\n```sh\nls\n```\n~~~python\ny\n"
+                .into();
+        let found = snippets(&text);
+        let texts: Vec<&str> = found.iter().map(|snippet| &*snippet.text).collect();
+        assert_eq!(texts, ["x = 1\n", "for a in b:\n    c\n", "y\n"]);
+        for (snippet, word) in found.iter().zip(["x", "c", "y"]) {
+            let at = snippet.text.rfind(word).unwrap() as u32;
+            let file = snippet.to_file(Span::new(at, at + 1)).unwrap();
+            assert_eq!(file.of(&text), word);
+        }
+        assert_eq!(found[1].encode("a\nb", Span::at(0)), "a\n  b");
+    }
+
+    #[test]
+    fn a_fence_in_another_block_opens_nothing() {
+        let text: Arc<str> = "````md\n```python\nx\n```\n````\n".into();
+        assert!(snippets(&text).is_empty());
+    }
+}

@@ -1,0 +1,24 @@
+//! Python source, turned into facts about training: once, so that rules only query.
+//!
+//! Owns all use of the Python parser, what the parts of a program do to gradients, graphs and memory
+//! ([`Facts`]), and how Python stands in notebooks and in Markdown ([`document`]). Unknown is a value here: a fact is
+//! there because something in the text says so, and nothing is concluded from what is not there.
+//! It must not know rules, files, or how findings are shown. No Python is ever run.
+
+pub mod document;
+mod facts;
+mod limits;
+mod names;
+mod parse;
+mod position;
+mod project;
+mod value;
+mod walk;
+mod windows;
+
+pub use facts::*;
+pub use limits::{STACK, TooMuch};
+pub use parse::{Dialect, exports, facts, is_relevant, is_valid};
+pub use position::{LineColumn, LineIndex, Span};
+pub use project::{Alone, Exports, Modules};
+pub use value::*;

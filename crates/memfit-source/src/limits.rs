@@ -1,0 +1,178 @@
+//! What is too much to read: a text whose syntax tree would be deeper than a stack.
+
+/// Why a text is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TooMuch {
+    /// It is too long.
+    #[error("it has {size} bytes, and more than {most} are not read")]
+    Long {
+        /// Its size.
+        size: usize,
+        /// The most.
+        most: usize,
+    },
+    /// It is nested too deeply.
+    #[error("line {line} is nested too deeply: an expression or a block there may be {depth} levels deep")]
+    Deep {
+        /// Where, from 1.
+        line: usize,
+        /// How deep it may be.
+        depth: usize,
+    },
+}
+
+/// The longest text that is read.
+const LONGEST: usize = 32 * 1024 * 1024;
+
+/// The deepest tree that is read. Trees are dropped by recursion, a few hundred bytes of stack a level; who reads
+/// does so on a stack of [`STACK`] bytes.
+const DEEPEST: usize = 20_000;
+
+/// How large a stack reading needs.
+pub const STACK: usize = 64 * 1024 * 1024;
+
+/// Below this size no tree can be too deep.
+const SMALL: usize = DEEPEST;
+
+/// Whether a text can be read: an upper bound of how deep its tree is, from its characters alone.
+///
+/// An operator, an opening bracket, a dot or a keyword makes a tree one level deeper at most, until a comma or the end
+/// of a statement; what is inside of brackets comes on top of what is outside.
+pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
+    if text.len() > LONGEST {
+        return Err(TooMuch::Long { size: text.len(), most: LONGEST });
+    }
+    if text.len() <= SMALL {
+        return Ok(());
+    }
+    let bytes = text.as_bytes();
+    // For each open bracket: how many levels the expression around it has so far.
+    let mut open: Vec<usize> = Vec::new();
+    let mut outside = 0_usize;
+    let mut here = 0_usize;
+    let mut line = 1;
+    let mut at = 0;
+    let mut indent = 0;
+    let mut fresh = true;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        if fresh && open.is_empty() {
+            let blank = bytes[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            indent = blank;
+            fresh = false;
+            at += blank;
+            continue;
+        }
+        match byte {
+            b'\n' => {
+                line += 1;
+                if open.is_empty() {
+                    here = 0;
+                    fresh = true;
+                }
+            }
+            b'#' => {
+                while at < bytes.len() && bytes[at] != b'\n' {
+                    at += 1;
+                }
+                continue;
+            }
+            b'\\' => at += 1,
+            b'"' | b'\'' => {
+                let start = at;
+                at = string_end(bytes, at);
+                line += bytes[start..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count();
+                // A template's parts are expressions.
+                if start > 0 && matches!(bytes[start - 1].to_ascii_lowercase(), b'f' | b't' | b'r') {
+                    here += 1;
+                }
+                continue;
+            }
+            b',' | b';' => here = 0,
+            b'(' | b'[' | b'{' => {
+                open.push(here + 1);
+                outside += here + 1;
+                here = 0;
+            }
+            b')' | b']' | b'}' => {
+                if let Some(before) = open.pop() {
+                    outside -= before;
+                    here = before;
+                }
+            }
+            b'+' | b'-' | b'*' | b'/' | b'%' | b'@' | b'&' | b'|' | b'^' | b'~' | b'<' | b'>' | b'='
+            | b'.' | b':' => {
+                here += 1;
+            }
+            byte if byte.is_ascii_alphabetic() => {
+                let start = at;
+                while at < bytes.len() && (bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_') {
+                    at += 1;
+                }
+                let word = &bytes[start..at];
+                if matches!(
+                    word,
+                    b"not" | b"if" | b"else" | b"lambda" | b"await" | b"and" | b"or" | b"for" | b"yield"
+                ) {
+                    here += 1;
+                }
+                if outside + here + indent > DEEPEST {
+                    return Err(TooMuch::Deep { line, depth: outside + here + indent });
+                }
+                continue;
+            }
+            _ => {}
+        }
+        if outside + here + indent > DEEPEST {
+            return Err(TooMuch::Deep { line, depth: outside + here + indent });
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+/// One past the end of the string literal that begins here.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let triple = bytes.get(start..start + 3) == Some(&[quote; 3]);
+    let mut at = start + if triple { 3 } else { 1 };
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 1,
+            b'\n' if !triple => return at,
+            byte if byte == quote => {
+                if !triple {
+                    return at + 1;
+                }
+                if bytes.get(at..at + 3) == Some(&[quote; 3]) {
+                    return at + 3;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_tables_are_flat_and_towers_are_deep() {
+        let table = format!("x = [{}]\n", "(1, 'a', -2),\n".repeat(100_000));
+        assert_eq!(measure(&table), Ok(()));
+        let lines = "x = f(a + b)[0].c\n".repeat(100_000);
+        assert_eq!(measure(&lines), Ok(()));
+        let strings = format!("x = ({})\n", "'a'\n".repeat(100_000));
+        assert_eq!(measure(&strings), Ok(()));
+        for tower in ["(", "-", "not ", "x.", "x + ", "lambda: ", "f(", "[x for x in "] {
+            let text = format!("a = 1\ny = {}", tower.repeat(50_000));
+            assert!(matches!(measure(&text), Err(TooMuch::Deep { line: 2, .. })), "{tower}");
+        }
+        let blocks: String = (0..1000).map(|depth| format!("{}if x:\n", " ".repeat(depth))).collect();
+        assert_eq!(measure(&blocks), Ok(()));
+    }
+}

@@ -1,0 +1,175 @@
+//! What a name suggests where no binding is in sight. A binding always wins over it.
+
+use crate::value::{Criterion, Device, Flags, Graph, Kind, Value};
+
+/// What something of this name probably is; the last part of a dotted name counts.
+pub(crate) fn suggested(name: &str) -> Value {
+    let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
+    let lower = last.to_ascii_lowercase();
+    let kind = kind(&lower);
+    let mut value = Value { kind, graph: Graph::unknown(), ..Value::default() };
+    if !value.is_unknown() {
+        value.graph = Graph::none();
+        value = value.with(Flags::BY_NAME);
+    }
+    value
+}
+
+fn kind(name: &str) -> Kind {
+    let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+    match name {
+        "optimizer" | "optim" | "opt" | "optimiser" | "optimizers" | "optims" | "opts" => Kind::Optimizer,
+        "scheduler" | "lr_scheduler" | "sched" | "lr_sched" => Kind::Scheduler,
+        "scaler" | "grad_scaler" | "gradscaler" | "loss_scaler" | "amp_scaler" => Kind::Scaler(None),
+        "model" | "net" | "network" | "ddp_model" | "unet" | "resnet" | "rnn" | "lstm" | "gru"
+        | "backbone" | "generator" | "discriminator" | "netg" | "netd" | "transformer" | "classifier" => {
+            Kind::Module
+        }
+        "criterion" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "lossfunc" => {
+            Kind::Criterion { which: Criterion::Other, sums: false }
+        }
+        "loader" | "dataloader" | "data_loader" | "dl" => Kind::Loader(None),
+        "device" | "dev" | "gpu" | "local_rank" | "gpu_id" => Kind::Device(Device::Named),
+        "tokenizer" | "tok" | "processor" => Kind::Tokenizer,
+        _ if ends(&["optimizer", "_optim", "_opt", "optimizers"]) || name.starts_with("optimizer_") => {
+            Kind::Optimizer
+        }
+        _ if ends(&["scheduler", "_sched"]) => Kind::Scheduler,
+        _ if ends(&["_scaler"]) => Kind::Scaler(None),
+        _ if ends(&["loader", "_dl", "loaders"]) => Kind::Loader(None),
+        _ if ends(&["_model", "_net"]) => Kind::Module,
+        _ if ends(&["_criterion", "_loss_fn", "loss_fn"]) || name.starts_with("criterion") => {
+            Kind::Criterion { which: Criterion::Other, sums: false }
+        }
+        _ if ends(&["_device"]) => Kind::Device(Device::Named),
+        _ if ends(&["tokenizer"]) => Kind::Tokenizer,
+        _ => Kind::Unknown,
+    }
+}
+
+/// The full name that snippets mean by a short one that they do not import.
+pub(crate) fn customary(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "torch" => "torch",
+        "torchvision" => "torchvision",
+        "nn" => "torch.nn",
+        "F" => "torch.nn.functional",
+        "optim" => "torch.optim",
+        "DataLoader" => "torch.utils.data.DataLoader",
+        "Dataset" => "torch.utils.data.Dataset",
+        "GradScaler" => "torch.amp.GradScaler",
+        "autocast" => "torch.amp.autocast",
+        "DDP" | "DistributedDataParallel" => "torch.nn.parallel.DistributedDataParallel",
+        "deepcopy" => "copy.deepcopy",
+        "copy" => "copy",
+        "os" => "os",
+        "np" => "numpy",
+        "tqdm" => "tqdm.tqdm",
+        _ => return None,
+    })
+}
+
+/// Names that the language brings.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    const BUILTINS: &[&str] = &[
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "bytes",
+        "callable",
+        "dict",
+        "dir",
+        "enumerate",
+        "eval",
+        "exec",
+        "exit",
+        "filter",
+        "float",
+        "format",
+        "frozenset",
+        "getattr",
+        "globals",
+        "hasattr",
+        "hash",
+        "id",
+        "input",
+        "int",
+        "isinstance",
+        "issubclass",
+        "iter",
+        "len",
+        "list",
+        "locals",
+        "map",
+        "max",
+        "min",
+        "next",
+        "object",
+        "open",
+        "ord",
+        "pow",
+        "print",
+        "property",
+        "quit",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "setattr",
+        "slice",
+        "sorted",
+        "staticmethod",
+        "str",
+        "sum",
+        "super",
+        "tuple",
+        "type",
+        "vars",
+        "zip",
+        "Exception",
+        "RuntimeError",
+        "ValueError",
+        "MemoryError",
+        "KeyboardInterrupt",
+        "BaseException",
+        "StopIteration",
+        "NotImplementedError",
+        "True",
+        "False",
+        "None",
+        "__name__",
+        "__file__",
+        "classmethod",
+        "TypeError",
+        "KeyError",
+        "AssertionError",
+        "ImportError",
+        "OSError",
+    ];
+    BUILTINS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_suggest_by_their_last_part() {
+        let table = [
+            ("self.optimizer", Kind::Optimizer),
+            ("optimizer_g", Kind::Optimizer),
+            ("train_loader", Kind::Loader(None)),
+            ("lr_scheduler", Kind::Scheduler),
+            ("scaler", Kind::Scaler(None)),
+            ("self._model", Kind::Module),
+            ("x", Kind::Unknown),
+            ("modelling", Kind::Unknown),
+            ("options", Kind::Unknown),
+        ];
+        for (name, kind) in table {
+            assert_eq!(suggested(name).kind, kind, "{name}");
+        }
+    }
+}

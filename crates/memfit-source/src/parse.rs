@@ -1,0 +1,89 @@
+//! From text to facts. What the parser cannot read is a problem, and the rest of the text is read all the same.
+
+use std::sync::Arc;
+
+use ruff_python_ast::token::TokenKind;
+use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
+
+use crate::facts::{Comment, Facts, Problem};
+use crate::limits::{TooMuch, measure};
+use crate::position::Span;
+use crate::project::{Exports, Modules};
+use crate::walk;
+
+/// Which Python it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// As in a file.
+    #[default]
+    Python,
+    /// As in a notebook's cell, with magic commands.
+    IPython,
+}
+
+/// The most problems that are told of one text.
+const MOST_PROBLEMS: usize = 20;
+
+/// The facts of a text.
+pub fn facts(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
+    Ok(read(text, dialect, modules)?.0)
+}
+
+/// What a module offers to those who import it.
+pub fn exports(text: &Arc<str>, modules: &dyn Modules) -> Result<Exports, TooMuch> {
+    Ok(Exports(read(text, Dialect::Python, modules)?.1))
+}
+
+/// Whether a text can be parsed as it is: for those who changed it.
+pub fn is_valid(text: &str, dialect: Dialect) -> bool {
+    measure(text).is_ok() && parse_unchecked(text, options(dialect)).has_valid_syntax()
+}
+
+/// Whether a text may have anything to do with training. Most files of most projects have not.
+pub fn is_relevant(text: &str) -> bool {
+    const SIGNS: &[&str] =
+        &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC"];
+    SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+fn options(dialect: Dialect) -> ParseOptions {
+    ParseOptions::from(match dialect {
+        Dialect::Python => Mode::Module,
+        Dialect::IPython => Mode::Ipython,
+    })
+}
+
+fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<(Facts, walk::Exports), TooMuch> {
+    measure(text)?;
+    let parsed = parse_unchecked(text, options(dialect));
+    let problems = parsed
+        .errors()
+        .iter()
+        .take(MOST_PROBLEMS)
+        .map(|error| Problem {
+            span: Span::new(error.location.start().to_u32(), error.location.end().to_u32()),
+            message: error.error.to_string(),
+        })
+        .collect();
+    let comments = parsed
+        .tokens()
+        .iter()
+        .filter(|token| token.kind() == TokenKind::Comment)
+        .map(|token| {
+            use ruff_text_size::Ranged as _;
+            let range = token.range();
+            let span = Span::new(range.start().to_u32(), range.end().to_u32());
+            let before = text.get(..span.start as usize).unwrap_or_default();
+            let line = before.rsplit(['\n', '\r']).next().unwrap_or_default();
+            Comment { span, own_line: line.trim().is_empty() }
+        })
+        .collect();
+    let Some(parsed) = parsed.try_into_module() else {
+        return Ok((Facts::default(), walk::Exports::default()));
+    };
+    let (mut facts, exports) = walk::walk(parsed.syntax(), text, &modules);
+    facts.text = text.clone();
+    facts.problems = problems;
+    facts.comments = comments;
+    Ok((facts, exports))
+}

@@ -1,0 +1,905 @@
+//! Calls: what is called, with what, and what comes of it.
+
+use ruff_python_ast::{Expr, ExprCall};
+
+use super::definitions::dotted;
+use super::known::{Known, Method, known, method};
+use super::{Walker, span};
+use crate::facts::{Argument, Backward, Call, FunctionId, How, LoaderId, OpKind, Receiver, ScalerId};
+use crate::position::Span;
+use crate::value::{Criterion, DType, Device, Flags, Grad, Graph, GraphState, Kind, Value};
+
+/// Functions that take a container and keep nothing of it.
+const HARMLESS: &[&str] = &[
+    "len",
+    "print",
+    "sum",
+    "max",
+    "min",
+    "mean",
+    "plot",
+    "enumerate",
+    "zip",
+    "float",
+    "str",
+    "list",
+    "sorted",
+    "tensor",
+    "isinstance",
+    "array",
+    "info",
+    "debug",
+    "savefig",
+    "std",
+    "median",
+    "average",
+    "format",
+    "item",
+];
+
+impl<'a> Walker<'a> {
+    pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
+        let callee = &*node.func;
+        let whole = span(node);
+        let path = self.full_name(callee).filter(|path| self.is_imported(callee, path));
+        let (receiver, name) = match callee {
+            Expr::Attribute(attribute) if path.is_none() => {
+                let value = self.eval(&attribute.value);
+                (Some(Receiver { span: span(&*attribute.value), value }), Some(attribute.attr.id.as_str()))
+            }
+            _ => (None, None),
+        };
+        let target = if path.is_none() && receiver.is_none() { self.eval(callee) } else { Value::default() };
+        let arguments = self.arguments(node);
+        let function = self.resolve(callee, &target, receiver.as_ref(), name);
+        let mut call = Call {
+            span: whole,
+            callee: span(callee),
+            path,
+            method: name.map(str::to_owned),
+            receiver,
+            function,
+            arguments,
+            parentheses: span(&node.arguments),
+            result: Value::default(),
+            is_statement,
+            place: self.place(),
+        };
+        call.result = self.outcome(node, &call, &target);
+        let result = call.result.clone();
+        self.seed(&call);
+        if self.recording() {
+            self.register(&call);
+            self.facts.calls.push(call);
+        }
+        result
+    }
+
+    /// The dotted name of a callee is one only if its root is a module or what a module gave.
+    fn is_imported(&mut self, callee: &'a Expr, path: &str) -> bool {
+        let mut root = callee;
+        while let Expr::Attribute(attribute) = root {
+            root = &attribute.value;
+        }
+        let Expr::Name(root) = root else { return false };
+        let name = root.id.as_str();
+        if let Some(binding) = self.frame.env.get(name) {
+            return binding.value.path().is_some() && path.starts_with(name);
+        }
+        if self.definitions.imports.contains_key(name) {
+            return true;
+        }
+        if self.definitions.top_functions.contains_key(name)
+            || self.definitions.top_classes.contains_key(name)
+        {
+            return false;
+        }
+        if self.frame.function != FunctionId(0) && self.module.contains_key(name) {
+            return false;
+        }
+        crate::names::customary(name).is_some() || crate::names::is_builtin(name)
+    }
+
+    fn arguments(&mut self, node: &'a ExprCall) -> Vec<Argument> {
+        let mut arguments = Vec::with_capacity(node.arguments.args.len() + node.arguments.keywords.len());
+        for argument in &node.arguments.args {
+            let value = self.eval(argument);
+            let starred = matches!(argument, Expr::Starred(_));
+            let at = span(argument);
+            arguments.push(Argument { name: None, span: at, value_span: at, value, starred });
+        }
+        for keyword in &node.arguments.keywords {
+            let value = self.eval(&keyword.value);
+            arguments.push(Argument {
+                name: keyword.arg.as_ref().map(|name| name.id.to_string()),
+                span: span(keyword),
+                value_span: span(&keyword.value),
+                value,
+                starred: keyword.arg.is_none(),
+            });
+        }
+        arguments
+    }
+
+    /// The function of this file that is called.
+    fn resolve(
+        &self,
+        callee: &Expr,
+        target: &Value,
+        receiver: Option<&Receiver>,
+        name: Option<&str>,
+    ) -> Option<FunctionId> {
+        if let Kind::Function(id) = target.kind {
+            return Some(id);
+        }
+        if let (Expr::Name(name), None) = (callee, receiver)
+            && target.is_unknown()
+        {
+            return self.definitions.top_functions.get(name.id.as_str()).copied();
+        }
+        let (receiver, name) = (receiver?, name?);
+        let class = match receiver.value.kind {
+            Kind::Object(class) => Some(class),
+            _ if self.slice(receiver.span) == "self" => {
+                self.definitions.functions[self.frame.function.index()].class
+            }
+            _ => None,
+        }?;
+        self.method_of(class, name, 0)
+    }
+
+    fn method_of(&self, class: crate::facts::ClassId, name: &str, depth: u8) -> Option<FunctionId> {
+        if let Some(id) = self.definitions.classes[class.index()].methods.get(name) {
+            return Some(*id);
+        }
+        if depth > 4 {
+            return None;
+        }
+        self.facts.class(class).bases.iter().find_map(|base| {
+            let base = *self.definitions.top_classes.get(base.as_str())?;
+            self.method_of(base, name, depth + 1)
+        })
+    }
+
+    /// Remembers what a function is called with, for the second pass.
+    fn seed(&mut self, call: &Call) {
+        let Some(id) = call.function else { return };
+        if self.frame.silent > 0 {
+            return;
+        }
+        self.facts.functions[id.index()].called = true;
+        if self.pass != 1 {
+            return;
+        }
+        let grad = self.frame.grad;
+        let known = self.grads.get(&id).copied().unwrap_or(grad);
+        self.grads.insert(id, if known == grad { grad } else { Grad::Unknown });
+        let parameters = self.facts.functions[id.index()].parameters.clone();
+        let skipped =
+            usize::from(self.facts.functions[id.index()].class.is_some() && call.receiver.is_some());
+        let mut position = skipped;
+        for argument in call.arguments.iter().filter(|argument| !argument.starred) {
+            let index = match &argument.name {
+                None => {
+                    position += 1;
+                    Some(position - 1)
+                }
+                Some(name) => parameters.iter().position(|parameter| parameter == name),
+            };
+            let Some(index) = index else { continue };
+            let joined = match self.seeds.get(&(id, index)) {
+                Some(old) => old.either(&argument.value),
+                None => argument.value.clone(),
+            };
+            self.seeds.insert((id, index), joined);
+        }
+    }
+
+    /// Notes loaders and scalers, and functions that are called without gradients.
+    fn register(&mut self, call: &Call) {
+        let index = self.facts.calls.len();
+        match call.result.kind {
+            Kind::Loader(Some(id)) if self.loaders_at.contains_key(&call.span.start) => {
+                self.facts.loaders.resize(self.facts.loaders.len().max(id.index() + 1), usize::MAX);
+                self.facts.loaders[id.index()] = index;
+            }
+            Kind::Scaler(Some(id)) if self.scalers_at.contains_key(&call.span.start) => {
+                self.facts.scalers.resize(self.facts.scalers.len().max(id.index() + 1), usize::MAX);
+                self.facts.scalers[id.index()] = index;
+            }
+            _ => {}
+        }
+        if call.place.grad == Grad::Off {
+            let last = self.slice(call.callee).rsplit('.').next().unwrap_or_default();
+            if !last.is_empty() && last.len() < 80 {
+                self.facts.called_without_grad.push(last.to_owned());
+            }
+        }
+    }
+
+    fn outcome(&mut self, node: &'a ExprCall, call: &Call, target: &Value) -> Value {
+        let inputs =
+            call.arguments.iter().fold(Graph::none(), |graph, argument| graph.union(&argument.value.graph));
+        if let Some(id) = call.function {
+            return self.call_function(node, call, id, &inputs);
+        }
+        if let Some(path) = &call.path {
+            return self.call_path(node, call, path, &inputs);
+        }
+        if let (Some(receiver), Some(name)) = (&call.receiver, call.method.as_deref()) {
+            return self.call_method(node, call, receiver, name, &inputs);
+        }
+        match &target.kind {
+            Kind::Module => self.call_module(call, target, &inputs),
+            Kind::Criterion { sums, .. } => self.call_loss(call, *sums, &inputs),
+            Kind::Class(id) => {
+                let class = self.facts.class(*id);
+                let (is_module, norm) = (class.is_module, class.has_batch_norm);
+                let is_loss = class.name.ends_with("Loss");
+                if let Some(init) = self.method_of(*id, "__init__", 0) {
+                    self.summary(init);
+                }
+                let kind = match (is_module, is_loss) {
+                    (true, true) => Kind::Criterion { which: Criterion::Other, sums: false },
+                    (true, false) => Kind::Module,
+                    _ => Kind::Object(*id),
+                };
+                Value::of(kind).with(if norm { Flags::BATCH_NORM } else { Flags::NONE })
+            }
+            Kind::Path(path) => {
+                let path = path.clone();
+                self.call_path(node, call, &path, &inputs)
+            }
+            _ => self.unseen(node, &inputs),
+        }
+    }
+
+    /// A call of what cannot be seen.
+    fn unseen(&mut self, node: &'a ExprCall, inputs: &Graph) -> Value {
+        let last = match &*node.func {
+            Expr::Name(name) => name.id.as_str(),
+            Expr::Attribute(attribute) => attribute.attr.id.as_str(),
+            _ => "",
+        };
+        if !HARMLESS.contains(&last) {
+            for argument in &node.arguments.args {
+                self.escape(argument);
+            }
+            for keyword in &node.arguments.keywords {
+                self.escape(&keyword.value);
+            }
+        }
+        let mut value = Value::unknown().with(Flags::OPAQUE);
+        if self.frame.grad == Grad::Off {
+            value.graph = Graph::none();
+            return value.with(Flags::NO_GRAD_BUILT);
+        }
+        value.graph = inputs.clone().clouded();
+        value
+    }
+
+    fn call_function(&mut self, node: &'a ExprCall, call: &Call, id: FunctionId, inputs: &Graph) -> Value {
+        let Some(summary) = self.summary(id) else { return self.unseen(node, inputs) };
+        for argument in &node.arguments.args {
+            self.escape(argument);
+        }
+        let arguments: Vec<_> = call
+            .arguments
+            .iter()
+            .filter(|argument| !argument.starred)
+            .map(|argument| {
+                (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
+            })
+            .collect();
+        let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
+        self.replay(&summary, Some(id), &arguments, receiver, call.span)
+    }
+
+    fn call_module(&mut self, call: &Call, module: &Value, inputs: &Graph) -> Value {
+        let receiver = self.slice(call.callee);
+        self.op(OpKind::Forward, call.span, receiver);
+        let (graph, flags) = self.forward(inputs);
+        let device = if module.device == Device::Unknown {
+            call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
+        } else {
+            module.device
+        };
+        Value::tensor(graph).on(device).with(flags.with(Flags::OUTPUT))
+    }
+
+    fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
+        let reduction =
+            call.keyword("reduction").and_then(|argument| argument.value.text().map(str::to_owned));
+        let mut flags = Flags::NONE;
+        if reduction.as_deref() != Some("none") {
+            flags = flags.with(Flags::SCALAR);
+        }
+        if sums || reduction.as_deref() == Some("sum") {
+            flags = flags.with(Flags::SUMMED);
+        }
+        let device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+        if self.frame.grad == Grad::Off {
+            return Value::tensor(Graph::none()).on(device).with(flags.with(Flags::NO_GRAD_BUILT));
+        }
+        Value::tensor(inputs.clone()).on(device).with(flags)
+    }
+
+    fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
+        if let Some(value) = self.call_special(call, path, inputs) {
+            return value;
+        }
+        match known(path) {
+            Some(known) => self.call_known(call, path, known, inputs),
+            None => {
+                if let Some(summary) = self.imports.function(path) {
+                    let arguments: Vec<_> = call
+                        .arguments
+                        .iter()
+                        .filter(|argument| !argument.starred)
+                        .map(|argument| {
+                            (
+                                argument.name.as_deref(),
+                                argument.value.clone(),
+                                self.slice(argument.value_span),
+                            )
+                        })
+                        .collect();
+                    for argument in &node.arguments.args {
+                        self.escape(argument);
+                    }
+                    return self.replay(&summary, None, &arguments, None, call.span);
+                }
+                if let Some(class) = self.imports.class(path) {
+                    if class.is_module {
+                        let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
+                        return Value::of(Kind::Module).with(norm);
+                    }
+                    return Value::default();
+                }
+                self.unseen(node, inputs)
+            }
+        }
+    }
+
+    /// Calls that do something, or that switch something.
+    fn call_special(&mut self, call: &Call, path: &str, inputs: &Graph) -> Option<Value> {
+        let last = path.rsplit('.').next().unwrap_or(path);
+        let value = match (path, last) {
+            (_, "no_grad" | "inference_mode") if path.starts_with("torch") => {
+                let off = call.argument(0, "mode").and_then(|argument| argument.value.truth()) != Some(false);
+                Value::of(Kind::GradContext(if off { Grad::Off } else { Grad::On }))
+            }
+            (_, "enable_grad") => Value::of(Kind::GradContext(Grad::On)),
+            (_, "set_grad_enabled") => {
+                let grad = match call.argument(0, "mode").and_then(|argument| argument.value.truth()) {
+                    Some(true) => Grad::On,
+                    Some(false) => Grad::Off,
+                    None => Grad::Unknown,
+                };
+                if call.is_statement {
+                    self.frame.grad = grad;
+                }
+                Value::of(Kind::GradContext(grad))
+            }
+            (_, "autocast") => {
+                let enabled = call.keyword("enabled").map(|argument| argument.value.truth());
+                let to = call
+                    .keyword("dtype")
+                    .or_else(|| {
+                        call.argument(1, "dtype")
+                            .filter(|argument| matches!(argument.value.kind, Kind::DType(_)))
+                    })
+                    .map(|argument| match argument.value.kind {
+                        Kind::DType(dtype) => Some(dtype),
+                        _ => None,
+                    });
+                match enabled {
+                    Some(Some(false)) => Value::default(),
+                    Some(None) => Value::of(Kind::Autocast(None)),
+                    _ => Value::of(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
+                }
+            }
+            (_, "clip_grad_norm_" | "clip_grad_value_" | "clip_grad_norm" | "clip_grads_with_norm_") => {
+                let parameters =
+                    call.arguments.first().map_or("", |argument| self.slice(argument.value_span));
+                self.op(OpKind::Clip, call.span, parameters);
+                Value::of(Kind::Number)
+            }
+            ("torch.autograd.grad", _) => {
+                self.op(OpKind::AutogradGrad, call.span, "");
+                Value { graph: inputs.clone().clouded(), ..Value::of(Kind::Unknown) }
+            }
+            ("torch.autograd.backward", _) => {
+                self.backward(
+                    call,
+                    call.arguments.first().map(|argument| (argument.value.clone(), argument.value_span)),
+                    false,
+                );
+                Value::of(Kind::None)
+            }
+            ("torch.device", _) => {
+                let name = call.arguments.first().map(|argument| &argument.value);
+                let device = name.map_or(Device::Unknown, device_of);
+                Value::of(Kind::Device(if device == Device::Unknown { Device::Named } else { device }))
+            }
+            ("builtins.str" | "builtins.repr", _) => {
+                match call.arguments.first().map(|argument| &argument.value.kind) {
+                    Some(Kind::Exception(id)) => Value::of(Kind::ExceptionText(*id)),
+                    _ => Value::of(Kind::Number),
+                }
+            }
+            ("builtins.sum" | "builtins.max" | "builtins.min", _) => {
+                let first = call.arguments.first()?;
+                Value {
+                    graph: first.value.graph.clone(),
+                    device: first.value.device,
+                    ..Value::of(Kind::Unknown)
+                }
+            }
+            ("builtins.next", _) => {
+                Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
+            }
+            ("builtins.iter", _) => call.arguments.first()?.value.clone(),
+            (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
+            ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
+                let first = call.arguments.first()?;
+                let mut value = Value::tensor(first.value.graph.clone()).on(first.value.device);
+                if self.frame.grad == Grad::Off {
+                    value.graph = Graph::none();
+                }
+                value
+            }
+            _ => return None,
+        };
+        Some(value)
+    }
+
+    fn call_known(&mut self, call: &Call, path: &str, known: Known, inputs: &Graph) -> Value {
+        match known {
+            Known::Made(Kind::Criterion { which, .. }, flags) => {
+                let sums =
+                    call.keyword("reduction").and_then(|argument| argument.value.text()) == Some("sum");
+                Value::of(Kind::Criterion { which, sums }).with(flags)
+            }
+            Known::Made(Kind::Container { .. }, flags) => {
+                let bounded =
+                    call.keyword("maxlen").is_some() || (path.ends_with("deque") && call.arguments.len() > 1);
+                let graph =
+                    call.arguments.first().map_or(Graph::none(), |argument| argument.value.graph.clone());
+                Value { graph, ..Value::of(Kind::Container { bounded }).with(flags) }
+            }
+            Known::Made(Kind::Module, flags) => {
+                let norm = call.arguments.iter().any(|argument| argument.value.is(Flags::BATCH_NORM));
+                let device =
+                    call.keyword("device").map_or(Device::Unknown, |argument| device_of(&argument.value));
+                Value::of(Kind::Module).on(device).with(if norm {
+                    flags.with(Flags::BATCH_NORM)
+                } else {
+                    flags
+                })
+            }
+            Known::Made(kind, flags) => {
+                let unknown = matches!(kind, Kind::Unknown);
+                let value = Value::of(kind).with(flags);
+                if unknown { Value { graph: inputs.clone().clouded(), ..value } } else { value }
+            }
+            Known::Created => {
+                let device =
+                    call.keyword("device").map_or(Device::Cpu, |argument| device_of(&argument.value));
+                let trains = call
+                    .keyword("requires_grad")
+                    .is_some_and(|argument| argument.value.truth() != Some(false));
+                let graph = if trains { Graph::unknown() } else { Graph::none() };
+                Value::tensor(graph).on(device)
+            }
+            Known::Tensor(flags) => {
+                let mut value = Value::tensor(inputs.clone()).with(flags);
+                value.device =
+                    call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+                for flag in
+                    [Flags::DIVIDED, Flags::OUTPUT, Flags::OPAQUE, Flags::DETACHED, Flags::NO_GRAD_BUILT]
+                {
+                    if call.arguments.first().is_some_and(|argument| argument.value.is(flag)) {
+                        value = value.with(flag);
+                    }
+                }
+                if path.ends_with(".mean") || path.ends_with(".sum") {
+                    value = value.with(Flags::SCALAR);
+                }
+                if self.frame.grad == Grad::Off && !value.graph.is_none() {
+                    value.graph = Graph::none();
+                    value = value.with(Flags::NO_GRAD_BUILT);
+                }
+                value
+            }
+            Known::Loss => self.call_loss(call, false, inputs),
+            Known::Same(flags) => {
+                let Some(first) = call.arguments.first() else { return Value::unknown() };
+                let mut value = first.value.clone().with(flags);
+                if value.is_unknown() && !flags.has(Flags::NONE) || flags.has(Flags::DISTRIBUTED) {
+                    value.kind = Kind::Module;
+                }
+                if path == "copy.deepcopy" {
+                    // A copy has no one else's graph, and is no alias.
+                    if matches!(value.kind, Kind::StateDict) {
+                        value.kind = Kind::Container { bounded: true };
+                    }
+                    if value.is_unknown() {
+                        value.graph = value.graph.clouded();
+                    }
+                }
+                value
+            }
+            Known::Number => Value::of(Kind::Number),
+            Known::Loader => {
+                let next = self.loaders_at.len() as u32;
+                let id = *self.loaders_at.entry(call.span.start).or_insert(next);
+                Value::of(Kind::Loader(Some(LoaderId(id))))
+            }
+            Known::Scaler => {
+                let next = self.scalers_at.len() as u32;
+                let id = *self.scalers_at.entry(call.span.start).or_insert(next);
+                Value::of(Kind::Scaler(Some(ScalerId(id))))
+            }
+        }
+    }
+
+    fn call_method(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let text = self.slice(receiver.span);
+        let value = &receiver.value;
+        if let Some(result) = self.call_training(call, receiver, name, text) {
+            return result;
+        }
+        match &value.kind {
+            Kind::Container { .. } => return self.call_container(node, call, receiver, name),
+            Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
+            Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::Exception(id) if name == "__str__" => return Value::of(Kind::ExceptionText(*id)),
+            Kind::ExceptionText(_) if ["lower", "upper", "strip"].contains(&name) => return value.clone(),
+            Kind::Tokenizer if !["from_pretrained"].contains(&name) => return Value::of(Kind::Unknown),
+            Kind::Path(path) => {
+                let full = format!("{path}.{name}");
+                return self.call_path(node, call, &full, inputs);
+            }
+            _ => {}
+        }
+        // `self.losses.append(loss)`, `metrics["loss"].append(loss)`
+        if ["append", "extend", "appendleft", "add", "insert"].contains(&name) && call.is_statement {
+            return self.call_container(node, call, receiver, name);
+        }
+        if ["clear", "pop", "popleft"].contains(&name) {
+            self.emptied(text);
+        }
+        let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
+        if !tensor {
+            return self.unseen(node, inputs);
+        }
+        self.call_on_tensor(node, call, receiver, name, inputs)
+    }
+
+    fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
+        match name {
+            "append" | "extend" | "appendleft" | "add" | "insert" => {
+                let Some(argument) = call.arguments.last() else { return Value::of(Kind::None) };
+                if let Expr::Attribute(attribute) = &*node.func {
+                    let owner = match &*attribute.value {
+                        Expr::Subscript(subscript) => &*subscript.value,
+                        other => other,
+                    };
+                    if let Some(target) = dotted(owner, self.text) {
+                        self.store(How::Append, target, &argument.value, argument.value_span, call.span);
+                    }
+                }
+                Value::of(Kind::None)
+            }
+            "clear" | "pop" | "popleft" | "popitem" => {
+                let text = self.slice(receiver.span);
+                self.emptied(text);
+                Value { graph: receiver.value.graph.clone(), ..Value::of(Kind::Unknown) }
+            }
+            _ => Value {
+                graph: receiver.value.graph.clone(),
+                device: receiver.value.device,
+                ..Value::default()
+            },
+        }
+    }
+
+    fn call_on_module(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let value = receiver.value.clone();
+        let text = self.slice(receiver.span);
+        match name {
+            "eval" => {
+                self.op(OpKind::EvalMode, call.span, text);
+                value
+            }
+            "train" => {
+                let off = call.argument(0, "mode").map(|argument| argument.value.truth());
+                match off {
+                    Some(Some(false)) => self.op(OpKind::EvalMode, call.span, text),
+                    _ => self.op(OpKind::TrainMode, call.span, text),
+                }
+                value
+            }
+            "cuda" => value.on(Device::Cuda),
+            "cpu" => value.on(Device::Cpu),
+            "half" => value.with(Flags::HALF),
+            "float" | "bfloat16" => value.without(Flags::HALF),
+            "to" => {
+                let mut value = value;
+                for argument in &call.arguments {
+                    match &argument.value.kind {
+                        Kind::DType(DType::Half) => value = value.with(Flags::HALF),
+                        Kind::DType(_) => value = value.without(Flags::HALF),
+                        _ => {
+                            let device = device_of(&argument.value);
+                            if device != Device::Unknown {
+                                value.device = device;
+                            }
+                        }
+                    }
+                }
+                value
+            }
+            "state_dict" => Value::of(Kind::StateDict).on(value.device),
+            "forward" | "__call__" => self.call_module(call, &value, inputs),
+            "requires_grad_" | "apply" | "share_memory" => value,
+            "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
+                Value::of(Kind::Unknown)
+            }
+            _ => self.unseen(node, inputs),
+        }
+    }
+
+    fn call_on_tensor(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let value = receiver.value.clone();
+        let graph = value.graph.union(inputs);
+        let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
+        let moved = |device: Device| Value { kind: Kind::Tensor, device, ..value.clone() };
+        match method(name) {
+            Method::Detach => {
+                let result =
+                    Value { kind: Kind::Tensor, graph: Graph::none(), ..value }.with(Flags::DETACHED);
+                if name == "detach_"
+                    && let Expr::Attribute(attribute) = &*node.func
+                    && let Some(name) = dotted(&attribute.value, self.text)
+                    && let Some(binding) = self.frame.env.get(name)
+                {
+                    let mut binding = binding.clone();
+                    binding.value = result.clone();
+                    self.frame.env.set(name, binding);
+                }
+                result
+            }
+            Method::Host => Value::of(Kind::Number),
+            // On the host already, nothing is copied.
+            Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),
+            Method::Cpu => moved(Device::Cpu).without(Flags::VIEW),
+            Method::Cuda => moved(Device::Cuda).without(Flags::VIEW),
+            Method::To => {
+                let mut found = value.clone();
+                found.kind = Kind::Tensor;
+                for argument in
+                    call.arguments.iter().filter(|argument| argument.name.as_deref() != Some("non_blocking"))
+                {
+                    let device = device_of(&argument.value);
+                    if device != Device::Unknown {
+                        found.device = device;
+                        found = found.without(Flags::VIEW);
+                    }
+                }
+                found
+            }
+            Method::Cast(dtype) => {
+                let mut found = Value { kind, ..value };
+                if dtype == DType::Float && found.device == Device::Cpu {
+                    found = found.with(Flags::WIDENED);
+                }
+                found
+            }
+            Method::Copy => Value { kind, ..value }.without(Flags::VIEW),
+            Method::View => Value { kind, ..value }.with(Flags::VIEW),
+            Method::Divide => {
+                let found = Value { kind, graph, ..value }.with(Flags::DIVIDED);
+                self.changed_in_place(node, name, &found);
+                found
+            }
+            Method::Multiply => {
+                let found = Value { kind, graph, ..value }.with(Flags::OPAQUE);
+                self.changed_in_place(node, name, &found);
+                found
+            }
+            Method::Reduce { sums } => {
+                let scalar = call.arguments.is_empty();
+                let mut flags = if scalar { Flags::SCALAR } else { Flags::NONE };
+                if sums && scalar {
+                    flags = flags.with(Flags::SUMMED);
+                }
+                Value { kind, graph, ..value }.without(Flags::VIEW).with(flags)
+            }
+            Method::Marked(flag) => Value { kind, graph, ..value }.with(flag),
+            Method::Plain => {
+                if value.is_unknown() && !value.is(Flags::BATCH) {
+                    let mut unseen = self.unseen(node, &graph);
+                    unseen.loader = value.loader;
+                    return unseen;
+                }
+                let flags = value.flags.without(
+                    Flags::SCALAR
+                        .with(Flags::SOFTMAX)
+                        .with(Flags::SIGMOID)
+                        .with(Flags::FULL_IMAGE)
+                        .with(Flags::WIDENED),
+                );
+                let trains = name.starts_with("requires_grad");
+                let graph = if trains { graph.clouded() } else { graph };
+                if trains {
+                    let found = Value { kind: Kind::Tensor, graph: graph.clone(), flags, ..value.clone() }
+                        .without(Flags::NO_GRAD_BUILT);
+                    self.changed_in_place(node, name, &found);
+                    return found;
+                }
+                Value { kind, graph, flags, ..value }
+            }
+        }
+    }
+
+    /// `x.div_(k)` changes `x`.
+    fn changed_in_place(&mut self, node: &'a ExprCall, name: &str, value: &Value) {
+        if name.ends_with('_')
+            && let Expr::Attribute(attribute) = &*node.func
+            && let Some(name) = dotted(&attribute.value, self.text)
+            && let Some(binding) = self.frame.env.get(name)
+        {
+            let mut binding = binding.clone();
+            binding.value = value.clone();
+            self.frame.env.set(name, binding);
+        }
+    }
+
+    /// Methods by which training is done.
+    fn call_training(
+        &mut self,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        text: &'a str,
+    ) -> Option<Value> {
+        let kind = &receiver.value.kind;
+        let tensorish = matches!(kind, Kind::Tensor | Kind::Unknown | Kind::Undefined | Kind::Tuple(_));
+        match name {
+            "backward" | "manual_backward" => {
+                let loss = call.arguments.first().filter(|argument| {
+                    argument.name.is_none() && (!matches!(kind, Kind::Tensor) || name == "manual_backward")
+                });
+                let by_name =
+                    ["accelerator", "fabric", "engine", "booster", "manual", "optimizer", "strategy"];
+                let managed = name == "manual_backward"
+                    || (loss.is_some()
+                        && by_name.iter().any(|word| text.to_ascii_lowercase().contains(word)))
+                    || (loss.is_some() && matches!(kind, Kind::Module | Kind::Optimizer | Kind::Object(_)));
+                if managed {
+                    let loss = loss.map(|argument| (argument.value.clone(), argument.value_span));
+                    self.backward(call, loss, true);
+                    return Some(Value::of(Kind::None));
+                }
+                if tensorish || matches!(kind, Kind::Path(_)) {
+                    self.backward(call, Some((receiver.value.clone(), receiver.span)), false);
+                    return Some(Value::of(Kind::None));
+                }
+                None
+            }
+            "step" => match kind {
+                Kind::Optimizer => {
+                    let closure = !call.arguments.is_empty();
+                    self.op(OpKind::Step { scaled: false, closure }, call.span, text);
+                    Some(Value::of(Kind::Unknown))
+                }
+                Kind::Scheduler => {
+                    self.op(OpKind::SchedulerStep, call.span, text);
+                    Some(Value::of(Kind::None))
+                }
+                Kind::Scaler(_) => {
+                    let optimizer =
+                        call.arguments.first().map_or("", |argument| self.slice(argument.value_span));
+                    self.op(
+                        OpKind::Step { scaled: true, closure: call.arguments.len() > 1 },
+                        call.span,
+                        optimizer,
+                    );
+                    Some(Value::of(Kind::None))
+                }
+                _ => None,
+            },
+            "zero_grad" => {
+                let to_zero = call.argument(0, "set_to_none").and_then(|argument| argument.value.truth())
+                    == Some(false);
+                self.op(OpKind::ZeroGrad { to_zero }, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "update" if matches!(kind, Kind::Scaler(_)) => {
+                self.op(OpKind::ScalerUpdate, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "scale" if matches!(kind, Kind::Scaler(_)) => {
+                let first = call.arguments.first()?;
+                Some(first.value.clone().with(Flags::SCALED))
+            }
+            "unscale_" => {
+                self.op(OpKind::Unscale, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "clip_grad_norm_" | "clip_grad_value_" => {
+                self.op(OpKind::Clip, call.span, text);
+                Some(Value::of(Kind::Number))
+            }
+            "no_sync" => {
+                self.op(OpKind::NoSync, call.span, text);
+                Some(Value::of(Kind::Unknown))
+            }
+            "accumulate" if text.contains("accelerator") || text.contains("fabric") => {
+                Some(Value::of(Kind::Managed))
+            }
+            "autocast" if text.contains("accelerator") || text.contains("fabric") => {
+                Some(Value::of(Kind::Unknown))
+            }
+            _ => None,
+        }
+    }
+
+    fn backward(&mut self, call: &Call, loss: Option<(Value, Span)>, managed: bool) {
+        let (loss, loss_span) = loss.unwrap_or_else(|| (Value::unknown(), call.span));
+        let truthy = |name: &str| {
+            call.keyword(name)
+                .filter(|argument| argument.value.truth() == Some(true))
+                .map(|argument| argument.span)
+        };
+        // What freed it is an earlier round, or an earlier line: either way it is gone.
+        let through_freed = !loss.graph.unknown
+            && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
+        let maybe = call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
+        let backward = Backward {
+            retain: truthy("retain_graph"),
+            create: truthy("create_graph"),
+            loss: loss.clone(),
+            loss_span,
+            through_freed,
+            managed,
+            of_loop: None,
+        };
+        let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
+        self.freed_by(&graph, &backward, false);
+        self.op(OpKind::Backward(backward), call.span, "");
+    }
+}
+
+/// The device that an argument names.
+pub(super) fn device_of(value: &Value) -> Device {
+    match &value.kind {
+        Kind::Device(device) => *device,
+        Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
+        Kind::Str(text) if &**text == "cpu" => Device::Cpu,
+        _ => Device::Unknown,
+    }
+}

@@ -1,0 +1,166 @@
+//! What a text defines: functions, classes and imports, collected before anything is walked.
+
+use std::collections::HashMap;
+
+use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
+
+use crate::facts::{ClassId, FunctionId};
+
+/// The deepest nesting of statements that is looked into.
+const DEEPEST: usize = 120;
+
+pub(super) struct FunctionNode<'a> {
+    pub(super) node: Option<&'a StmtFunctionDef>,
+    pub(super) class: Option<ClassId>,
+    pub(super) parent: FunctionId,
+}
+
+pub(super) struct ClassNode<'a> {
+    pub(super) node: &'a StmtClassDef,
+    pub(super) methods: HashMap<&'a str, FunctionId>,
+}
+
+/// Everything that is defined.
+pub(super) struct Definitions<'a> {
+    pub(super) functions: Vec<FunctionNode<'a>>,
+    pub(super) classes: Vec<ClassNode<'a>>,
+    /// By where the definition begins.
+    pub(super) function_at: HashMap<u32, FunctionId>,
+    pub(super) class_at: HashMap<u32, ClassId>,
+    /// Functions and classes of the module itself, by name.
+    pub(super) top_functions: HashMap<&'a str, FunctionId>,
+    pub(super) top_classes: HashMap<&'a str, ClassId>,
+    /// What imports bind, anywhere in the text.
+    pub(super) imports: HashMap<&'a str, String>,
+    /// Names may come from `from x import *`.
+    pub(super) starred: bool,
+}
+
+impl<'a> Definitions<'a> {
+    pub(super) fn collect(body: &'a [Stmt]) -> Self {
+        let mut found = Self {
+            functions: vec![FunctionNode { node: None, class: None, parent: FunctionId(0) }],
+            classes: Vec::new(),
+            function_at: HashMap::new(),
+            class_at: HashMap::new(),
+            top_functions: HashMap::new(),
+            top_classes: HashMap::new(),
+            imports: HashMap::new(),
+            starred: false,
+        };
+        found.body(body, None, FunctionId(0), 0);
+        found
+    }
+
+    fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
+        if depth > DEEPEST {
+            return;
+        }
+        for statement in body {
+            self.statement(statement, class, parent, depth);
+        }
+    }
+
+    fn statement(&mut self, statement: &'a Stmt, class: Option<ClassId>, parent: FunctionId, depth: usize) {
+        match statement {
+            Stmt::FunctionDef(node) => {
+                let id = FunctionId(self.functions.len() as u32);
+                self.functions.push(FunctionNode { node: Some(node), class, parent });
+                self.function_at.insert(node.range.start().to_u32(), id);
+                let name = node.name.id.as_str();
+                if let Some(class) = class {
+                    self.classes[class.index()].methods.insert(name, id);
+                } else if parent == FunctionId(0) {
+                    self.top_functions.insert(name, id);
+                }
+                self.body(&node.body, None, id, depth + 1);
+            }
+            Stmt::ClassDef(node) => {
+                let id = ClassId(self.classes.len() as u32);
+                self.classes.push(ClassNode { node, methods: HashMap::new() });
+                self.class_at.insert(node.range.start().to_u32(), id);
+                if class.is_none() && parent == FunctionId(0) {
+                    self.top_classes.insert(node.name.id.as_str(), id);
+                }
+                self.body(&node.body, Some(id), parent, depth + 1);
+            }
+            Stmt::Import(node) => {
+                for alias in &node.names {
+                    let full = alias.name.id.as_str();
+                    if let Some(name) = &alias.asname {
+                        self.imports.insert(name.id.as_str(), full.to_owned());
+                    } else {
+                        let root = full.split('.').next().unwrap_or(full);
+                        self.imports.insert(root, root.to_owned());
+                    }
+                }
+            }
+            Stmt::ImportFrom(node) => {
+                let dots = ".".repeat(node.level as usize);
+                let module = node.module.as_ref().map_or("", |module| module.id.as_str());
+                for alias in &node.names {
+                    let name = alias.name.id.as_str();
+                    if name == "*" {
+                        self.starred = true;
+                        continue;
+                    }
+                    let bound = alias.asname.as_ref().map_or(name, |asname| asname.id.as_str());
+                    let between = if module.is_empty() { "" } else { "." };
+                    self.imports.insert(bound, format!("{dots}{module}{between}{name}"));
+                }
+            }
+            Stmt::If(node) => {
+                self.body(&node.body, class, parent, depth + 1);
+                for clause in &node.elif_else_clauses {
+                    self.body(&clause.body, class, parent, depth + 1);
+                }
+            }
+            Stmt::For(node) => {
+                self.body(&node.body, class, parent, depth + 1);
+                self.body(&node.orelse, class, parent, depth + 1);
+            }
+            Stmt::While(node) => {
+                self.body(&node.body, class, parent, depth + 1);
+                self.body(&node.orelse, class, parent, depth + 1);
+            }
+            Stmt::With(node) => self.body(&node.body, class, parent, depth + 1),
+            Stmt::Try(node) => {
+                self.body(&node.body, class, parent, depth + 1);
+                for handler in &node.handlers {
+                    let ruff_python_ast::ExceptHandler::ExceptHandler(handler) = handler;
+                    self.body(&handler.body, class, parent, depth + 1);
+                }
+                self.body(&node.orelse, class, parent, depth + 1);
+                self.body(&node.finalbody, class, parent, depth + 1);
+            }
+            Stmt::Match(node) => {
+                for case in &node.cases {
+                    self.body(&case.body, class, parent, depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `a.b.c`, without spaces in it, as one text; nothing for other expressions.
+pub(super) fn dotted<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str> {
+    let mut inner = expression;
+    let mut depth = 0;
+    loop {
+        match inner {
+            Expr::Name(name) if depth == 0 => return Some(name.id.as_str()),
+            Expr::Name(_) => break,
+            Expr::Attribute(attribute) => inner = &attribute.value,
+            _ => return None,
+        }
+        depth += 1;
+        if depth > 12 {
+            return None;
+        }
+    }
+    use ruff_text_size::Ranged as _;
+    let range = expression.range();
+    let slice = text.get(range.start().to_usize()..range.end().to_usize())?;
+    (!slice.contains(|c: char| c.is_whitespace() || c == '(' || c == '\\')).then_some(slice)
+}

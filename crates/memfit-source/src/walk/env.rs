@@ -1,0 +1,208 @@
+//! What names are bound to, with undo: branches are walked one after the other from the same start.
+
+use std::collections::HashMap;
+
+use crate::facts::{Bound, LoopId};
+use crate::value::{GraphState, Value};
+
+/// A name's value and how it came by it.
+#[derive(Clone, Debug)]
+pub(super) struct Binding {
+    pub(super) value: Value,
+    pub(super) looped: Option<LoopId>,
+    pub(super) how: Bound,
+}
+
+/// The names of a function, and the graphs that values hang on.
+#[derive(Debug, Default)]
+pub(super) struct Env<'a> {
+    names: HashMap<&'a str, Binding>,
+    log: Vec<(&'a str, Option<Binding>)>,
+}
+
+/// What a branch changed.
+#[derive(Debug, Default)]
+pub(super) struct Delta<'a> {
+    names: HashMap<&'a str, Option<Binding>>,
+    states: HashMap<u32, GraphState>,
+}
+
+impl<'a> Env<'a> {
+    pub(super) fn get(&self, name: &str) -> Option<&Binding> {
+        self.names.get(name)
+    }
+
+    pub(super) fn set(&mut self, name: &'a str, binding: Binding) {
+        let old = self.names.insert(name, binding);
+        self.log.push((name, old));
+    }
+
+    pub(super) fn remove(&mut self, name: &'a str) {
+        if let Some(old) = self.names.remove(name) {
+            self.log.push((name, Some(old)));
+        }
+    }
+
+    /// Forgets what hangs below a name that gets another value: `self.x` when `self` does.
+    pub(super) fn remove_below(&mut self, name: &str) {
+        if self.names.len() > 256 {
+            return;
+        }
+        let below: Vec<&'a str> = self
+            .names
+            .keys()
+            .filter(|key| {
+                key.len() > name.len() && key.starts_with(name) && key.as_bytes()[name.len()] == b'.'
+            })
+            .copied()
+            .collect();
+        for key in below {
+            self.remove(key);
+        }
+    }
+
+    /// All names as they are now.
+    pub(super) fn snapshot(&self) -> HashMap<&'a str, Binding> {
+        self.names.clone()
+    }
+
+    pub(super) fn into_names(self) -> HashMap<&'a str, Binding> {
+        self.names
+    }
+}
+
+/// The states of all graphs of a text.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    states: Vec<GraphState>,
+    log: Vec<(u32, GraphState)>,
+}
+
+impl Graphs {
+    pub(super) fn fresh(&mut self, state: GraphState) -> u32 {
+        self.states.push(state);
+        self.states.len() as u32 - 1
+    }
+
+    pub(super) fn state(&self, id: u32) -> GraphState {
+        self.states.get(id as usize).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set(&mut self, id: u32, state: GraphState) {
+        if let Some(slot) = self.states.get_mut(id as usize)
+            && *slot != state
+        {
+            self.log.push((id, *slot));
+            *slot = state;
+        }
+    }
+
+    /// Everything that is alive may have been freed by what cannot be seen.
+    pub(super) fn cloud(&mut self, since: u32) {
+        for id in since..self.states.len() as u32 {
+            if self.state(id) == GraphState::Live {
+                self.set(id, GraphState::Unknown);
+            }
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// The state of all that a value hangs on, taken together.
+    pub(super) fn of(&self, value: &Value) -> GraphState {
+        if value.graph.is_none() {
+            return GraphState::None;
+        }
+        let states = || value.graph.ids.iter().map(|id| self.state(*id));
+        if value.graph.unknown {
+            return GraphState::Unknown;
+        }
+        if states().any(|state| state == GraphState::Retained) {
+            return GraphState::Retained;
+        }
+        if states().any(|state| state == GraphState::Live) {
+            return GraphState::Live;
+        }
+        if states().all(|state| state == GraphState::Freed) {
+            return GraphState::Freed;
+        }
+        GraphState::Unknown
+    }
+}
+
+/// Where a branch began.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    names: usize,
+    states: usize,
+}
+
+pub(super) fn mark(env: &Env<'_>, graphs: &Graphs) -> Mark {
+    Mark { names: env.log.len(), states: graphs.log.len() }
+}
+
+/// Takes back what was done since the mark, and says what it was.
+pub(super) fn take<'a>(env: &mut Env<'a>, graphs: &mut Graphs, since: Mark) -> Delta<'a> {
+    let mut delta = Delta::default();
+    while env.log.len() > since.names {
+        let Some((name, old)) = env.log.pop() else { break };
+        let now = match old {
+            Some(old) => env.names.insert(name, old),
+            None => env.names.remove(name),
+        };
+        delta.names.entry(name).or_insert(now);
+    }
+    while graphs.log.len() > since.states {
+        let Some((id, old)) = graphs.log.pop() else { break };
+        if let Some(slot) = graphs.states.get_mut(id as usize) {
+            delta.states.entry(id).or_insert(*slot);
+            *slot = old;
+        }
+    }
+    delta
+}
+
+/// Goes on from several branches at once: what they agree on is known.
+pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<'a>]) {
+    let mut names: Vec<&'a str> = deltas.iter().flat_map(|delta| delta.names.keys().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let now = env.names.get(name).cloned();
+        let mut ways =
+            deltas.iter().map(|delta| delta.names.get(name).cloned().unwrap_or_else(|| now.clone()));
+        let Some(first) = ways.next() else { continue };
+        let joined = ways.fold(first, |a, b| match (a, b) {
+            (Some(a), Some(b)) => Some(Binding {
+                value: a.value.either(&b.value),
+                looped: if a.looped == b.looped { a.looped } else { a.looped.or(b.looped) },
+                how: if a.how == b.how { a.how } else { Bound::Elsewhere },
+            }),
+            (Some(one), None) | (None, Some(one)) => Some(one),
+            (None, None) => None,
+        });
+        match joined {
+            Some(binding) => env.set(name, binding),
+            None => env.remove(name),
+        }
+    }
+    let mut ids: Vec<u32> = deltas.iter().flat_map(|delta| delta.states.keys().copied()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for id in ids {
+        let now = graphs.state(id);
+        let mut ways = deltas.iter().map(|delta| delta.states.get(&id).copied().unwrap_or(now));
+        let Some(first) = ways.next() else { continue };
+        let joined = if ways.all(|state| state == first) { first } else { GraphState::Unknown };
+        graphs.set(id, joined);
+    }
+}
+
+impl Delta<'_> {
+    /// Keeps what happened to graphs only.
+    pub(super) fn forget_names(&mut self) {
+        self.names.clear();
+    }
+}

@@ -1,0 +1,479 @@
+//! Expressions: what is known of their values.
+
+use std::sync::Arc;
+
+use ruff_python_ast::{Comprehension, Expr, Number, Operator, UnaryOp};
+
+use super::definitions::dotted;
+use super::env::{mark, merge, take};
+use super::{DEEPEST, Walker, span};
+use crate::facts::{Bound, Over};
+use crate::value::{DType, Device, Flags, Grad, Graph, Kind, Value};
+
+impl<'a> Walker<'a> {
+    pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {
+        if self.depth > DEEPEST {
+            return Value::unknown();
+        }
+        self.depth += 1;
+        let value = self.eval_inner(expression);
+        self.depth -= 1;
+        value
+    }
+
+    fn eval_inner(&mut self, expression: &'a Expr) -> Value {
+        match expression {
+            Expr::Name(name) => self.lookup(name.id.as_str()).0,
+            Expr::Attribute(node) => self.attribute_value(expression, node),
+            Expr::Call(node) => self.call(node, false),
+            Expr::Subscript(node) => self.subscript(node),
+            Expr::BinOp(node) => {
+                let left = self.eval(&node.left);
+                let right = self.eval(&node.right);
+                self.arithmetic(node.op, &left, &right)
+            }
+            Expr::UnaryOp(node) if matches!(node.op, UnaryOp::Not) => self.tested(expression),
+            Expr::UnaryOp(node) => {
+                let value = self.eval(&node.operand);
+                match (node.op, &value.kind) {
+                    (UnaryOp::USub, Kind::Int(number)) => {
+                        Value::of(number.checked_neg().map_or(Kind::Number, Kind::Int))
+                    }
+                    _ => value,
+                }
+            }
+            Expr::BoolOp(_) | Expr::Compare(_) => self.tested(expression),
+            Expr::If(node) => {
+                self.condition(&node.test);
+                let since = mark(&self.frame.env, &self.graphs);
+                let body = self.eval(&node.body);
+                let first = take(&mut self.frame.env, &mut self.graphs, since);
+                let since = mark(&self.frame.env, &self.graphs);
+                let orelse = self.eval(&node.orelse);
+                let second = take(&mut self.frame.env, &mut self.graphs, since);
+                merge(&mut self.frame.env, &mut self.graphs, &[first, second]);
+                // "cuda" if there is one, else "cpu": where memory matters there is one.
+                match (body.text(), orelse.text()) {
+                    (Some(a), Some(b)) if a.starts_with("cuda") && b == "cpu" => body,
+                    (Some(a), Some(b)) if b.starts_with("cuda") && a == "cpu" => orelse,
+                    _ => body.either(&orelse),
+                }
+            }
+            Expr::Named(node) => {
+                let value = self.eval(&node.value);
+                self.assign(&node.target, value.clone(), Some(&node.value), span(node));
+                value
+            }
+            Expr::NumberLiteral(node) => Value::of(match &node.value {
+                Number::Int(number) => number.as_i64().map_or(Kind::Number, Kind::Int),
+                _ => Kind::Number,
+            }),
+            Expr::StringLiteral(node) => Value::of(Kind::Str(node.value.to_str().into())),
+            Expr::BooleanLiteral(node) => Value::of(Kind::Bool(node.value)),
+            Expr::NoneLiteral(_) => Value::of(Kind::None),
+            Expr::List(node) => self.container(&node.elts),
+            Expr::Set(node) => self.container(&node.elts),
+            Expr::Tuple(node) => {
+                let parts: Vec<Value> = node.elts.iter().map(|part| self.eval(part)).collect();
+                let graph = parts.iter().fold(Graph::none(), |graph, part| graph.union(&part.graph));
+                if parts.len() > 16 {
+                    return Value { graph, ..Value::of(Kind::Unknown) };
+                }
+                Value { graph, ..Value::of(Kind::Tuple(Arc::from(parts))) }
+            }
+            Expr::Dict(node) => {
+                let mut graph = Graph::none();
+                for item in &node.items {
+                    if let Some(key) = &item.key {
+                        self.eval(key);
+                    }
+                    graph = graph.union(&self.eval(&item.value).graph);
+                }
+                Value { graph, ..Value::of(Kind::Container { bounded: false }) }
+            }
+            Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
+            Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
+            Expr::Generator(node) => self.comprehension(&node.generators, &[&node.elt]),
+            Expr::DictComp(node) => match &node.key {
+                Some(key) => self.comprehension(&node.generators, &[key, &node.value]),
+                None => self.comprehension(&node.generators, &[&node.value]),
+            },
+            Expr::Starred(node) => self.eval(&node.value),
+            Expr::Await(node) => self.eval(&node.value),
+            Expr::Yield(node) => {
+                if let Some(value) = &node.value {
+                    self.eval(value);
+                    self.escape(value);
+                }
+                Value::unknown()
+            }
+            Expr::YieldFrom(node) => {
+                self.eval(&node.value);
+                self.escape(&node.value);
+                Value::unknown()
+            }
+            Expr::FString(_) | Expr::TString(_) | Expr::BytesLiteral(_) => Value::of(Kind::Number),
+            Expr::Slice(node) => {
+                for part in node.lower.iter().chain(&node.upper).chain(&node.step) {
+                    self.eval(part);
+                }
+                Value::of(Kind::None)
+            }
+            _ => Value::unknown(),
+        }
+    }
+
+    fn tested(&mut self, expression: &'a Expr) -> Value {
+        let found = self.condition(expression);
+        if found.counted.is_some() || found.message.is_some() {
+            return Value::of(Kind::Test(found));
+        }
+        Value::of(Kind::Number)
+    }
+
+    fn container(&mut self, parts: &'a [Expr]) -> Value {
+        let mut graph = Graph::none();
+        for part in parts {
+            graph = graph.union(&self.eval(part).graph);
+        }
+        Value { graph, ..Value::of(Kind::Container { bounded: false }) }
+    }
+
+    fn comprehension(&mut self, generators: &'a [Comprehension], parts: &[&'a Expr]) -> Value {
+        let since = mark(&self.frame.env, &self.graphs);
+        for generator in generators {
+            let iterated = self.eval(&generator.iter);
+            let (_, element, _) = self.iteration(&generator.iter, &iterated);
+            let mut names = Vec::new();
+            super::statement::collect_names(&generator.target, &mut names);
+            for (index, name) in names.iter().enumerate() {
+                let value = match &element.kind {
+                    Kind::Tuple(parts) if parts.len() == names.len() => parts[index].clone(),
+                    Kind::Tuple(_) => Value::unknown(),
+                    _ => element.clone(),
+                };
+                let binding = super::env::Binding { value, looped: self.frame.looped, how: Bound::Elsewhere };
+                self.frame.env.set(name, binding);
+            }
+            for test in &generator.ifs {
+                self.condition(test);
+            }
+        }
+        let mut graph = Graph::none();
+        let mut last = Value::default();
+        for part in parts {
+            last = self.eval(part);
+            graph = graph.union(&last.graph);
+        }
+        // The names are the comprehension's own; what it did to graphs stays.
+        let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
+        delta.forget_names();
+        merge(&mut self.frame.env, &mut self.graphs, &[delta]);
+        Value { graph, device: last.device, ..Value::of(Kind::Container { bounded: true }) }
+    }
+
+    /// What an attribute holds.
+    fn attribute_value(&mut self, expression: &'a Expr, node: &'a ruff_python_ast::ExprAttribute) -> Value {
+        if let Some(name) = dotted(expression, self.text) {
+            if let Some(binding) = self.frame.env.get(name) {
+                return binding.value.clone();
+            }
+            if name.starts_with("self.") {
+                let (value, _) = self.lookup(name);
+                if !value.is_unknown() {
+                    return value;
+                }
+                return crate::names::suggested(name);
+            }
+        }
+        let owner = self.eval(&node.value);
+        let attribute = node.attr.id.as_str();
+        match &owner.kind {
+            Kind::Path(path) => self.member(path, attribute),
+            Kind::Tensor | Kind::Unknown if attribute == "data" => {
+                Value { kind: Kind::Tensor, graph: Graph::none(), ..owner }.with(Flags::DETACHED)
+            }
+            Kind::Tensor | Kind::Unknown
+                if ["shape", "ndim", "dtype", "requires_grad"].contains(&attribute) =>
+            {
+                Value::of(Kind::Number)
+            }
+            Kind::Tensor | Kind::Unknown if attribute == "device" => {
+                Value::of(Kind::Device(if owner.device == Device::Unknown {
+                    Device::Named
+                } else {
+                    owner.device
+                }))
+            }
+            Kind::Tensor if attribute == "grad" => Value::tensor(Graph::none()).on(owner.device),
+            Kind::Tensor if attribute == "loss" => Value { kind: Kind::Tensor, ..owner }.with(Flags::SCALAR),
+            Kind::Tensor => Value { kind: Kind::Tensor, ..owner },
+            Kind::Module if attribute == "module" => owner,
+            Kind::Module => {
+                let mut part = crate::names::suggested(attribute);
+                part.device = owner.device;
+                part
+            }
+            Kind::Exception(id) if attribute == "args" => Value::of(Kind::ExceptionText(*id)),
+            Kind::Undefined | Kind::Unknown => {
+                let suggested = crate::names::suggested(attribute);
+                if suggested.is_unknown() {
+                    let mut value = Value::unknown();
+                    value.loader = owner.loader;
+                    value.flags = owner.flags.common(Flags::BATCH);
+                    value.device = owner.device;
+                    return value;
+                }
+                suggested
+            }
+            _ => {
+                let suggested = crate::names::suggested(attribute);
+                if suggested.is_unknown() { Value::unknown() } else { suggested }
+            }
+        }
+    }
+
+    fn member(&mut self, path: &str, attribute: &str) -> Value {
+        let full = format!("{path}.{attribute}");
+        let kind = match full.as_str() {
+            "torch.float16" | "torch.half" => Kind::DType(DType::Half),
+            "torch.bfloat16" => Kind::DType(DType::BFloat16),
+            "torch.float32" | "torch.float" => Kind::DType(DType::Float),
+            "torch.float64" | "torch.double" | "torch.long" | "torch.int64" | "torch.int32" | "torch.int"
+            | "torch.uint8" | "torch.bool" => Kind::DType(DType::Other),
+            _ => Kind::Path(full.into()),
+        };
+        Value::of(kind)
+    }
+
+    fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
+        let owner = self.eval(&node.value);
+        self.eval(&node.slice);
+        match &owner.kind {
+            Kind::Tuple(parts) => super::statement::literal(&node.slice)
+                .and_then(|index| {
+                    usize::try_from(if index < 0 { index + parts.len() as i64 } else { index }).ok()
+                })
+                .and_then(|index| parts.get(index).cloned())
+                .unwrap_or_else(Value::unknown),
+            Kind::Loader(_) => owner,
+            Kind::ExceptionText(_) => owner,
+            Kind::Tensor => {
+                // A part that is chosen by position shares the storage of the whole.
+                let view = |slice: &Expr| {
+                    matches!(slice, Expr::Slice(_)) || super::statement::literal(slice).is_some()
+                };
+                let shares = match &*node.slice {
+                    Expr::Tuple(tuple) => {
+                        tuple.elts.iter().all(|part| {
+                            view(part) || matches!(part, Expr::EllipsisLiteral(_) | Expr::NoneLiteral(_))
+                        }) && tuple.elts.iter().any(narrows)
+                    }
+                    Expr::StringLiteral(_) => false,
+                    // Of an output, `[0]` may be a part of a tuple as well.
+                    slice => narrows(slice) && matches!(slice, Expr::Slice(_)),
+                };
+                let value = owner.without(Flags::SCALAR.with(Flags::SOFTMAX).with(Flags::SIGMOID));
+                if shares { value.with(Flags::VIEW) } else { value }
+            }
+            _ => {
+                let mut value = Value::unknown();
+                value.graph = owner.graph.clone().clouded();
+                if owner.graph.is_none() && owner.is(Flags::BATCH) {
+                    value.graph = Graph::none();
+                }
+                value.loader = owner.loader;
+                value.device = owner.device;
+                value.flags = owner.flags.common(Flags::BATCH.with(Flags::OUTPUT));
+                value
+            }
+        }
+    }
+
+    /// Arithmetic: graphs come together, and a division is remembered.
+    pub(super) fn arithmetic(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
+        if let (Kind::Int(a), Kind::Int(b)) = (&left.kind, &right.kind) {
+            let result = match op {
+                Operator::Add => a.checked_add(*b),
+                Operator::Sub => a.checked_sub(*b),
+                Operator::Mult => a.checked_mul(*b),
+                Operator::FloorDiv if *b != 0 => a.checked_div_euclid(*b),
+                Operator::Mod if *b != 0 => a.checked_rem_euclid(*b),
+                _ => None,
+            };
+            return Value::of(result.map_or(Kind::Number, Kind::Int));
+        }
+        if matches!(left.kind, Kind::Container { .. }) && matches!(op, Operator::Add | Operator::Mult) {
+            return Value {
+                graph: left.graph.union(&right.graph),
+                ..Value::of(Kind::Container { bounded: true })
+            };
+        }
+        let number = |value: &Value| matches!(value.kind, Kind::Int(_) | Kind::Number | Kind::Bool(_));
+        if number(left) && number(right) {
+            return Value::of(Kind::Number);
+        }
+        let tensor = matches!(left.kind, Kind::Tensor) || matches!(right.kind, Kind::Tensor);
+        let mut flags = Flags::NONE;
+        let both = |flag: Flags| left.is(flag) && right.is(flag);
+        let one =
+            |flag: Flags| (left.is(flag) && !tensor_like(right)) || (right.is(flag) && !tensor_like(left));
+        for flag in [Flags::SCALAR, Flags::NO_GRAD_BUILT, Flags::DETACHED] {
+            if both(flag) || one(flag) {
+                flags = flags.with(flag);
+            }
+        }
+        for flag in [Flags::DIVIDED, Flags::OPAQUE, Flags::OUTPUT, Flags::SUMMED] {
+            if left.is(flag) || right.is(flag) {
+                flags = flags.with(flag);
+            }
+        }
+        match op {
+            Operator::Div => flags = flags.with(Flags::DIVIDED),
+            // A weight may be `1 / k`.
+            Operator::Mult => {
+                let factor = if tensor_like(left) { right } else { left };
+                if !matches!(factor.kind, Kind::Int(_)) {
+                    flags = flags.with(Flags::OPAQUE);
+                }
+            }
+            _ => {}
+        }
+        let mut graph = left.graph.union(&right.graph);
+        if self.frame.grad == Grad::Off {
+            if !graph.is_none() || flags.has(Flags::NO_GRAD_BUILT) {
+                flags = flags.with(Flags::NO_GRAD_BUILT);
+            }
+            graph = Graph::none();
+        }
+        let device = if left.device == Device::Unknown { right.device } else { left.device };
+        let kind = if tensor { Kind::Tensor } else { Kind::Unknown };
+        Value { kind, graph, device, flags, loader: None }
+    }
+
+    /// What a loop over something goes over, what it binds, and whether it counts.
+    pub(super) fn iteration(
+        &mut self,
+        expression: &'a Expr,
+        value: &Value,
+    ) -> (Over, Value, Option<Option<i64>>) {
+        if let Expr::Call(call) = expression {
+            let path = self.full_name(&call.func).unwrap_or_default();
+            let last = path.rsplit('.').next().unwrap_or(&path);
+            let first = call.arguments.args.first();
+            match last {
+                "enumerate" => {
+                    let Some(first) = first else { return (Over::Other, Value::unknown(), None) };
+                    let inner = self.quiet(first);
+                    let (over, element, _) = self.iteration(first, &inner);
+                    let start = call
+                        .arguments
+                        .keywords
+                        .iter()
+                        .find(|keyword| keyword.arg.as_ref().is_some_and(|arg| arg.id.as_str() == "start"))
+                        .map(|keyword| &keyword.value)
+                        .or_else(|| call.arguments.args.get(1));
+                    let start = match start {
+                        None => Some(0),
+                        Some(start) => self.quiet(start).int(),
+                    };
+                    let pair = Value {
+                        graph: element.graph.clone(),
+                        ..Value::of(Kind::Tuple(Arc::from(vec![Value::of(Kind::Number), element])))
+                    };
+                    return (over, pair, Some(start));
+                }
+                "tqdm" | "trange" | "track" | "reversed" | "islice" | "iter" | "progress_bar"
+                | "notebook_tqdm" => {
+                    let Some(first) = first else { return (Over::Other, Value::unknown(), None) };
+                    if last == "trange" {
+                        return (Over::Range(self.quiet(first).int()), Value::of(Kind::Number), None);
+                    }
+                    let inner = self.quiet(first);
+                    let (over, element, index) = self.iteration(first, &inner);
+                    let over = if last == "islice" { Over::Other } else { over };
+                    return (over, element, index);
+                }
+                "zip" => {
+                    let mut over = Over::Other;
+                    let mut parts = Vec::new();
+                    for argument in &call.arguments.args {
+                        let inner = self.quiet(argument);
+                        let (found, element, _) = self.iteration(argument, &inner);
+                        if matches!(over, Over::Other) {
+                            over = found;
+                        }
+                        parts.push(element);
+                    }
+                    return (over, Value::of(Kind::Tuple(Arc::from(parts))), None);
+                }
+                "range" => {
+                    let ints: Vec<Option<i64>> =
+                        call.arguments.args.iter().map(|argument| self.quiet(argument).int()).collect();
+                    let rounds = match ints.as_slice() {
+                        [Some(end)] => Some((*end).max(0)),
+                        [Some(start), Some(end)] => Some((end - start).max(0)),
+                        [Some(start), Some(end), Some(step)] if *step > 0 => {
+                            Some(((end - start).max(0) + step - 1) / step)
+                        }
+                        _ => None,
+                    };
+                    return (Over::Range(rounds), Value::of(Kind::Number), None);
+                }
+                "cycle" | "count" | "repeat" if path.starts_with("itertools") || first.is_some() => {
+                    return (Over::Endless, Value::unknown(), None);
+                }
+                _ => {}
+            }
+        }
+        match &value.kind {
+            Kind::Loader(id) => {
+                let mut element = Value::of(Kind::Tensor).with(Flags::BATCH).on(Device::Cpu);
+                element.kind = Kind::Unknown;
+                element.loader = *id;
+                (Over::Loader(*id), element, None)
+            }
+            Kind::Tuple(parts) => (Over::Literal(parts.len()), Value::unknown(), None),
+            Kind::Container { .. } => {
+                let over = match expression {
+                    Expr::List(list) => Over::Literal(list.elts.len()),
+                    _ => Over::Other,
+                };
+                let mut element =
+                    Value { graph: value.graph.clone(), device: value.device, ..Value::default() };
+                if !element.graph.is_none() {
+                    element.kind = Kind::Tensor;
+                }
+                (over, element, None)
+            }
+            _ => {
+                let mut element = Value::unknown();
+                element.graph = value.graph.clone();
+                element.loader = value.loader;
+                (Over::Other, element, None)
+            }
+        }
+    }
+
+    /// Evaluates again without leaving a trace.
+    pub(super) fn quiet(&mut self, expression: &'a Expr) -> Value {
+        self.frame.silent += 1;
+        let since = mark(&self.frame.env, &self.graphs);
+        let value = self.eval(expression);
+        take(&mut self.frame.env, &mut self.graphs, since);
+        self.frame.silent -= 1;
+        value
+    }
+}
+
+fn tensor_like(value: &Value) -> bool {
+    matches!(value.kind, Kind::Tensor) || !value.graph.is_none()
+}
+
+/// Takes less than the whole.
+fn narrows(slice: &Expr) -> bool {
+    match slice {
+        Expr::Slice(slice) => slice.lower.is_some() || slice.upper.is_some(),
+        other => super::statement::literal(other).is_some(),
+    }
+}

@@ -1,0 +1,287 @@
+//! What the functions of torch, and of those around it, make of their arguments.
+
+use crate::value::{Criterion, DType, Device, Flags, Kind};
+
+/// What a call by full name gives.
+pub(super) enum Known {
+    /// A value of this kind, without a graph.
+    Made(Kind, Flags),
+    /// A new tensor; its device is an argument.
+    Created,
+    /// A tensor that hangs on what its arguments hang on.
+    Tensor(Flags),
+    /// A loss.
+    Loss,
+    /// What its first argument is.
+    Same(Flags),
+    /// A number.
+    Number,
+    /// A loader.
+    Loader,
+    /// A scaler.
+    Scaler,
+}
+
+const CREATORS: &[&str] = &[
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "arange",
+    "linspace",
+    "eye",
+    "tensor",
+    "as_tensor",
+    "from_numpy",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "logspace",
+    "normal",
+    "bernoulli",
+    "LongTensor",
+    "FloatTensor",
+];
+
+const NUMBERS: &[&str] = &[
+    "is_available",
+    "device_count",
+    "manual_seed",
+    "seed",
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "synchronize",
+    "empty_cache",
+    "set_device",
+    "is_tensor",
+    "save",
+    "set_grad_enabled",
+    "manual_seed_all",
+    "reset_peak_memory_stats",
+    "current_device",
+    "get_device_name",
+    "mem_get_info",
+    "memory_summary",
+    "set_float32_matmul_precision",
+    "numel",
+    "is_grad_enabled",
+];
+
+const LOSSES: &[&str] = &[
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "nll_loss",
+    "kl_div",
+    "binary_cross_entropy",
+    "cosine_embedding_loss",
+    "margin_ranking_loss",
+    "triplet_margin_loss",
+    "ctc_loss",
+    "poisson_nll_loss",
+    "hinge_embedding_loss",
+    "multi_margin_loss",
+    "soft_margin_loss",
+    "gaussian_nll_loss",
+];
+
+/// What the standard library's and the frameworks' names mean here.
+pub(super) fn known(path: &str) -> Option<Known> {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    if let Some(rest) = path.strip_prefix("torch.") {
+        return Some(torch(rest, last));
+    }
+    if path.starts_with("torchvision.models.") {
+        let plain =
+            ["vit", "swin", "convnext", "maxvit", "alexnet"].iter().any(|name| last.starts_with(name));
+        let normalised =
+            !plain && (last.chars().next().is_some_and(char::is_lowercase)) && !last.starts_with("vgg");
+        let flags = if normalised || last.ends_with("_bn") { Flags::BATCH_NORM } else { Flags::NONE };
+        return Some(Known::Made(Kind::Module, flags));
+    }
+    if matches!(
+        path,
+        "torchvision.io.read_image" | "torchvision.io.decode_image" | "torchvision.io.decode_jpeg"
+    ) {
+        return Some(Known::Tensor(Flags::FULL_IMAGE));
+    }
+    if path.starts_with("torchvision.") && matches!(last, "to_tensor" | "pil_to_tensor" | "to_image") {
+        return Some(Known::Tensor(Flags::FULL_IMAGE));
+    }
+    if path.starts_with("torchvision.") && matches!(last, "resize" | "resized_crop" | "center_crop" | "crop")
+    {
+        return Some(Known::Tensor(Flags::NONE));
+    }
+    if path.ends_with(".from_pretrained") {
+        let owner = path.rsplit('.').nth(1).unwrap_or_default();
+        let kind = if owner.contains("Tokenizer") || owner.contains("Processor") {
+            Kind::Tokenizer
+        } else if owner.contains("Model") || owner.contains("For") || owner.ends_with("Pipeline") {
+            Kind::Module
+        } else {
+            return None;
+        };
+        return Some(Known::Made(kind, Flags::NONE));
+    }
+    Some(match path {
+        "timm.create_model" => Known::Made(Kind::Module, Flags::NONE),
+        "copy.deepcopy" | "copy.copy" => Known::Same(Flags::NONE),
+        "collections.deque" => Known::Made(Kind::Container { bounded: false }, Flags::NONE),
+        "collections.defaultdict"
+        | "builtins.list"
+        | "builtins.dict"
+        | "builtins.set"
+        | "collections.OrderedDict" => Known::Made(Kind::Container { bounded: false }, Flags::NONE),
+        "builtins.float"
+        | "builtins.int"
+        | "builtins.str"
+        | "builtins.len"
+        | "builtins.round"
+        | "builtins.print"
+        | "builtins.isinstance"
+        | "builtins.bool"
+        | "builtins.repr" => Known::Number,
+        "builtins.range" | "builtins.zip" | "builtins.enumerate" | "builtins.open" | "builtins.super" => {
+            return None;
+        }
+        "accelerate.Accelerator" | "lightning.Fabric" | "lightning_fabric.Fabric" => return None,
+        _ if path.starts_with("numpy.") => Known::Number,
+        _ => return None,
+    })
+}
+
+fn torch(rest: &str, last: &str) -> Known {
+    if let Some(name) = rest.strip_prefix("nn.functional.") {
+        return match name {
+            "cross_entropy" | "binary_cross_entropy_with_logits" => Known::Loss,
+            "softmax" | "log_softmax" => Known::Tensor(Flags::SOFTMAX),
+            "sigmoid" => Known::Tensor(Flags::SIGMOID),
+            _ if LOSSES.contains(&name) => Known::Loss,
+            _ => Known::Tensor(Flags::NONE),
+        };
+    }
+    if let Some(name) = rest.strip_prefix("nn.") {
+        return match name {
+            "CrossEntropyLoss" => made_loss(Criterion::CrossEntropy),
+            "BCEWithLogitsLoss" => made_loss(Criterion::BceWithLogits),
+            "DataParallel" => Known::Same(Flags::NONE),
+            "parallel.DistributedDataParallel" => Known::Same(Flags::DISTRIBUTED),
+            "utils.clip_grad_norm_" | "utils.clip_grad_value_" => Known::Number,
+            "Parameter" => Known::Tensor(Flags::NONE),
+            _ if name.ends_with("Loss") => made_loss(Criterion::Other),
+            _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
+                Known::Made(Kind::Module, Flags::BATCH_NORM)
+            }
+            _ if last.chars().next().is_some_and(char::is_uppercase) => {
+                Known::Made(Kind::Module, Flags::NONE)
+            }
+            _ if name.contains("init.") => Known::Number,
+            _ => Known::Tensor(Flags::NONE),
+        };
+    }
+    if rest.starts_with("optim.lr_scheduler.") {
+        return Known::Made(Kind::Scheduler, Flags::NONE);
+    }
+    if let Some(name) = rest.strip_prefix("optim.") {
+        let made = name.chars().next().is_some_and(char::is_uppercase) && !name.contains('.');
+        return if made {
+            Known::Made(Kind::Optimizer, Flags::NONE)
+        } else {
+            Known::Made(Kind::Unknown, Flags::NONE)
+        };
+    }
+    match rest {
+        "utils.data.DataLoader" => return Known::Loader,
+        "cuda.amp.GradScaler" | "amp.GradScaler" | "amp.grad_scaler.GradScaler" => return Known::Scaler,
+        "compile" => return Known::Same(Flags::NONE),
+        "device" => return Known::Made(Kind::Device(Device::Named), Flags::NONE),
+        "softmax" | "log_softmax" => return Known::Tensor(Flags::SOFTMAX),
+        "sigmoid" => return Known::Tensor(Flags::SIGMOID),
+        "load" | "autograd.Variable" => return Known::Made(Kind::Unknown, Flags::NONE),
+        _ => {}
+    }
+    if rest.starts_with("utils.")
+        || rest.starts_with("distributed.")
+        || rest.starts_with("backends.")
+        || rest.starts_with("hub.")
+        || rest.starts_with("jit.")
+        || rest.starts_with("profiler")
+    {
+        return Known::Made(Kind::Unknown, Flags::NONE);
+    }
+    if CREATORS.contains(&last) {
+        return Known::Created;
+    }
+    if NUMBERS.contains(&last) || rest.starts_with("cuda.") {
+        return Known::Number;
+    }
+    Known::Tensor(Flags::NONE)
+}
+
+fn made_loss(which: Criterion) -> Known {
+    Known::Made(Kind::Criterion { which, sums: false }, Flags::NONE)
+}
+
+/// What a method makes of its tensor.
+pub(super) enum Method {
+    /// Cut from its graph.
+    Detach,
+    /// A number or something else that lives on the host.
+    Host,
+    /// On the host, in its graph still.
+    Cpu,
+    /// On the GPU.
+    Cuda,
+    /// Moved or cast, by its arguments.
+    To,
+    /// Cast.
+    Cast(DType),
+    /// A copy with storage of its own.
+    Copy,
+    /// A part that shares the storage.
+    View,
+    /// Divided.
+    Divide,
+    /// Multiplied by something.
+    Multiply,
+    /// Reduced to one number.
+    Reduce { sums: bool },
+    /// With flags.
+    Marked(Flags),
+    /// Anything else: it hangs on what its tensor hangs on.
+    Plain,
+}
+
+pub(super) fn method(name: &str) -> Method {
+    match name {
+        "detach" | "detach_" => Method::Detach,
+        "item" | "tolist" | "numpy" | "size" | "dim" | "numel" | "argmax" | "argmin" | "eq" | "ne" | "gt"
+        | "lt" | "ge" | "le" | "nelement" | "backward" => Method::Host,
+        "cpu" => Method::Cpu,
+        "cuda" => Method::Cuda,
+        "to" => Method::To,
+        "half" => Method::Cast(DType::Half),
+        "bfloat16" => Method::Cast(DType::BFloat16),
+        "float" => Method::Cast(DType::Float),
+        "double" | "long" | "int" | "bool" => Method::Cast(DType::Other),
+        "clone" | "contiguous" => Method::Copy,
+        "select" | "narrow" => Method::View,
+        "div" | "div_" | "true_divide" => Method::Divide,
+        "mul" | "mul_" => Method::Multiply,
+        "mean" => Method::Reduce { sums: false },
+        "sum" => Method::Reduce { sums: true },
+        "softmax" | "log_softmax" => Method::Marked(Flags::SOFTMAX),
+        "sigmoid" => Method::Marked(Flags::SIGMOID),
+        _ => Method::Plain,
+    }
+}

@@ -1,0 +1,807 @@
+//! Statements, in the order in which they run.
+
+use std::sync::Arc;
+
+use ruff_python_ast::{
+    ExceptHandler, Expr, Operator, Stmt, StmtAugAssign, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith,
+};
+
+use super::definitions::dotted;
+use super::env::{mark, merge, take};
+use super::{DEEPEST, Walker, span, turns_off};
+use crate::facts::{
+    Bound, Handler, HandlerId, How, ImportFrom, Loop, LoopId, OpKind, Over, Store, TryId, Update, With,
+};
+use crate::position::Span;
+use crate::value::{Flags, Grad, Graph, Kind, Value};
+
+/// Whether nothing after a body runs when it has run.
+fn leaves(body: &[Stmt]) -> bool {
+    match body.last() {
+        Some(Stmt::Return(_) | Stmt::Raise(_) | Stmt::Continue(_) | Stmt::Break(_)) => true,
+        Some(Stmt::Expr(statement)) => exits(&statement.value),
+        Some(Stmt::If(inner)) => {
+            leaves(&inner.body)
+                && inner.elif_else_clauses.last().is_some_and(|last| last.test.is_none())
+                && inner.elif_else_clauses.iter().all(|clause| leaves(&clause.body))
+        }
+        _ => false,
+    }
+}
+
+/// A call that ends the program.
+fn exits(expression: &Expr) -> bool {
+    let Expr::Call(call) = expression else { return false };
+    match &*call.func {
+        Expr::Name(name) => ["exit", "quit"].contains(&name.id.as_str()),
+        Expr::Attribute(attribute) => ["exit", "_exit", "abort"].contains(&attribute.attr.id.as_str()),
+        _ => false,
+    }
+}
+
+impl<'a> Walker<'a> {
+    pub(super) fn body(&mut self, body: &'a [Stmt]) {
+        if self.depth > DEEPEST {
+            return;
+        }
+        self.depth += 1;
+        let outside = self.frame.guard;
+        for statement in body {
+            self.statement(statement);
+        }
+        self.frame.guard = outside;
+        self.depth -= 1;
+    }
+
+    fn statement(&mut self, statement: &'a Stmt) {
+        match statement {
+            Stmt::Expr(node) => self.expression_statement(&node.value),
+            Stmt::Assign(node) => {
+                let value = self.eval(&node.value);
+                for target in &node.targets {
+                    self.assign(target, value.clone(), Some(&node.value), span(node));
+                }
+            }
+            Stmt::AnnAssign(node) => {
+                let value = match &node.value {
+                    Some(value) => self.eval(value),
+                    None => return,
+                };
+                let value = if value.is_unknown() {
+                    self.annotated(&node.annotation).unwrap_or(value)
+                } else {
+                    value
+                };
+                self.assign(&node.target, value, node.value.as_deref(), span(node));
+            }
+            Stmt::AugAssign(node) => self.augmented(node),
+            Stmt::For(node) => self.for_loop(node),
+            Stmt::While(node) => self.while_loop(node),
+            Stmt::If(node) => self.branches(node),
+            Stmt::With(node) => self.with(node),
+            Stmt::Try(node) => self.attempt(node),
+            Stmt::Match(node) => {
+                self.eval(&node.subject);
+                let mut deltas = Vec::new();
+                for case in &node.cases {
+                    let since = mark(&self.frame.env, &self.graphs);
+                    let outside = self.frame.guard;
+                    let guard = self.guard(span(&case.pattern), Arc::default(), false);
+                    self.frame.guard = Some(guard);
+                    self.body(&case.body);
+                    self.frame.guard = outside;
+                    let delta = take(&mut self.frame.env, &mut self.graphs, since);
+                    if !leaves(&case.body) {
+                        deltas.push(delta);
+                    }
+                }
+                deltas.push(super::env::Delta::default());
+                merge(&mut self.frame.env, &mut self.graphs, &deltas);
+            }
+            Stmt::Return(node) => {
+                let value = match &node.value {
+                    Some(value) => {
+                        let found = self.eval(value);
+                        self.escape(value);
+                        found
+                    }
+                    None => Value::of(Kind::None),
+                };
+                let state = self.graphs.of(&value);
+                let joined = match self.frame.returned.take() {
+                    Some((old, old_state)) => (
+                        old.either(&value),
+                        if old_state == state { state } else { crate::GraphState::Unknown },
+                    ),
+                    None => (value, state),
+                };
+                self.frame.returned = Some(joined);
+            }
+            Stmt::Raise(node) => {
+                for part in node.exc.iter().chain(&node.cause) {
+                    self.eval(part);
+                }
+            }
+            Stmt::Assert(node) => {
+                self.eval(&node.test);
+            }
+            Stmt::Delete(node) => {
+                for target in &node.targets {
+                    if let Some(name) = dotted(target, self.text) {
+                        self.frame.env.remove(name);
+                        self.emptied(name);
+                    }
+                }
+            }
+            Stmt::Global(node) => {
+                for name in &node.names {
+                    self.frame.globals.insert(name.id.as_str());
+                }
+            }
+            Stmt::Nonlocal(node) => {
+                for name in &node.names {
+                    self.frame.globals.insert(name.id.as_str());
+                }
+            }
+            Stmt::ImportFrom(node) if self.recording() && node.level == 0 => {
+                let Some(module) = &node.module else { return };
+                let names = node
+                    .names
+                    .iter()
+                    .map(|alias| {
+                        let bound = alias.asname.as_ref().unwrap_or(&alias.name);
+                        (alias.name.id.to_string(), bound.id.to_string())
+                    })
+                    .collect();
+                let import = ImportFrom {
+                    span: span(node),
+                    module_span: span(module),
+                    module: module.id.to_string(),
+                    names,
+                };
+                self.facts.imports.push(import);
+            }
+            Stmt::FunctionDef(node) => self.nested(node),
+            Stmt::ClassDef(node) => {
+                // Statements of a class run once, in a scope that rules do not look into.
+                for decorator in &node.decorator_list {
+                    self.eval(&decorator.expression);
+                }
+                for statement in &node.body {
+                    if let Stmt::FunctionDef(node) = statement {
+                        self.decorated(node);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn decorated(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
+        for decorator in &node.decorator_list {
+            self.eval(&decorator.expression);
+        }
+    }
+
+    /// A function in a function sees the names around it.
+    fn nested(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
+        self.decorated(node);
+        let Some(id) = self.definitions.function_at.get(&span(node).start).copied() else { return };
+        if self.definitions.functions[id.index()].parent == super::FunctionId(0)
+            && self.frame.function == super::FunctionId(0)
+        {
+            return;
+        }
+        let name = node.name.id.as_str();
+        self.bind(name, Value::of(Kind::Function(id)), Bound::Assigned(self.frame.looped));
+        if self.frame.silent == 0 {
+            let seen = self.frame.env.snapshot();
+            self.closures.insert(id, Arc::new(seen));
+        }
+    }
+
+    fn expression_statement(&mut self, expression: &'a Expr) {
+        if let Expr::Call(call) = expression {
+            let value = self.call(call, true);
+            // `model.cuda()` and its like change the model itself.
+            if let Expr::Attribute(attribute) = &*call.func
+                && value.is_module()
+                && ["to", "cuda", "cpu", "half", "float", "bfloat16"].contains(&attribute.attr.id.as_str())
+                && let Some(name) = dotted(&attribute.value, self.text)
+            {
+                let known = self.frame.env.get(name).map(|binding| (binding.looped, binding.how));
+                let (looped, how) = known.unwrap_or((self.frame.looped, Bound::Elsewhere));
+                self.attribute(name, &value);
+                self.frame.env.set(name, super::env::Binding { value, looped, how });
+            }
+            return;
+        }
+        self.eval(expression);
+    }
+
+    /// Whatever is named in an expression may be used by what cannot be seen.
+    pub(super) fn escape(&mut self, expression: &'a Expr) {
+        match expression {
+            Expr::Name(name) => {
+                self.frame.escaped.insert(name.id.as_str());
+            }
+            Expr::Attribute(_) => {
+                if let Some(name) = dotted(expression, self.text) {
+                    self.frame.escaped.insert(name);
+                }
+            }
+            Expr::Tuple(node) => node.elts.iter().for_each(|part| self.escape(part)),
+            Expr::List(node) => node.elts.iter().for_each(|part| self.escape(part)),
+            Expr::Dict(node) => node.items.iter().for_each(|item| self.escape(&item.value)),
+            Expr::Starred(node) => self.escape(&node.value),
+            Expr::Subscript(node) => self.escape(&node.value),
+            Expr::BinOp(node) => {
+                self.escape(&node.left);
+                self.escape(&node.right);
+            }
+            Expr::Call(node) => node.arguments.args.iter().for_each(|part| self.escape(part)),
+            Expr::If(node) => {
+                self.escape(&node.body);
+                self.escape(&node.orelse);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn assign(&mut self, target: &'a Expr, value: Value, source: Option<&'a Expr>, whole: Span) {
+        match target {
+            Expr::Name(name) => {
+                let name = name.id.as_str();
+                if let Some(source) = source {
+                    self.store_sum(name, source, &value, whole);
+                    self.updated(name, source, &value);
+                }
+                if matches!(value.kind, Kind::StateDict) {
+                    self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
+                }
+                if let Some(source @ (Expr::Name(_) | Expr::Attribute(_))) = source
+                    && matches!(value.kind, Kind::Container { .. })
+                {
+                    self.escape(source);
+                }
+                let how = Bound::Assigned(self.frame.looped);
+                self.bind(name, value, how);
+            }
+            Expr::Attribute(attribute) => {
+                if attribute.attr.id.as_str() == "grad" {
+                    self.write_grad(&attribute.value, target, value.kind == Kind::None, whole);
+                    return;
+                }
+                self.eval(&attribute.value);
+                if let Some(source) = source {
+                    self.escape(source);
+                }
+                if let Some(name) = dotted(target, self.text) {
+                    if let Some(source) = source {
+                        self.store_sum(name, source, &value, whole);
+                        self.updated(name, source, &value);
+                    }
+                    self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
+                    let how = Bound::Assigned(self.frame.looped);
+                    self.bind(name, value, how);
+                }
+            }
+            Expr::Subscript(subscript) => {
+                self.eval(&subscript.slice);
+                self.eval(&subscript.value);
+                if let Some(source) = source {
+                    self.escape(source);
+                }
+                if let Some(name) = dotted(&subscript.value, self.text) {
+                    self.store(How::Item, name, &value, source.map_or(whole, span), whole);
+                }
+                self.environment(subscript, whole);
+            }
+            Expr::Tuple(node) => self.unpack(&node.elts, &value, source, whole),
+            Expr::List(node) => self.unpack(&node.elts, &value, source, whole),
+            Expr::Starred(node) => self.assign(&node.value, Value::unknown(), None, whole),
+            _ => {}
+        }
+    }
+
+    fn unpack(&mut self, targets: &'a [Expr], value: &Value, source: Option<&'a Expr>, whole: Span) {
+        let sources: Option<&'a [Expr]> = match source {
+            Some(Expr::Tuple(node)) if node.elts.len() == targets.len() => Some(&node.elts),
+            _ => None,
+        };
+        for (index, target) in targets.iter().enumerate() {
+            let part = match &value.kind {
+                Kind::Tuple(parts) if parts.len() == targets.len() => parts[index].clone(),
+                Kind::Tuple(_) => Value::unknown(),
+                _ => {
+                    let mut part = value.clone().without(Flags::SCALAR);
+                    if !matches!(part.kind, Kind::Tensor) {
+                        part.kind = Kind::Unknown;
+                    }
+                    part
+                }
+            };
+            self.assign(target, part, sources.map(|sources| &sources[index]), whole);
+        }
+    }
+
+    /// `x = x + v`
+    fn store_sum(&mut self, name: &'a str, source: &'a Expr, value: &Value, whole: Span) {
+        if let Expr::BinOp(node) = source
+            && matches!(node.op, Operator::Add)
+            && dotted(&node.left, self.text) == Some(name)
+        {
+            self.store(How::Add, name, value, span(&*node.right), whole);
+        }
+    }
+
+    fn updated(&mut self, name: &'a str, source: &'a Expr, value: &Value) {
+        let adds = match source {
+            Expr::BinOp(node)
+                if matches!(node.op, Operator::Add) && dotted(&node.left, self.text) == Some(name) =>
+            {
+                literal(&node.right)
+            }
+            _ => None,
+        };
+        self.update(name, adds, value.int().filter(|_| adds.is_none()));
+    }
+
+    fn update(&mut self, name: &str, adds: Option<i64>, sets: Option<i64>) {
+        if self.recording() && (adds.is_some() || sets.is_some()) {
+            let place = self.place();
+            self.facts.updates.push(Update { name: name.to_owned(), adds, sets, place });
+        }
+    }
+
+    /// Records that a value is put somewhere.
+    pub(super) fn store(&mut self, how: How, target: &'a str, value: &Value, value_span: Span, whole: Span) {
+        let (held, _) = self.lookup(target);
+        let bound = self.frame.env.get(target).map(|binding| binding.looped);
+        // The target hangs on what it holds.
+        if !matches!(how, How::Assign)
+            && let Some(binding) = self.frame.env.get(target)
+            && !value.graph.is_none()
+        {
+            let mut binding = binding.clone();
+            binding.value.graph = binding.value.graph.union(&value.graph);
+            self.frame.env.set(target, binding);
+        }
+        if !self.recording() {
+            return;
+        }
+        let grows = match bound {
+            Some(bound) => self.outermost_until(bound),
+            None => self.outermost_until(None),
+        };
+        let store = Store {
+            how,
+            target: target.to_owned(),
+            span: whole,
+            value_span,
+            value: value.clone(),
+            target_value: held,
+            grows,
+            graph: crate::GraphState::Unknown,
+            graph_then: self.graphs.of(value),
+            escapes: target.contains('.') || bound.is_none(),
+            place: self.place(),
+        };
+        self.frame.stores.push((store, value.graph.clone()));
+    }
+
+    /// The outermost loop of those between here and the one in which something was bound.
+    fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
+        let mut found = None;
+        let mut next = self.frame.looped;
+        while let Some(id) = next {
+            if Some(id) == bound {
+                break;
+            }
+            found = Some(id);
+            next = self.facts.loops[id.index()].parent;
+        }
+        found
+    }
+
+    /// Notes that a container loses what it held.
+    pub(super) fn emptied(&mut self, name: &str) {
+        let mut next = self.frame.looped;
+        while let Some(id) = next {
+            let found = &mut self.facts.loops[id.index()];
+            if !found.emptied.iter().any(|known| known == name) {
+                found.emptied.push(name.to_owned());
+            }
+            next = found.parent;
+        }
+    }
+
+    fn augmented(&mut self, node: &'a StmtAugAssign) {
+        let value = self.eval(&node.value);
+        if let Expr::Attribute(attribute) = &*node.target
+            && attribute.attr.id.as_str() == "grad"
+        {
+            self.write_grad(&attribute.value, &node.target, false, span(node));
+            return;
+        }
+        let Some(name) = dotted(&node.target, self.text) else {
+            self.eval(&node.target);
+            if let Expr::Subscript(subscript) = &*node.target
+                && let Some(name) = dotted(&subscript.value, self.text)
+                && matches!(node.op, Operator::Add)
+            {
+                self.store(How::Add, name, &value, span(&*node.value), span(node));
+            }
+            return;
+        };
+        let (held, how) = self.lookup(name);
+        if matches!(node.op, Operator::Add) {
+            if matches!(held.kind, Kind::Container { .. }) {
+                self.store(How::Append, name, &value, span(&*node.value), span(node));
+                return;
+            }
+            self.store(How::Add, name, &value, span(&*node.value), span(node));
+        }
+        let adds = match (node.op, literal(&node.value)) {
+            (Operator::Add, Some(number)) => Some(number),
+            _ => None,
+        };
+        self.update(name, adds, None);
+        let result = self.arithmetic(node.op, &held, &value);
+        let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
+        self.bind(name, result, if adds.is_some() { how } else { Bound::Assigned(self.frame.looped) });
+        // What is added to keeps the place where it was begun.
+        if let Some(binding) = self.frame.env.get(name) {
+            let mut binding = binding.clone();
+            binding.looped = looped;
+            self.frame.env.set(name, binding);
+        }
+    }
+
+    fn for_loop(&mut self, node: &'a StmtFor) {
+        let iterated = self.eval(&node.iter);
+        let (over, element, index) = self.iteration(&node.iter, &iterated);
+        let header = Span::new(span(node).start, span(&*node.iter).end);
+        let mut targets = Vec::new();
+        collect_names(&node.target, &mut targets);
+        let place = self.place();
+        let at = span(node).start;
+        let (parent, function) = (self.frame.looped, self.frame.function);
+        let index = index.and_then(|start| {
+            let Expr::Tuple(tuple) = &*node.target else { return None };
+            match tuple.elts.first() {
+                Some(Expr::Name(name)) => Some((name.id.to_string(), start)),
+                _ => None,
+            }
+        });
+        let made = Loop {
+            span: span(node),
+            header,
+            parent,
+            function,
+            is_while: false,
+            over,
+            iterable: span(&*node.iter),
+            targets: targets.iter().map(|name| (*name).to_owned()).collect(),
+            index,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            place,
+            end: 0,
+        };
+        let id = self.enter_loop(at, made);
+        self.rounds(id, |walker| {
+            walker.assign_target(&node.target, &element, id);
+            walker.body(&node.body);
+        });
+        self.body(&node.orelse);
+    }
+
+    fn while_loop(&mut self, node: &'a StmtWhile) {
+        let endless = match &*node.test {
+            Expr::BooleanLiteral(literal) => literal.value,
+            Expr::NumberLiteral(_) => true,
+            _ => false,
+        };
+        let place = self.place();
+        let made = Loop {
+            span: span(node),
+            header: Span::new(span(node).start, span(&*node.test).end),
+            parent: self.frame.looped,
+            function: self.frame.function,
+            is_while: true,
+            over: if endless { Over::Endless } else { Over::Other },
+            iterable: span(&*node.test),
+            targets: Vec::new(),
+            index: None,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            place,
+            end: 0,
+        };
+        let id = self.enter_loop(span(node).start, made);
+        self.rounds(id, |walker| {
+            walker.eval(&node.test);
+            walker.body(&node.body);
+        });
+        self.body(&node.orelse);
+    }
+
+    fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
+        let (place, over) = (made.place, made.over.clone());
+        let id = self.looped(at, || made);
+        if self.pass == 2 {
+            let found = &mut self.facts.loops[id.index()];
+            found.place = place;
+            found.over = over;
+        }
+        id
+    }
+
+    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the next.
+    fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
+        let outside = self.frame.looped.replace(id);
+        if self.recording() {
+            self.frame.silent += 1;
+            round(self);
+            self.frame.silent -= 1;
+        }
+        round(self);
+        self.frame.looped = outside;
+        let order = self.order + 1;
+        self.order = order;
+        self.facts.loops[id.index()].end = order;
+    }
+
+    fn assign_target(&mut self, target: &'a Expr, element: &Value, id: LoopId) {
+        match target {
+            Expr::Name(name) => self.bind(name.id.as_str(), element.clone(), Bound::Target(id)),
+            Expr::Tuple(node) => {
+                for (index, part) in node.elts.iter().enumerate() {
+                    let value = match &element.kind {
+                        Kind::Tuple(parts) if parts.len() == node.elts.len() => parts[index].clone(),
+                        Kind::Tuple(_) => Value::unknown(),
+                        _ => element.clone(),
+                    };
+                    self.assign_target(part, &value, id);
+                }
+            }
+            Expr::List(node) => node.elts.iter().for_each(|part| self.assign_target(part, element, id)),
+            Expr::Starred(node) => self.assign_target(&node.value, element, id),
+            other => self.assign(other, element.clone(), None, span(other)),
+        }
+    }
+
+    fn branches(&mut self, node: &'a StmtIf) {
+        let what = self.condition(&node.test);
+        if is_main(&node.test) {
+            self.body(&node.body);
+            return;
+        }
+        let test = span(&*node.test);
+        let outside = self.frame.guard;
+        let mut deltas = Vec::new();
+        let since = mark(&self.frame.env, &self.graphs);
+        let guard = self.guard(test, what.clone(), false);
+        self.frame.guard = Some(guard);
+        self.body(&node.body);
+        self.frame.guard = outside;
+        let delta = take(&mut self.frame.env, &mut self.graphs, since);
+        let first_leaves = leaves(&node.body);
+        if !first_leaves {
+            deltas.push(delta);
+        }
+        let mut complete = false;
+        for clause in &node.elif_else_clauses {
+            let since = mark(&self.frame.env, &self.graphs);
+            let opposite = self.guard(test, what.clone(), true);
+            self.frame.guard = Some(opposite);
+            if let Some(test) = &clause.test {
+                let what = self.condition(test);
+                let guard = self.guard(span(test), what, false);
+                self.frame.guard = Some(guard);
+            } else {
+                complete = true;
+            }
+            self.body(&clause.body);
+            self.frame.guard = outside;
+            let delta = take(&mut self.frame.env, &mut self.graphs, since);
+            if !leaves(&clause.body) {
+                deltas.push(delta);
+            }
+        }
+        if !complete {
+            deltas.push(super::env::Delta::default());
+        }
+        merge(&mut self.frame.env, &mut self.graphs, &deltas);
+        // What follows `if …: continue` is the other branch.
+        if first_leaves && node.elif_else_clauses.is_empty() {
+            let rest = self.guard(test, what, true);
+            self.frame.guard = Some(rest);
+        }
+    }
+
+    fn with(&mut self, node: &'a StmtWith) {
+        let saved = (self.frame.grad, self.frame.autocast, self.frame.managed);
+        for item in &node.items {
+            let expression = &item.context_expr;
+            let (path, called) = match expression {
+                Expr::Call(call) => (self.full_name(&call.func), true),
+                other => (self.full_name(other), false),
+            };
+            let value = self.eval(expression);
+            if self.recording() {
+                let place = self.place();
+                self.facts.withs.push(With { item: span(expression), path: path.clone(), called, place });
+            }
+            match &value.kind {
+                Kind::GradContext(grad) if called || !matches!(expression, Expr::Attribute(_)) => {
+                    self.frame.grad = *grad;
+                }
+                Kind::Autocast(to) => self.frame.autocast = Some(*to),
+                Kind::Managed => self.frame.managed = true,
+                _ if path.as_deref().is_some_and(|path| called && turns_off(path)) => {
+                    self.frame.grad = Grad::Off;
+                }
+                _ => {}
+            }
+            if let Some(target) = &item.optional_vars {
+                let entered = if value.is_unknown() || !value.graph.is_none() {
+                    Value { kind: Kind::Unknown, ..value }
+                } else {
+                    Value::unknown()
+                };
+                self.assign(target, entered, None, span(&**target));
+            }
+        }
+        self.body(&node.body);
+        (self.frame.grad, self.frame.autocast, self.frame.managed) = saved;
+    }
+
+    fn attempt(&mut self, node: &'a StmtTry) {
+        let at = span(node).start;
+        let next = TryId(self.tries_at.len() as u32);
+        let tried = *self.tries_at.entry(at).or_insert(next);
+        let outside = self.frame.tried.replace(tried);
+        let since = mark(&self.frame.env, &self.graphs);
+        self.body(&node.body);
+        self.body(&node.orelse);
+        self.frame.tried = outside;
+        let whole = take(&mut self.frame.env, &mut self.graphs, since);
+        let mut deltas = vec![whole];
+        for handler in &node.handlers {
+            let ExceptHandler::ExceptHandler(handler) = handler;
+            let since = mark(&self.frame.env, &self.graphs);
+            self.handler(handler, tried);
+            let delta = take(&mut self.frame.env, &mut self.graphs, since);
+            if !leaves(&handler.body) {
+                deltas.push(delta);
+            }
+        }
+        merge(&mut self.frame.env, &mut self.graphs, &deltas);
+        self.body(&node.finalbody);
+    }
+
+    fn handler(&mut self, node: &'a ruff_python_ast::ExceptHandlerExceptHandler, tried: TryId) {
+        let at = span(node).start;
+        let types = match node.type_.as_deref() {
+            None => Vec::new(),
+            Some(Expr::Tuple(tuple)) => tuple.elts.iter().filter_map(|part| self.full_name(part)).collect(),
+            Some(one) => self.full_name(one).into_iter().collect(),
+        };
+        let mut shape = super::test::Shape::default();
+        shape.read(&node.body, 0);
+        let header_end = node.body.first().map_or(span(node).end, |first| span(first).start);
+        let text = self.slice(Span::new(at, header_end));
+        let header = Span::new(at, at + text.rfind(':').unwrap_or(0) as u32);
+        let place = self.place();
+        let made = Handler {
+            span: span(node),
+            header,
+            types,
+            name: node.name.as_ref().map(|name| name.id.to_string()),
+            tried,
+            leaves: shape.leaves,
+            raises: shape.raises,
+            only_tells: shape.only_tells(),
+            reads_message: false,
+            place,
+        };
+        let id = if let Some(id) = self.handlers_at.get(&at) {
+            *id
+        } else {
+            let id = HandlerId(self.facts.handlers.len() as u32);
+            self.facts.handlers.push(made.clone());
+            self.handlers_at.insert(at, id);
+            id
+        };
+        if self.recording() {
+            let reads_message = self.facts.handlers[id.index()].reads_message;
+            self.facts.handlers[id.index()] = Handler { reads_message, ..made };
+        }
+        let outside = self.frame.handler.replace(id);
+        if let Some(name) = &node.name {
+            let value = Value::of(Kind::Exception(id));
+            self.bind(name.id.as_str(), value, Bound::Assigned(self.frame.looped));
+        }
+        self.body(&node.body);
+        self.frame.handler = outside;
+    }
+
+    /// `parameter.grad = …`
+    fn write_grad(&mut self, owner: &'a Expr, target: &'a Expr, clears: bool, whole: Span) {
+        self.eval(owner);
+        let single = match owner {
+            Expr::Subscript(subscript) => {
+                literal(&subscript.slice).is_some()
+                    && matches!(&*subscript.value, Expr::Subscript(_) | Expr::Call(_) | Expr::Name(_))
+                    && self.slice(span(owner)).contains("param")
+            }
+            _ => false,
+        };
+        let _ = target;
+        let receiver = self.slice(span(owner));
+        self.op(OpKind::WriteGrad { single, clears }, whole, receiver);
+    }
+
+    /// An assignment to `os.environ[…]` is noted as a call of its own.
+    fn environment(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, whole: Span) {
+        if !self.recording() || self.full_name(&subscript.value).as_deref() != Some("os.environ") {
+            return;
+        }
+        let key = self.eval(&subscript.slice);
+        let place = self.place();
+        let key_span = span(&*subscript.slice);
+        self.facts.calls.push(crate::facts::Call {
+            span: whole,
+            callee: span(&*subscript.value),
+            path: Some("os.environ.__setitem__".to_owned()),
+            method: None,
+            receiver: None,
+            function: None,
+            arguments: vec![crate::facts::Argument {
+                name: None,
+                span: key_span,
+                value_span: key_span,
+                value: Value { graph: Graph::none(), ..key },
+                starred: false,
+            }],
+            parentheses: Span::at(whole.end),
+            result: Value::of(Kind::None),
+            is_statement: true,
+            place,
+        });
+    }
+}
+
+/// A whole number that is written out.
+pub(super) fn literal(expression: &Expr) -> Option<i64> {
+    match expression {
+        Expr::NumberLiteral(node) => match &node.value {
+            ruff_python_ast::Number::Int(number) => number.as_i64(),
+            _ => None,
+        },
+        Expr::UnaryOp(node) if matches!(node.op, ruff_python_ast::UnaryOp::USub) => {
+            literal(&node.operand).map(|number| -number)
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn collect_names<'a>(target: &'a Expr, into: &mut Vec<&'a str>) {
+    match target {
+        Expr::Name(name) => into.push(name.id.as_str()),
+        Expr::Tuple(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
+        Expr::List(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
+        Expr::Starred(node) => collect_names(&node.value, into),
+        _ => {}
+    }
+}
+
+/// `if __name__ == "__main__":`
+fn is_main(test: &Expr) -> bool {
+    match test {
+        Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),
+        _ => false,
+    }
+}

@@ -1,0 +1,307 @@
+//! What a function does, told without its text: so that calls to it can be understood, in its file and in others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::definitions::Definitions;
+use super::{Frame, MOST_OPS, Walker};
+use crate::facts::{Backward, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
+use crate::position::Span;
+use crate::project::Imports;
+use crate::value::{Flags, Grad, Graph, GraphState, Kind, Value};
+
+/// What a function does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) parameters: Vec<String>,
+    pub(crate) is_method: bool,
+    pub(crate) grad_off: bool,
+    ops: Vec<SummaryOp>,
+    returns: Option<Returned>,
+}
+
+#[derive(Clone, Debug)]
+struct SummaryOp {
+    kind: OpKind,
+    receiver: String,
+    deep: bool,
+    /// Its branches, from the outside.
+    guards: Vec<(Arc<GuardTest>, bool)>,
+    /// The parameters that a backward pass goes through.
+    through: Vec<usize>,
+    grad: Grad,
+    /// In the file of the function.
+    span: Span,
+}
+
+#[derive(Clone, Debug)]
+struct Returned {
+    value: Value,
+    state: GraphState,
+    through: Vec<usize>,
+}
+
+/// What a module offers to those who import it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exports {
+    pub(crate) functions: HashMap<String, Arc<Summary>>,
+    pub(crate) classes: HashMap<String, ClassExport>,
+}
+
+/// As much of a class as its importers need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClassExport {
+    pub(crate) is_module: bool,
+    pub(crate) has_batch_norm: bool,
+}
+
+impl Exports {
+    pub(super) fn new(
+        definitions: &Definitions<'_>,
+        facts: &Facts,
+        summaries: &[Option<Arc<Summary>>],
+        modules: &dyn Imports,
+    ) -> Self {
+        let mut functions: HashMap<String, Arc<Summary>> = definitions
+            .top_functions
+            .iter()
+            .filter_map(|(name, id)| Some(((*name).to_owned(), summaries[id.index()].clone()?)))
+            .collect();
+        // A package passes on what its modules define.
+        for (name, path) in definitions.imports.iter().filter(|(_, path)| path.starts_with('.')) {
+            if let Some(summary) = modules.function(path) {
+                functions.entry((*name).to_owned()).or_insert(summary);
+            }
+        }
+        let classes = definitions
+            .top_classes
+            .iter()
+            .map(|(name, id)| {
+                let class = facts.class(*id);
+                let export = ClassExport { is_module: class.is_module, has_batch_norm: class.has_batch_norm };
+                ((*name).to_owned(), export)
+            })
+            .collect();
+        Self { functions, classes }
+    }
+}
+
+impl<'a> Walker<'a> {
+    pub(super) fn summarise(&self, id: FunctionId, frame: &Frame<'a>) -> Summary {
+        let function = self.facts.function(id);
+        let through = |value: &Value| -> Vec<usize> {
+            let ids = &value.graph.ids;
+            (0..frame.parameters.len()).filter(|index| ids.contains(&frame.parameters[*index])).collect()
+        };
+        let ops = frame
+            .ops
+            .iter()
+            .take(MOST_OPS)
+            .map(|op| SummaryOp {
+                kind: op.kind.clone(),
+                receiver: op.receiver.clone(),
+                deep: op.deep || op.place.looped.is_some(),
+                guards: self.chain(op.place.guard),
+                through: match &op.kind {
+                    OpKind::Backward(backward) => through(&backward.loss),
+                    _ => Vec::new(),
+                },
+                grad: op.place.grad,
+                span: op.span,
+            })
+            .collect();
+        let returns = frame.returned.as_ref().map(|(value, state)| Returned {
+            value: value.clone(),
+            state: *state,
+            through: through(value),
+        });
+        Summary {
+            parameters: function.parameters.clone(),
+            is_method: function.class.is_some(),
+            grad_off: function.grad == Grad::Off,
+            ops,
+            returns,
+        }
+    }
+
+    fn chain(&self, from: Option<GuardId>) -> Vec<(Arc<GuardTest>, bool)> {
+        let mut chain: Vec<_> = self
+            .facts
+            .guards_of(from)
+            .take(8)
+            .map(|id| {
+                let guard = self.facts.guard(id);
+                (guard.what.clone(), guard.negated)
+            })
+            .collect();
+        chain.reverse();
+        chain
+    }
+
+    /// Does what a called function does, and gives what it returns.
+    pub(super) fn replay(
+        &mut self,
+        summary: &Summary,
+        id: Option<FunctionId>,
+        arguments: &[(Option<&str>, Value, &'a str)],
+        receiver: Option<&str>,
+        call: Span,
+    ) -> Value {
+        let skipped = usize::from(summary.is_method && receiver.is_some());
+        let argument = |index: usize| -> Option<&(Option<&str>, Value, &'a str)> {
+            let name = summary.parameters.get(index)?;
+            arguments.iter().find(|(keyword, ..)| *keyword == Some(name.as_str())).or_else(|| {
+                arguments.iter().filter(|(keyword, ..)| keyword.is_none()).nth(index.checked_sub(skipped)?)
+            })
+        };
+        let through = |indices: &[usize]| {
+            indices
+                .iter()
+                .filter_map(|index| argument(*index))
+                .fold(Graph::none(), |graph, (_, value, _)| graph.union(&value.graph))
+        };
+        let mut copies: HashMap<Vec<usize>, GuardId> = HashMap::new();
+        let outside = self.frame.guard;
+        for op in &summary.ops {
+            let mut kind = op.kind.clone();
+            if let OpKind::Backward(backward) = &mut kind {
+                let graph = through(&op.through);
+                self.freed_by(&graph, backward, op.through.is_empty());
+                backward.loss.graph = graph;
+                backward.loss_span = call;
+                backward.retain = backward.retain.map(|_| call);
+                backward.create = backward.create.map(|_| call);
+                backward.of_loop = None;
+                backward.through_freed = false;
+            }
+            if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
+                continue;
+            }
+            let named = self.renamed(&op.receiver, summary, &argument, receiver);
+            let mut place = self.place();
+            place.guard = self.copied(&op.guards, outside, call, &mut copies);
+            if op.grad != Grad::On {
+                place.grad = op.grad;
+            }
+            let span = if id.is_some() { op.span } else { call };
+            self.frame.ops.push(Op {
+                kind,
+                span,
+                receiver: named,
+                place,
+                via: id.or(Some(FunctionId(0))),
+                deep: op.deep,
+            });
+        }
+        self.returned(summary, &through)
+    }
+
+    fn returned(&mut self, summary: &Summary, through: &dyn Fn(&[usize]) -> Graph) -> Value {
+        let Some(returned) = &summary.returns else { return Value::of(Kind::None) };
+        let mut value = returned.value.clone();
+        // What belongs to the other file means nothing here.
+        if matches!(value.kind, Kind::Test(_) | Kind::Exception(_) | Kind::ExceptionText(_)) {
+            value.kind = Kind::Unknown;
+        }
+        let own = match (returned.state, self.frame.grad) {
+            (GraphState::None, _) => Graph::none(),
+            (_, Grad::Off) if !summary.grad_off => {
+                value = value.with(Flags::NO_GRAD_BUILT);
+                value.graph = Graph::none();
+                return value;
+            }
+            (_, Grad::Off) => Graph::none(),
+            (state @ (GraphState::Live | GraphState::Freed | GraphState::Retained), _)
+                if returned.through.len() < returned.value.graph.ids.len() =>
+            {
+                Graph::one(self.graphs.fresh(state))
+            }
+            (GraphState::Unknown, _) if returned.value.graph.unknown || returned.through.is_empty() => {
+                Graph::unknown()
+            }
+            _ => Graph::none(),
+        };
+        value.graph = own.union(&through(&returned.through));
+        value
+    }
+
+    /// A receiver of the function, as the caller names it.
+    fn renamed<'v>(
+        &self,
+        name: &str,
+        summary: &Summary,
+        argument: &dyn Fn(usize) -> Option<&'v (Option<&'v str>, Value, &'a str)>,
+        receiver: Option<&str>,
+    ) -> String
+    where
+        'a: 'v,
+    {
+        let (root, rest) = name.split_once('.').map_or((name, None), |(root, rest)| (root, Some(rest)));
+        let index = summary.parameters.iter().position(|parameter| parameter == root);
+        let base = match index {
+            Some(0) if summary.is_method && receiver.is_some() => receiver.map(str::to_owned),
+            Some(index) => argument(index).map(|(_, _, text)| (*text).to_owned()),
+            None => None,
+        };
+        match (base, rest) {
+            (Some(base), Some(rest)) => format!("{base}.{rest}"),
+            (Some(base), None) => base,
+            (None, _) => name.to_owned(),
+        }
+    }
+
+    /// The branches of the function, set within those of the caller.
+    fn copied(
+        &mut self,
+        guards: &[(Arc<GuardTest>, bool)],
+        outside: Option<GuardId>,
+        call: Span,
+        copies: &mut HashMap<Vec<usize>, GuardId>,
+    ) -> Option<GuardId> {
+        let mut parent = outside;
+        let mut key = Vec::new();
+        for (what, negated) in guards {
+            key.push(Arc::as_ptr(what) as usize);
+            key.push(usize::from(*negated));
+            let known = copies.get(&key).copied();
+            let id = known.unwrap_or_else(|| {
+                let id = GuardId(self.facts.guards.len() as u32);
+                let looped: Option<LoopId> = self.frame.looped;
+                self.facts.guards.push(Guard {
+                    parent,
+                    test: call,
+                    what: what.clone(),
+                    negated: *negated,
+                    looped,
+                });
+                copies.insert(key.clone(), id);
+                id
+            });
+            parent = Some(id);
+        }
+        parent
+    }
+
+    /// A backward pass through a graph: what it frees.
+    pub(super) fn freed_by(&mut self, graph: &Graph, backward: &Backward, blind: bool) {
+        let since = self.frame.first_graph;
+        if blind && graph.is_none() {
+            // It went through something that was made inside, which is not seen from here.
+            return;
+        }
+        let next = match (backward.retain.is_some() || backward.create.is_some(), graph.unknown) {
+            (true, false) => GraphState::Retained,
+            (false, false) => GraphState::Freed,
+            (_, true) => GraphState::Unknown,
+        };
+        for id in &graph.ids {
+            let keeps = next == GraphState::Unknown && self.graphs.state(*id) == GraphState::Freed;
+            if !keeps {
+                self.graphs.set(*id, next);
+            }
+        }
+        if graph.unknown {
+            self.graphs.cloud(since);
+        }
+    }
+}
