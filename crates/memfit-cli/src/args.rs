@@ -1,5 +1,7 @@
 //! What a user types, as it was typed. Nothing here opens a file or looks anything up.
 
+mod check;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,6 +12,8 @@ use memfit_allocator::Release;
 use memfit_devices::Bytes;
 use memfit_link::{ClockMode, HostTime, ValuePolicy};
 use serde::Deserialize;
+
+pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 
 use crate::printer::Colour;
 
@@ -49,6 +53,10 @@ pub(crate) enum Verb {
     Replay(ReplayArgs),
     /// Show a recording: what memory held, when, and for whom.
     View(ViewArgs),
+    /// Find what wastes, leaks or breaks memory in training scripts, before they run.
+    Check(CheckArgs),
+    /// Show a rule's page, or list all rules.
+    Rule(RuleArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Show what is installed here, and what would and would not work.

@@ -1,9 +1,11 @@
 //! The verbs, one file each: from what was typed to an answer.
 
+mod check;
 mod completions;
 mod doctor;
 mod gpus;
 mod replay;
+mod rule;
 mod run;
 mod view;
 
@@ -12,10 +14,12 @@ use std::path::Path;
 use memfit_devices::Catalogue;
 use serde::Serialize;
 
+pub(crate) use check::check;
 pub(crate) use completions::completions;
 pub(crate) use doctor::doctor;
 pub(crate) use gpus::gpus;
 pub(crate) use replay::replay;
+pub(crate) use rule::rule;
 pub(crate) use run::run;
 pub(crate) use view::view;
 

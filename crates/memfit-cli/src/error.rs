@@ -17,6 +17,18 @@ pub trait Hint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CliError {
+    /// A rule that does not exist.
+    #[error(transparent)]
+    Rule(#[from] memfit_lint::ConfigError),
+    /// Source could not be read.
+    #[error(transparent)]
+    Check(#[from] memfit_lint::Error),
+    /// No file is there to check.
+    #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
+    NothingToCheck {
+        /// What was named.
+        paths: Vec<PathBuf>,
+    },
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
@@ -273,6 +285,11 @@ impl Hint for CliError {
                 format!("looked in {}", paths(looked)),
                 "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
             ],
+            Self::Rule(error) => vec![error.hint()],
+            Self::NothingToCheck { .. } => {
+                vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
+            }
+            Self::Check(_) => Vec::new(),
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::Unreadable { why, hint, .. } => {
                 let hint = hint.unwrap_or("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot, `memfit run -o FILE.memfit` a recording");

@@ -1,17 +1,28 @@
 //! `[tool.memfit]` in pyproject.toml: defaults for what is typed. What is typed wins.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memfit_devices::Bytes;
 use serde::Deserialize;
 
 use crate::CliError;
-use crate::args::{Clock, Cover, Format, GpuChoice, HostClock, Sizes, Timeout};
+use crate::args::{Clock, Cover, FailOn, Format, GpuChoice, HostClock, Sizes, Timeout};
 
 /// The settings of a project.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
+    /// `memfit check --select`
+    pub(crate) select: Vec<String>,
+    /// `memfit check --extend-select`
+    pub(crate) extend_select: Vec<String>,
+    /// `memfit check --ignore`
+    pub(crate) ignore: Vec<String>,
+    /// Other severities, by rule; `off` is none.
+    pub(crate) severity: BTreeMap<String, memfit_lint::Level>,
+    /// `memfit check --fail-on`
+    pub(crate) fail_on: Option<FailOn>,
     /// `--gpu`
     pub(crate) gpu: Option<GpuChoice>,
     /// `--memory`
@@ -40,6 +51,11 @@ pub(crate) struct Settings {
 
 /// The names of all settings.
 pub(crate) const KEYS: &[&str] = &[
+    "select",
+    "extend-select",
+    "ignore",
+    "severity",
+    "fail-on",
     "gpu",
     "memory",
     "steps",

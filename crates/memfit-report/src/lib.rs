@@ -5,5 +5,6 @@
 //! they are made from the same value.
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
+pub mod findings;
 pub mod text;
 pub mod wire;

@@ -3,15 +3,19 @@
 //! Each renderer returns a string with ANSI styles in it; whoever prints it strips them where they are not wanted.
 
 mod canvas;
+mod check;
 mod doctor;
 mod gpus;
 mod replay;
+mod rules;
 mod run;
 
 pub use canvas::{Canvas, paint};
+pub use check::{concise, findings};
 pub use doctor::doctor;
 pub use gpus::{gpu, gpus};
 pub use replay::replay;
+pub use rules::{rule, rules};
 pub use run::run;
 
 /// A size for people: binary units, with the unit, and as many decimals as matter.

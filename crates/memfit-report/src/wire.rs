@@ -2,14 +2,18 @@
 //!
 //! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are integers.
 
+mod check;
 mod doctor;
 mod gpus;
 mod replay;
+mod rules;
 mod run;
 
+pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport};
 pub use doctor::{Check, DoctorReport, Health};
 pub use gpus::{GpuList, GpuReport};
 pub use replay::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
+pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
     OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
@@ -26,6 +30,12 @@ pub mod schema {
     pub const GPU: &str = "memfit.gpu/1";
     /// What `memfit replay` says.
     pub const REPLAY: &str = "memfit.replay/1";
+    /// What `memfit check` says.
+    pub const CHECK: &str = "memfit.check/1";
+    /// What `memfit rule` says.
+    pub const RULES: &str = "memfit.rules/1";
+    /// What `memfit rule NAME` says.
+    pub const RULE: &str = "memfit.rule/1";
     /// What `memfit doctor` says.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

@@ -16,7 +16,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-recording", &["memfit-levers", "memfit-link"]),
     ("memfit-allocator", &["memfit-levers", "memfit-recording"]),
     ("memfit-explain", &["memfit-levers", "memfit-recording"]),
-    ("memfit-report", &["memfit-devices", "memfit-levers", "memfit-recording", "memfit-explain"]),
+    ("memfit-source", &[]),
+    ("memfit-lint", &["memfit-source"]),
+    (
+        "memfit-report",
+        &["memfit-devices", "memfit-levers", "memfit-lint", "memfit-recording", "memfit-explain"],
+    ),
     ("memfit-view", &["memfit-levers", "memfit-recording", "memfit-explain"]),
     (
         "memfit-cli",
@@ -26,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-devices",
             "memfit-levers",
             "memfit-link",
+            "memfit-lint",
             "memfit-recording",
             "memfit-explain",
             "memfit-report",

@@ -73,12 +73,19 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     // Only as much of the text as holds the places: a long file costs no more than a short one.
     let line_of = |at: usize| shown.text.get(..at).unwrap_or_default().matches('\n').count();
     let own = line_of(shown.span.start as usize);
-    let labels: Vec<_> =
-        finding.labels.iter().filter(|label| line_of(label.span.start as usize).abs_diff(own) <= FARTHEST).collect();
-    let first = labels.iter().map(|label| label.span.start).chain([shown.span.start]).min().unwrap_or_default() as usize;
-    let last = labels.iter().map(|label| label.span.end).chain([shown.span.end]).max().unwrap_or_default() as usize;
+    let labels: Vec<_> = finding
+        .labels
+        .iter()
+        .filter(|label| line_of(label.span.start as usize).abs_diff(own) <= FARTHEST)
+        .collect();
+    let first =
+        labels.iter().map(|label| label.span.start).chain([shown.span.start]).min().unwrap_or_default()
+            as usize;
+    let last =
+        labels.iter().map(|label| label.span.end).chain([shown.span.end]).max().unwrap_or_default() as usize;
     let begin = shown.text.get(..first).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1);
-    let end = shown.text.get(last..).and_then(|after| after.find('\n')).map_or(shown.text.len(), |at| last + at);
+    let end =
+        shown.text.get(last..).and_then(|after| after.find('\n')).map_or(shown.text.len(), |at| last + at);
     let Some(part) = shown.text.get(begin..end) else { return format!("{path}: {}", finding.message) };
     let cell_lines = finding.start.line as usize;
     let line = if finding.start.cell.is_some() {
@@ -105,7 +112,11 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
         group = group.element(Level::HELP.message(help));
     }
     if let Some(fix) = &finding.fix {
-        let how = if fix.safe { "`--fix` does it" } else { "`--fix --unsafe-fixes` does it: look at what it changes" };
+        let how = if fix.safe {
+            "`--fix` does it"
+        } else {
+            "`--fix --unsafe-fixes` does it: look at what it changes"
+        };
         group = group.element(Level::NOTE.message(how));
     }
     let renderer = Renderer::styled().term_width(canvas.width.max(40));
@@ -138,7 +149,8 @@ fn summary(report: &Report, fixed: usize) -> String {
         }
     }
     let _ = writeln!(text, "{} in {files}.", parts.join(", "));
-    let fixes = |safe| all().filter(|finding| finding.fix.as_ref().is_some_and(|fix| fix.safe == safe)).count();
+    let fixes =
+        |safe| all().filter(|finding| finding.fix.as_ref().is_some_and(|fix| fix.safe == safe)).count();
     match (fixes(true), fixes(false)) {
         (0, 0) => {}
         (safe, 0) => {

@@ -106,31 +106,33 @@ impl CheckReport {
         for source in &report.files {
             let file = source.path.display().to_string();
             let lines = memfit_lint::Lines::new(&source.text);
-            findings.extend(source.findings.iter().map(|finding| CheckFinding {
-                rule: finding.rule.to_owned(),
-                severity: finding.severity.name().to_owned(),
-                file: file.clone(),
-                cell: finding.start.cell,
-                line: finding.start.line,
-                column: finding.start.column,
-                end_line: finding.end.line,
-                end_column: finding.end.column,
-                message: finding.message.clone(),
-                help: finding.help.clone(),
-                labels: finding
-                    .labels
-                    .iter()
-                    .map(|label| CheckLabel {
-                        line: label.start.line,
-                        column: label.start.column,
-                        message: label.text.clone(),
-                    })
-                    .collect(),
-                fix: finding.fix.as_ref().map(|fix| CheckFix {
-                    safe: fix.safe,
-                    title: fix.title.clone(),
-                    edits: fix.edits.iter().map(|edit| edit_of(edit, &source.text, &lines)).collect(),
-                }),
+            findings.extend(source.findings.iter().map(|finding| {
+                CheckFinding {
+                    rule: finding.rule.to_owned(),
+                    severity: finding.severity.name().to_owned(),
+                    file: file.clone(),
+                    cell: finding.start.cell,
+                    line: finding.start.line,
+                    column: finding.start.column,
+                    end_line: finding.end.line,
+                    end_column: finding.end.column,
+                    message: finding.message.clone(),
+                    help: finding.help.clone(),
+                    labels: finding
+                        .labels
+                        .iter()
+                        .map(|label| CheckLabel {
+                            line: label.start.line,
+                            column: label.start.column,
+                            message: label.text.clone(),
+                        })
+                        .collect(),
+                    fix: finding.fix.as_ref().map(|fix| CheckFix {
+                        safe: fix.safe,
+                        title: fix.title.clone(),
+                        edits: fix.edits.iter().map(|edit| edit_of(edit, &source.text, &lines)).collect(),
+                    }),
+                }
             }));
             problems.extend(source.problems.iter().map(|problem| CheckProblem {
                 file: file.clone(),

@@ -1,0 +1,100 @@
+//! What a user types after `memfit check`, `memfit rule` and `memfit server`.
+
+use std::path::PathBuf;
+
+use clap::{ValueEnum, ValueHint};
+use serde::Deserialize;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit check .
+  memfit check train.py --fix --diff
+  memfit check src notebooks README.md --format sarif > memfit.sarif
+A finding is kept quiet by a comment with its reason: # memfit: ignore[rule-name] why"
+)]
+pub(crate) struct CheckArgs {
+    /// Python files, notebooks, Markdown, and folders of them; `-` reads Python from standard input.
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Mend what can be mended without changing what the program computes.
+    #[arg(long)]
+    pub(crate) fix: bool,
+
+    /// With `--fix` or `--diff`: mend also where someone has to look at the result.
+    #[arg(long)]
+    pub(crate) unsafe_fixes: bool,
+
+    /// Show what `--fix` would change, and change nothing.
+    #[arg(long)]
+    pub(crate) diff: bool,
+
+    /// Run these rules only; `all` is every one.
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    pub(crate) select: Vec<String>,
+
+    /// Run these rules too.
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    pub(crate) extend_select: Vec<String>,
+
+    /// Do not run these rules.
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    pub(crate) ignore: Vec<String>,
+
+    /// The least severity that makes the exit status 1 [default: error].
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    pub(crate) fail_on: Option<FailOn>,
+
+    /// How to answer on standard output.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<FindingsFormat>,
+
+    /// Also write the answer as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// How to tell of findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FindingsFormat {
+    /// The source, annotated.
+    Text,
+    /// A line a finding.
+    Concise,
+    /// For programs.
+    Json,
+    /// SARIF 2.1.0.
+    Sarif,
+    /// Annotations of GitHub Actions.
+    Github,
+    /// GitLab's code quality report.
+    Gitlab,
+    /// JUnit's XML.
+    Junit,
+}
+
+/// Which findings are bad news.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FailOn {
+    /// Errors.
+    #[default]
+    Error,
+    /// Warnings too.
+    Warning,
+    /// Any finding.
+    Note,
+    /// None.
+    Never,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RuleArgs {
+    /// Show this rule's page; without it, list all rules.
+    pub(crate) name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) out: super::OutputArgs,
+}

@@ -1,0 +1,177 @@
+//! `memfit check PATH…`
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use memfit_lint::{Config, Report, Severity, Source};
+use memfit_report::findings::{self, RuleInfo};
+use memfit_report::text;
+use memfit_report::wire::CheckReport;
+
+use crate::args::{CheckArgs, FailOn, FindingsFormat, Format};
+use crate::printer::{Printer, to_json};
+use crate::settings::Settings;
+use crate::{CliError, Exit};
+
+/// What standard input is called.
+const STDIN: &str = "<stdin>.py";
+
+/// Checks, mends if asked to, and tells.
+pub(crate) fn check(args: &CheckArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
+    let config = config(args, settings)?;
+    let mut report = read(&args.paths, &config)?;
+    if report.read == 0 {
+        return Err(CliError::NothingToCheck { paths: args.paths.clone() });
+    }
+    for source in &report.files {
+        for problem in &source.problems {
+            let place =
+                problem.start.map(|start| format!(":{}:{}", start.line, start.column)).unwrap_or_default();
+            printer.warning(&format!("{}{place}: {}", source.path.display(), problem.message));
+        }
+    }
+    if args.diff {
+        let changes = diff(&report, args, &config)?;
+        printer.answer(&changes);
+        return Ok(exit(&report, args, settings));
+    }
+    let mut fixed = 0;
+    if args.fix {
+        fixed = fix(&mut report, args, &config, printer)?;
+    }
+    tell(&report, fixed, args, settings, printer)?;
+    Ok(exit(&report, args, settings))
+}
+
+fn config(args: &CheckArgs, settings: &Settings) -> Result<Config, CliError> {
+    let or = |typed: &[String], set: &[String]| if typed.is_empty() { set.to_vec() } else { typed.to_vec() };
+    let config = Config {
+        select: or(&args.select, &settings.select),
+        extend: [args.extend_select.as_slice(), &settings.extend_select].concat(),
+        ignore: [args.ignore.as_slice(), &settings.ignore].concat(),
+        severity: settings.severity.clone(),
+    };
+    config.validate()?;
+    Ok(config)
+}
+
+fn read(paths: &[PathBuf], config: &Config) -> Result<Report, CliError> {
+    let stdin = Path::new("-");
+    let files: Vec<PathBuf> = paths.iter().filter(|path| *path != stdin).cloned().collect();
+    let mut report =
+        if files.is_empty() { Report::default() } else { memfit_lint::check_paths(&files, config)? };
+    if files.len() < paths.len() {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(CliError::io("read", STDIN))?;
+        report.read += 1;
+        report.files.push(memfit_lint::check_source(Path::new(STDIN), &text, config)?);
+    }
+    Ok(report)
+}
+
+/// Writes what is mended, and looks again at what is left.
+fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer) -> Result<usize, CliError> {
+    let mut fixed = 0;
+    for source in &mut report.files {
+        if source.path == Path::new(STDIN) {
+            continue;
+        }
+        let applied = source.fixed(args.unsafe_fixes, config)?;
+        if applied.text == *source.text {
+            continue;
+        }
+        // A file that somebody else changed in the meantime is left as it is.
+        let now = std::fs::read_to_string(&source.path).map_err(CliError::io("read", &source.path))?;
+        if now != *source.text {
+            printer.warning(&format!(
+                "{} changed while it was checked: it is left as it is",
+                source.path.display()
+            ));
+            continue;
+        }
+        std::fs::write(&source.path, &applied.text).map_err(CliError::io("write", &source.path))?;
+        fixed += applied.fixed;
+        let path = source.path.clone();
+        *source = memfit_lint::check_source(&path, &applied.text, config)?;
+    }
+    Ok(fixed)
+}
+
+fn diff(report: &Report, args: &CheckArgs, config: &Config) -> Result<String, CliError> {
+    let mut text = String::new();
+    for source in &report.files {
+        let applied = source.fixed(args.unsafe_fixes, config)?;
+        if applied.text != *source.text {
+            text.push_str(&unified(source, &applied.text));
+        }
+    }
+    Ok(text)
+}
+
+fn unified(source: &Source, after: &str) -> String {
+    let name = source.path.display().to_string();
+    similar::TextDiff::from_lines(&*source.text, after)
+        .unified_diff()
+        .context_radius(3)
+        .header(&name, &name)
+        .to_string()
+}
+
+fn tell(
+    report: &Report,
+    fixed: usize,
+    args: &CheckArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let wire = || CheckReport::new(report, fixed);
+    if let Some(file) = &args.json {
+        std::fs::write(file, to_json(&wire())?).map_err(CliError::io("write", file))?;
+    }
+    let set = settings.format.map(|format| match format {
+        Format::Text => FindingsFormat::Text,
+        Format::Json => FindingsFormat::Json,
+    });
+    match args.format.or(set).unwrap_or(FindingsFormat::Text) {
+        FindingsFormat::Text => printer.answer(&text::findings(report, fixed, printer.canvas())),
+        FindingsFormat::Concise => printer.answer(&text::concise(report, fixed)),
+        FindingsFormat::Json => printer.json(&wire())?,
+        FindingsFormat::Sarif => printer.json(&findings::sarif(&wire(), &rules(), crate::VERSION))?,
+        FindingsFormat::Github => printer.answer(&findings::github(&wire())),
+        FindingsFormat::Gitlab => printer.json(&findings::gitlab(&wire()))?,
+        FindingsFormat::Junit => printer.answer(&findings::junit(&wire())),
+    }
+    Ok(())
+}
+
+/// Rules, as far as SARIF tells them.
+fn rules() -> Vec<RuleInfo> {
+    memfit_lint::rules()
+        .map(|rule| {
+            let page = memfit_lint::page(rule);
+            RuleInfo {
+                name: rule.name.to_owned(),
+                summary: super::rule::summary(&page),
+                page,
+                severity: rule.severity.name().to_owned(),
+            }
+        })
+        .collect()
+}
+
+fn exit(report: &Report, args: &CheckArgs, settings: &Settings) -> Exit {
+    let least = match args.fail_on.or(settings.fail_on).unwrap_or_default() {
+        FailOn::Error => Some(Severity::Error),
+        FailOn::Warning => Some(Severity::Warning),
+        FailOn::Note => Some(Severity::Note),
+        FailOn::Never => None,
+    };
+    let bad = |source: &Source| {
+        source.findings.iter().any(|finding| least.is_some_and(|least| finding.severity >= least))
+    };
+    if report.files.iter().any(bad) {
+        return Exit::BadNews;
+    }
+    let unread = report.files.iter().flat_map(|source| &source.problems).any(|problem| problem.fatal);
+    if unread { Exit::NoAnswer } else { Exit::Good }
+}

@@ -1,0 +1,52 @@
+//! What `memfit rule` says.
+
+use serde::Serialize;
+
+/// A rule, in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleEntry {
+    /// Its name.
+    pub name: String,
+    /// `error`, `warning` or `note`
+    pub severity: String,
+    /// `safe`, `unsafe`, or none.
+    pub fix: Option<String>,
+    /// It runs without being selected.
+    pub on: bool,
+    /// What it does, in a sentence.
+    pub summary: String,
+}
+
+/// All rules.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleList {
+    /// `memfit.rules/1`
+    pub schema: &'static str,
+    /// By name.
+    pub rules: Vec<RuleEntry>,
+}
+
+/// A rule's page.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleReport {
+    /// `memfit.rule/1`
+    pub schema: &'static str,
+    /// The rule.
+    pub rule: RuleEntry,
+    /// In Markdown.
+    pub page: String,
+}
+
+impl RuleList {
+    /// A list.
+    pub fn new(rules: Vec<RuleEntry>) -> Self {
+        Self { schema: super::schema::RULES, rules }
+    }
+}
+
+impl RuleReport {
+    /// A page.
+    pub fn new(rule: RuleEntry, page: String) -> Self {
+        Self { schema: super::schema::RULE, rule, page }
+    }
+}
