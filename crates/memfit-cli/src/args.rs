@@ -57,6 +57,8 @@ pub(crate) enum Verb {
     Check(CheckArgs),
     /// Show a rule's page, or list all rules.
     Rule(RuleArgs),
+    /// Serve an editor: findings, fixes and pages over the Language Server Protocol, on standard input and output.
+    Server,
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Show what is installed here, and what would and would not work.

@@ -7,6 +7,7 @@ mod gpus;
 mod replay;
 mod rule;
 mod run;
+mod server;
 mod view;
 
 use std::path::Path;
@@ -21,6 +22,7 @@ pub(crate) use gpus::gpus;
 pub(crate) use replay::replay;
 pub(crate) use rule::rule;
 pub(crate) use run::run;
+pub(crate) use server::server;
 pub(crate) use view::view;
 
 use crate::CliError;

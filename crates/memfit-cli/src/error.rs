@@ -23,6 +23,9 @@ pub enum CliError {
     /// Source could not be read.
     #[error(transparent)]
     Check(#[from] memfit_lint::Error),
+    /// The editor and the server parted badly.
+    #[error(transparent)]
+    Server(#[from] memfit_server::ServerError),
     /// No file is there to check.
     #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
     NothingToCheck {
@@ -207,6 +210,10 @@ impl CliError {
     /// A stable name for programs.
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::Rule(_) => "unknown-rule",
+            Self::Check(_) => "io",
+            Self::NothingToCheck { .. } => "nothing-to-check",
+            Self::Server(_) => "server",
             Self::NoGpu => "no-gpu-named",
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
@@ -241,6 +248,11 @@ impl Hint for CliError {
             quoted.join(", ")
         };
         match self {
+            Self::Rule(error) => vec![error.hint()],
+            Self::NothingToCheck { .. } => {
+                vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
+            }
+            Self::Check(_) | Self::Server(_) => Vec::new(),
             Self::NoGpu => vec![
                 "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
                 "or set `gpu = \"rtx-4090\"` under [tool.memfit] in pyproject.toml".to_owned(),
@@ -285,11 +297,6 @@ impl Hint for CliError {
                 format!("looked in {}", paths(looked)),
                 "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
             ],
-            Self::Rule(error) => vec![error.hint()],
-            Self::NothingToCheck { .. } => {
-                vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
-            }
-            Self::Check(_) => Vec::new(),
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::Unreadable { why, hint, .. } => {
                 let hint = hint.unwrap_or("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot, `memfit run -o FILE.memfit` a recording");

@@ -72,6 +72,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Check(args) => commands::check(&args, &settings, &printer),
+        Verb::Server => commands::server(&settings),
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),

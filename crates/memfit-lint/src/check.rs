@@ -148,7 +148,7 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     let inputs = [(path.to_owned(), Arc::<str>::from(text))];
     let library = Library::default();
     let mut found = in_parallel(&inputs, 1, |(path, text)| {
-        let parsed = parse_text(path, text.clone(), &library);
+        let parsed = parse_text(path, text, &library);
         let project = project(parsed.parts.iter().map(|(_, facts)| facts));
         judge(&parsed, config, &project)
     })?;
@@ -211,15 +211,15 @@ fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
     if !is_relevant(&text) {
         return None;
     }
-    Some(parse_text(&input.path, text.into(), library))
+    Some(parse_text(&input.path, &text.into(), library))
 }
 
-fn parse_text(path: &Path, text: Arc<str>, library: &Library) -> Parsed {
+fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let format = Format::of_name(name).unwrap_or_else(|| Format::of_text(&text));
+    let format = Format::of_name(name).unwrap_or_else(|| Format::of_text(text));
     let mut parsed =
         Parsed { path: path.to_owned(), text: text.clone(), parts: Vec::new(), problems: Vec::new() };
-    let found = match snippets(&text, format) {
+    let found = match snippets(text, format) {
         Ok(found) => found,
         Err(error) => {
             parsed.problems.push(document_problem(&error));

@@ -8,11 +8,11 @@ use memfit_source::document::Format;
 
 /// A file to be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Input {
+pub(crate) struct Input {
     /// Where it is.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// It was named itself, not found in a folder.
-    pub named: bool,
+    pub(crate) named: bool,
 }
 
 /// Larger texts without a known name are not looked into for Python.
@@ -71,7 +71,7 @@ fn is_python(path: &Path) -> bool {
         return true;
     }
     // Texts may hold fenced blocks as Markdown does.
-    name.ends_with(".txt")
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"))
         && std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_TEXT)
         && std::fs::read_to_string(path).is_ok_and(|text| memfit_source::document::has_python_fence(&text))
 }

@@ -47,10 +47,10 @@ impl Library {
         file
     }
 
-    fn exports(&self, file: PathBuf, level: u8) -> Option<Arc<Exports>> {
-        let slot = self.files.lock().ok()?.entry((file.clone(), level)).or_default().clone();
+    fn exports(&self, file: &Path, level: u8) -> Option<Arc<Exports>> {
+        let slot = self.files.lock().ok()?.entry((file.to_owned(), level)).or_default().clone();
         slot.get_or_init(|| {
-            let text: Arc<str> = std::fs::read_to_string(&file).ok()?.into();
+            let text: Arc<str> = std::fs::read_to_string(file).ok()?.into();
             if !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
@@ -70,7 +70,7 @@ impl Library {
 impl Modules for Of<'_> {
     fn exports(&self, module: &str) -> Option<Arc<Exports>> {
         let file = self.library.file(self.folder, module)?;
-        self.library.exports(file, self.level)
+        self.library.exports(&file, self.level)
     }
 }
 

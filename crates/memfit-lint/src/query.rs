@@ -117,17 +117,13 @@ pub(crate) fn remove_argument(facts: &Facts, call: &Call, span: Span) -> Edit {
     if let Some(previous) = previous {
         return Edit::delete(Span::new(previous.span.end, span.end));
     }
-    match index.and_then(|index| call.arguments.get(index + 1)) {
-        Some(next) => Edit::delete(Span::new(span.start, next.span.start)),
-        None => {
-            let rest = facts.slice(Span::new(span.end, call.parentheses.end));
-            let comma = if rest.trim_start().starts_with(',') {
-                rest.find(',').map_or(0, |at| at as u32 + 1)
-            } else {
-                0
-            };
-            Edit::delete(Span::new(span.start, span.end + comma))
-        }
+    if let Some(next) = index.and_then(|index| call.arguments.get(index + 1)) {
+        Edit::delete(Span::new(span.start, next.span.start))
+    } else {
+        let rest = facts.slice(Span::new(span.end, call.parentheses.end));
+        let comma =
+            if rest.trim_start().starts_with(',') { rest.find(',').map_or(0, |at| at as u32 + 1) } else { 0 };
+        Edit::delete(Span::new(span.start, span.end + comma))
     }
 }
 

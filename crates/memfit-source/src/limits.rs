@@ -82,7 +82,7 @@ pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
             b'"' | b'\'' => {
                 let start = at;
                 at = string_end(bytes, at);
-                line += bytes[start..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count();
+                line += text.get(start..at.min(bytes.len())).map_or(0, |string| string.matches('\n').count());
                 // A template's parts are expressions.
                 if start > 0 && matches!(bytes[start - 1].to_ascii_lowercase(), b'f' | b't' | b'r') {
                     here += 1;

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-explain", &["memfit-levers", "memfit-recording"]),
     ("memfit-source", &[]),
     ("memfit-lint", &["memfit-source"]),
+    ("memfit-server", &["memfit-lint"]),
     (
         "memfit-report",
         &["memfit-devices", "memfit-levers", "memfit-lint", "memfit-recording", "memfit-explain"],
@@ -35,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-recording",
             "memfit-explain",
             "memfit-report",
+            "memfit-server",
         ],
     ),
     ("memfit", &["memfit-cli"]),

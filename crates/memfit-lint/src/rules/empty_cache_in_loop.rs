@@ -41,7 +41,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // A loop that holds the loop over batches is one of epochs or phases.
-        let outer = facts.loops.iter().enumerate().any(|(_, inner)| inner.parent == Some(looped));
+        let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped));
         if outer {
             continue;
         }

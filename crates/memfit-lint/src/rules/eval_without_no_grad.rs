@@ -82,9 +82,7 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         .iter()
         .filter(|other| {
             other.place.function == function && other.place.order < op.place.order && other.receiver == op.receiver && other.via.is_none()
-        })
-        .filter(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode))
-        .last();
+        }).rfind(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
     let eval_mode = in_function(&OpKind::EvalMode) && lasting.is_some_and(|last| last.kind == OpKind::EvalMode);
     let over = facts.looped(looped);
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)

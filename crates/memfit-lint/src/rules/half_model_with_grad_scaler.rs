@@ -51,7 +51,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             (call.is_method("half") || call.is_method("to")) && receiver.value.is_module() && call.result.is(Flags::HALF) && !receiver.value.is(Flags::HALF)
         });
         let Some(receiver) = cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard) else { continue };
-        let model = context.slice(receiver.span);
+        // What is cast as it is made goes by the name that it is bound to.
+        let (start, _) = crate::query::line_start(facts, call.span.start);
+        let before = facts.text[start as usize..call.span.start as usize].trim();
+        let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
         // The model that is trained: its parameters are those of an optimizer, or it is the one that is called.
         let optimized = facts.calls.iter().any(|other| {
             matches!(other.result.kind, memfit_source::Kind::Optimizer)

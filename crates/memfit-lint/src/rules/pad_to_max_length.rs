@@ -36,7 +36,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in facts.calls.iter().filter(|_| !fixed) {
         let padding = call.keyword("padding").filter(|argument| argument.value.text() == Some("max_length"));
         let callee = context.slice(call.callee).to_ascii_lowercase();
-        let tokenizes = callee.contains("tokenizer") || callee.contains("processor") || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
+        let tokenizes = callee.contains("tokenizer") || matches!(call.target.kind, Kind::Tokenizer)
+            || callee.contains("processor") || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
         if let Some(padding) = padding.filter(|_| tokenizes) {
             findings.at(padding.span, "every text is padded to the longest length there can be").help("use `padding=True`, or a collator that pads each batch");
         }

@@ -31,9 +31,9 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Over, Residue};
+use memfit_source::{Bound, Flags, Over, Residue};
 
-use crate::query::is_plain;
+use crate::query::{backward, is_plain};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -48,6 +48,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let ends = matches!(found.over, Over::Loader(_)) || (found.over == Over::Other && !found.is_while && found.index.is_some());
         let even = window.comes_out_even(facts) || window.counted.rounds == Some(1);
         if window.alternative || window.flushed || window.steps_elsewhere || !ends || even || !is_plain(facts, window) {
+            continue;
+        }
+        // Where the backward pass raises, nothing is left over.
+        let raises = window.backwards.iter().filter_map(|index| backward(&facts.ops[*index])).any(|backward| {
+            backward.loss.graph.is_none() && backward.loss.is(Flags::NO_GRAD_BUILT)
+        });
+        if raises {
             continue;
         }
         let counted = &window.counted;

@@ -38,7 +38,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let off = enabled.is_some_and(|value| value.truth() == Some(false));
         // An older form gives the limit by another name or place.
         let limited = call.is_open() || call.arguments.iter().any(|argument| argument.name.as_deref().is_some_and(|name| name.contains("max_entries"))) || call.arguments.iter().filter(|argument| argument.name.is_none()).count() > 3;
-        let unknown = enabled.is_some_and(|value| !matches!(value.kind, Kind::Str(_) | Kind::Bool(true) | Kind::None | Kind::Bool(false)));
+        let unknown = enabled.is_some_and(|value| !matches!(value.kind, Kind::Str(_) | Kind::Bool(true | false) | Kind::None));
         if !named || off || limited || unknown {
             continue;
         }

@@ -38,11 +38,14 @@ fn fence(line: &str) -> Option<(Fence, &str)> {
     (length >= 3).then(|| (Fence { mark, length, indent, ipython: false }, rest[length..].trim()))
 }
 
+/// The text of a block so far, and where its lines are.
+type Block = (String, Vec<(u32, u32)>);
+
 pub(super) fn snippets(text: &Arc<str>) -> Vec<Snippet> {
     let mut found = Vec::new();
     let mut at = 0_usize;
     // A block that is open: its fence, and the text and lines so far, if it is Python.
-    let mut open: Option<(Fence, Option<(String, Vec<(u32, u32)>)>)> = None;
+    let mut open: Option<(Fence, Option<Block>)> = None;
     for line in text.split_inclusive('\n') {
         let begin = at;
         at += line.len();

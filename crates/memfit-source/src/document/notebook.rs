@@ -62,9 +62,10 @@ pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::E
     for (number, cell) in notebook.cells.iter().enumerate() {
         let Some(source) = cell.source.filter(|_| cell.cell_type == "code") else { continue };
         let begin = code.len();
-        let parts: Vec<&RawValue> = match source.get().trim_start().starts_with('[') {
-            true => serde_json::from_str(source.get())?,
-            false => vec![source],
+        let parts: Vec<&RawValue> = if source.get().trim_start().starts_with('[') {
+            serde_json::from_str(source.get())?
+        } else {
+            vec![source]
         };
         for part in parts {
             // The parts are slices of the file's own text, so their place is their address less the text's.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
+use ruff_text_size::Ranged as _;
 
 use crate::facts::{ClassId, FunctionId};
 
@@ -159,7 +160,6 @@ pub(super) fn dotted<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str>
             return None;
         }
     }
-    use ruff_text_size::Ranged as _;
     let range = expression.range();
     let slice = text.get(range.start().to_usize()..range.end().to_usize())?;
     (!slice.contains(|c: char| c.is_whitespace() || c == '(' || c == '\\')).then_some(slice)

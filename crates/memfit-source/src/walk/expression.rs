@@ -189,7 +189,7 @@ impl<'a> Walker<'a> {
         let owner = self.eval(&node.value);
         let attribute = node.attr.id.as_str();
         match &owner.kind {
-            Kind::Path(path) => self.member(path, attribute),
+            Kind::Path(path) => Self::member(path, attribute),
             Kind::Tensor | Kind::Unknown if attribute == "data" => {
                 Value { kind: Kind::Tensor, graph: Graph::none(), ..owner }.with(Flags::DETACHED)
             }
@@ -233,7 +233,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn member(&mut self, path: &str, attribute: &str) -> Value {
+    fn member(path: &str, attribute: &str) -> Value {
         let full = format!("{path}.{attribute}");
         let kind = match full.as_str() {
             "torch.float16" | "torch.half" => Kind::DType(DType::Half),

@@ -5,10 +5,13 @@
 //! round leaves to the next is known.
 
 mod call;
+mod control;
 mod definitions;
+mod describe;
 mod env;
 mod expression;
 mod known;
+mod method;
 mod statement;
 mod summary;
 mod test;
@@ -20,8 +23,8 @@ use ruff_python_ast::{Expr, ModModule};
 use ruff_text_size::Ranged;
 
 use crate::facts::{
-    Bound, ClassId, Facts, Function, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op,
-    OpKind, Place, Store, TryId,
+    Bound, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op, OpKind, Place,
+    Store, TryId,
 };
 use crate::names;
 use crate::position::Span;
@@ -136,7 +139,7 @@ pub(crate) fn walk<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Im
     walker.finish()
 }
 
-impl<'a> Frame<'a> {
+impl Frame<'_> {
     fn new(function: FunctionId, grad: Grad, first_graph: u32) -> Self {
         Self {
             function,
@@ -185,101 +188,6 @@ impl<'a> Walker<'a> {
     fn slice(&self, span: Span) -> &'a str {
         let text: &'a str = self.text;
         span.of(text)
-    }
-
-    /// Functions and classes, as they are written.
-    fn describe(&mut self, module: &'a ModModule) {
-        for index in 0..self.definitions.classes.len() {
-            let node = self.definitions.classes[index].node;
-            let bases: Vec<String> = node
-                .arguments
-                .iter()
-                .flat_map(|arguments| arguments.args.iter())
-                .filter_map(|base| self.full_name(base))
-                .collect();
-            let known = |found: fn(&crate::facts::Class) -> bool| {
-                bases.iter().any(|base| {
-                    self.definitions
-                        .top_classes
-                        .get(base.as_str())
-                        .and_then(|id| self.facts.classes.get(id.index()))
-                        .is_some_and(found)
-                })
-            };
-            let ends =
-                |endings: &[&str]| bases.iter().any(|base| endings.iter().any(|end| base.ends_with(end)));
-            let managed = known(|class| class.is_managed)
-                || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
-            let text = span(node).of(self.text);
-            let class = crate::facts::Class {
-                name: node.name.id.to_string(),
-                is_module: known(|class| class.is_module)
-                    || managed
-                    || ends(&["nn.Module", "Module", "PreTrainedModel", "nn.Sequential"]),
-                is_dataset: known(|class| class.is_dataset)
-                    || ends(&["data.Dataset", "data.IterableDataset", ".VisionDataset", "Dataset"]),
-                is_managed: managed,
-                has_batch_norm: text.contains("BatchNorm"),
-                bases: bases.clone(),
-            };
-            self.facts.classes.push(class);
-        }
-        for index in 0..self.definitions.functions.len() {
-            let node = &self.definitions.functions[index];
-            let class = node.class;
-            let Some(def) = node.node else {
-                let end = self.text.len() as u32;
-                let body = module.body.first().map_or(Span::at(end), |first| span(first));
-                self.facts.functions.push(Function {
-                    name: String::new(),
-                    span: Span::new(0, end),
-                    class: None,
-                    parameters: Vec::new(),
-                    decorators: Vec::new(),
-                    grad: Grad::On,
-                    called: true,
-                    body,
-                });
-                continue;
-            };
-            let name = match class {
-                Some(class) => format!("{}.{}", self.facts.class(class).name, def.name.id),
-                None => def.name.id.to_string(),
-            };
-            let parameters = def.parameters.iter().map(|parameter| parameter.name().id.to_string()).collect();
-            let decorators: Vec<String> = def
-                .decorator_list
-                .iter()
-                .filter_map(|decorator| match &decorator.expression {
-                    Expr::Call(call) => self.full_name(&call.func),
-                    other => self.full_name(other),
-                })
-                .collect();
-            let grad = if decorators.iter().any(|name| turns_off(name)) {
-                Grad::Off
-            } else if decorators.iter().any(|name| name.ends_with("enable_grad")) {
-                Grad::On
-            } else if self.framework_runs(class, def.name.id.as_str()) {
-                Grad::Off
-            } else if class.is_some_and(|class| self.facts.class(class).is_module)
-                && def.name.id.as_str() == "forward"
-            {
-                Grad::Unknown
-            } else {
-                Grad::On
-            };
-            let body = def.body.first().map_or(Span::at(span(def).end), |first| span(first));
-            self.facts.functions.push(Function {
-                name,
-                span: span(def),
-                class,
-                parameters,
-                decorators,
-                grad,
-                called: false,
-                body,
-            });
-        }
     }
 
     /// A framework calls this method, and turns gradients off first.
@@ -599,7 +507,10 @@ impl<'a> Walker<'a> {
             Grad::On => {
                 let id = self.graphs.fresh(GraphState::Live);
                 let mut graph = Graph::one(id);
-                graph.ids.extend(&inputs.ids);
+                // What may have been cut off is not counted among what this hangs on.
+                if !inputs.unknown {
+                    graph.ids.extend(&inputs.ids);
+                }
                 graph.ids.sort_unstable();
                 graph.ids.dedup();
                 (graph, Flags::NONE)

@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use ruff_python_ast::{
-    ExceptHandler, Expr, Operator, Stmt, StmtAugAssign, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith,
-};
+use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
 
 use super::definitions::dotted;
 use super::env::{mark, merge, take};
-use super::{DEEPEST, Walker, span, turns_off};
-use crate::facts::{
-    Bound, Handler, HandlerId, How, ImportFrom, Loop, LoopId, OpKind, Over, Store, TryId, Update, With,
-};
+use super::{DEEPEST, Walker, span};
+use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
 use crate::position::Span;
-use crate::value::{Flags, Grad, Graph, Kind, Value};
+use crate::value::{Flags, Graph, Kind, Value};
 
 /// Whether nothing after a body runs when it has run.
-fn leaves(body: &[Stmt]) -> bool {
+pub(super) fn leaves(body: &[Stmt]) -> bool {
     match body.last() {
         Some(Stmt::Return(_) | Stmt::Raise(_) | Stmt::Continue(_) | Stmt::Break(_)) => true,
         Some(Stmt::Expr(statement)) => exits(&statement.value),
@@ -265,7 +261,10 @@ impl<'a> Walker<'a> {
                     self.escape(source);
                 }
                 let how = Bound::Assigned(self.frame.looped);
+                let sums = source.is_some_and(|source| self.is_sum(name, source));
+                let began = self.frame.env.get(name).map(|binding| binding.looped).filter(|_| sums);
                 self.bind(name, value, how);
+                self.begun(name, began);
             }
             Expr::Attribute(attribute) => {
                 if attribute.attr.id.as_str() == "grad" {
@@ -327,11 +326,26 @@ impl<'a> Walker<'a> {
 
     /// `x = x + v`
     fn store_sum(&mut self, name: &'a str, source: &'a Expr, value: &Value, whole: Span) {
-        if let Expr::BinOp(node) = source
-            && matches!(node.op, Operator::Add)
-            && dotted(&node.left, self.text) == Some(name)
+        if self.is_sum(name, source)
+            && let Expr::BinOp(node) = source
         {
             self.store(How::Add, name, value, span(&*node.right), whole);
+        }
+    }
+
+    fn is_sum(&self, name: &str, source: &Expr) -> bool {
+        matches!(source, Expr::BinOp(node)
+            if matches!(node.op, Operator::Add) && dotted(&node.left, self.text) == Some(name))
+    }
+
+    /// What is added to keeps the place where it was begun.
+    fn begun(&mut self, name: &'a str, looped: Option<Option<LoopId>>) {
+        if let Some(looped) = looped
+            && let Some(binding) = self.frame.env.get(name)
+        {
+            let mut binding = binding.clone();
+            binding.looped = looped;
+            self.frame.env.set(name, binding);
         }
     }
 
@@ -450,282 +464,7 @@ impl<'a> Walker<'a> {
         let result = self.arithmetic(node.op, &held, &value);
         let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
         self.bind(name, result, if adds.is_some() { how } else { Bound::Assigned(self.frame.looped) });
-        // What is added to keeps the place where it was begun.
-        if let Some(binding) = self.frame.env.get(name) {
-            let mut binding = binding.clone();
-            binding.looped = looped;
-            self.frame.env.set(name, binding);
-        }
-    }
-
-    fn for_loop(&mut self, node: &'a StmtFor) {
-        let iterated = self.eval(&node.iter);
-        let (over, element, index) = self.iteration(&node.iter, &iterated);
-        let header = Span::new(span(node).start, span(&*node.iter).end);
-        let mut targets = Vec::new();
-        collect_names(&node.target, &mut targets);
-        let place = self.place();
-        let at = span(node).start;
-        let (parent, function) = (self.frame.looped, self.frame.function);
-        let index = index.and_then(|start| {
-            let Expr::Tuple(tuple) = &*node.target else { return None };
-            match tuple.elts.first() {
-                Some(Expr::Name(name)) => Some((name.id.to_string(), start)),
-                _ => None,
-            }
-        });
-        let made = Loop {
-            span: span(node),
-            header,
-            parent,
-            function,
-            is_while: false,
-            over,
-            iterable: span(&*node.iter),
-            targets: targets.iter().map(|name| (*name).to_owned()).collect(),
-            index,
-            assigned: Vec::new(),
-            emptied: Vec::new(),
-            place,
-            end: 0,
-        };
-        let id = self.enter_loop(at, made);
-        self.rounds(id, |walker| {
-            walker.assign_target(&node.target, &element, id);
-            walker.body(&node.body);
-        });
-        self.body(&node.orelse);
-    }
-
-    fn while_loop(&mut self, node: &'a StmtWhile) {
-        let endless = match &*node.test {
-            Expr::BooleanLiteral(literal) => literal.value,
-            Expr::NumberLiteral(_) => true,
-            _ => false,
-        };
-        let place = self.place();
-        let made = Loop {
-            span: span(node),
-            header: Span::new(span(node).start, span(&*node.test).end),
-            parent: self.frame.looped,
-            function: self.frame.function,
-            is_while: true,
-            over: if endless { Over::Endless } else { Over::Other },
-            iterable: span(&*node.test),
-            targets: Vec::new(),
-            index: None,
-            assigned: Vec::new(),
-            emptied: Vec::new(),
-            place,
-            end: 0,
-        };
-        let id = self.enter_loop(span(node).start, made);
-        self.rounds(id, |walker| {
-            walker.eval(&node.test);
-            walker.body(&node.body);
-        });
-        self.body(&node.orelse);
-    }
-
-    fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
-        let (place, over) = (made.place, made.over.clone());
-        let id = self.looped(at, || made);
-        if self.pass == 2 {
-            let found = &mut self.facts.loops[id.index()];
-            found.place = place;
-            found.over = over;
-        }
-        id
-    }
-
-    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the next.
-    fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
-        let outside = self.frame.looped.replace(id);
-        if self.recording() {
-            self.frame.silent += 1;
-            round(self);
-            self.frame.silent -= 1;
-        }
-        round(self);
-        self.frame.looped = outside;
-        let order = self.order + 1;
-        self.order = order;
-        self.facts.loops[id.index()].end = order;
-    }
-
-    fn assign_target(&mut self, target: &'a Expr, element: &Value, id: LoopId) {
-        match target {
-            Expr::Name(name) => self.bind(name.id.as_str(), element.clone(), Bound::Target(id)),
-            Expr::Tuple(node) => {
-                for (index, part) in node.elts.iter().enumerate() {
-                    let value = match &element.kind {
-                        Kind::Tuple(parts) if parts.len() == node.elts.len() => parts[index].clone(),
-                        Kind::Tuple(_) => Value::unknown(),
-                        _ => element.clone(),
-                    };
-                    self.assign_target(part, &value, id);
-                }
-            }
-            Expr::List(node) => node.elts.iter().for_each(|part| self.assign_target(part, element, id)),
-            Expr::Starred(node) => self.assign_target(&node.value, element, id),
-            other => self.assign(other, element.clone(), None, span(other)),
-        }
-    }
-
-    fn branches(&mut self, node: &'a StmtIf) {
-        let what = self.condition(&node.test);
-        if is_main(&node.test) {
-            self.body(&node.body);
-            return;
-        }
-        let test = span(&*node.test);
-        let outside = self.frame.guard;
-        let mut deltas = Vec::new();
-        let since = mark(&self.frame.env, &self.graphs);
-        let guard = self.guard(test, what.clone(), false);
-        self.frame.guard = Some(guard);
-        self.body(&node.body);
-        self.frame.guard = outside;
-        let delta = take(&mut self.frame.env, &mut self.graphs, since);
-        let first_leaves = leaves(&node.body);
-        if !first_leaves {
-            deltas.push(delta);
-        }
-        let mut complete = false;
-        for clause in &node.elif_else_clauses {
-            let since = mark(&self.frame.env, &self.graphs);
-            let opposite = self.guard(test, what.clone(), true);
-            self.frame.guard = Some(opposite);
-            if let Some(test) = &clause.test {
-                let what = self.condition(test);
-                let guard = self.guard(span(test), what, false);
-                self.frame.guard = Some(guard);
-            } else {
-                complete = true;
-            }
-            self.body(&clause.body);
-            self.frame.guard = outside;
-            let delta = take(&mut self.frame.env, &mut self.graphs, since);
-            if !leaves(&clause.body) {
-                deltas.push(delta);
-            }
-        }
-        if !complete {
-            deltas.push(super::env::Delta::default());
-        }
-        merge(&mut self.frame.env, &mut self.graphs, &deltas);
-        // What follows `if …: continue` is the other branch.
-        if first_leaves && node.elif_else_clauses.is_empty() {
-            let rest = self.guard(test, what, true);
-            self.frame.guard = Some(rest);
-        }
-    }
-
-    fn with(&mut self, node: &'a StmtWith) {
-        let saved = (self.frame.grad, self.frame.autocast, self.frame.managed);
-        for item in &node.items {
-            let expression = &item.context_expr;
-            let (path, called) = match expression {
-                Expr::Call(call) => (self.full_name(&call.func), true),
-                other => (self.full_name(other), false),
-            };
-            let value = self.eval(expression);
-            if self.recording() {
-                let place = self.place();
-                self.facts.withs.push(With { item: span(expression), path: path.clone(), called, place });
-            }
-            match &value.kind {
-                Kind::GradContext(grad) if called || !matches!(expression, Expr::Attribute(_)) => {
-                    self.frame.grad = *grad;
-                }
-                Kind::Autocast(to) => self.frame.autocast = Some(*to),
-                Kind::Managed => self.frame.managed = true,
-                _ if path.as_deref().is_some_and(|path| called && turns_off(path)) => {
-                    self.frame.grad = Grad::Off;
-                }
-                _ => {}
-            }
-            if let Some(target) = &item.optional_vars {
-                let entered = if value.is_unknown() || !value.graph.is_none() {
-                    Value { kind: Kind::Unknown, ..value }
-                } else {
-                    Value::unknown()
-                };
-                self.assign(target, entered, None, span(&**target));
-            }
-        }
-        self.body(&node.body);
-        (self.frame.grad, self.frame.autocast, self.frame.managed) = saved;
-    }
-
-    fn attempt(&mut self, node: &'a StmtTry) {
-        let at = span(node).start;
-        let next = TryId(self.tries_at.len() as u32);
-        let tried = *self.tries_at.entry(at).or_insert(next);
-        let outside = self.frame.tried.replace(tried);
-        let since = mark(&self.frame.env, &self.graphs);
-        self.body(&node.body);
-        self.body(&node.orelse);
-        self.frame.tried = outside;
-        let whole = take(&mut self.frame.env, &mut self.graphs, since);
-        let mut deltas = vec![whole];
-        for handler in &node.handlers {
-            let ExceptHandler::ExceptHandler(handler) = handler;
-            let since = mark(&self.frame.env, &self.graphs);
-            self.handler(handler, tried);
-            let delta = take(&mut self.frame.env, &mut self.graphs, since);
-            if !leaves(&handler.body) {
-                deltas.push(delta);
-            }
-        }
-        merge(&mut self.frame.env, &mut self.graphs, &deltas);
-        self.body(&node.finalbody);
-    }
-
-    fn handler(&mut self, node: &'a ruff_python_ast::ExceptHandlerExceptHandler, tried: TryId) {
-        let at = span(node).start;
-        let types = match node.type_.as_deref() {
-            None => Vec::new(),
-            Some(Expr::Tuple(tuple)) => tuple.elts.iter().filter_map(|part| self.full_name(part)).collect(),
-            Some(one) => self.full_name(one).into_iter().collect(),
-        };
-        let mut shape = super::test::Shape::default();
-        shape.read(&node.body, 0);
-        let header_end = node.body.first().map_or(span(node).end, |first| span(first).start);
-        let text = self.slice(Span::new(at, header_end));
-        let header = Span::new(at, at + text.rfind(':').unwrap_or(0) as u32);
-        let place = self.place();
-        let made = Handler {
-            span: span(node),
-            header,
-            types,
-            name: node.name.as_ref().map(|name| name.id.to_string()),
-            tried,
-            leaves: shape.leaves,
-            raises: shape.raises,
-            only_tells: shape.only_tells(),
-            reads_message: false,
-            place,
-        };
-        let id = if let Some(id) = self.handlers_at.get(&at) {
-            *id
-        } else {
-            let id = HandlerId(self.facts.handlers.len() as u32);
-            self.facts.handlers.push(made.clone());
-            self.handlers_at.insert(at, id);
-            id
-        };
-        if self.recording() {
-            let reads_message = self.facts.handlers[id.index()].reads_message;
-            self.facts.handlers[id.index()] = Handler { reads_message, ..made };
-        }
-        let outside = self.frame.handler.replace(id);
-        if let Some(name) = &node.name {
-            let value = Value::of(Kind::Exception(id));
-            self.bind(name.id.as_str(), value, Bound::Assigned(self.frame.looped));
-        }
-        self.body(&node.body);
-        self.frame.handler = outside;
+        self.begun(name, Some(looped));
     }
 
     /// `parameter.grad = …`
@@ -759,6 +498,7 @@ impl<'a> Walker<'a> {
             method: None,
             receiver: None,
             function: None,
+            target: Value::default(),
             arguments: vec![crate::facts::Argument {
                 name: None,
                 span: key_span,
@@ -795,13 +535,5 @@ pub(super) fn collect_names<'a>(target: &'a Expr, into: &mut Vec<&'a str>) {
         Expr::List(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
         Expr::Starred(node) => collect_names(&node.value, into),
         _ => {}
-    }
-}
-
-/// `if __name__ == "__main__":`
-fn is_main(test: &Expr) -> bool {
-    match test {
-        Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),
-        _ => false,
     }
 }

@@ -177,7 +177,7 @@ impl<'a> Walker<'a> {
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
             }
-            let named = self.renamed(&op.receiver, summary, &argument, receiver);
+            let named = Self::renamed(&op.receiver, summary, &argument, receiver);
             let mut place = self.place();
             place.guard = self.copied(&op.guards, outside, call, &mut copies);
             if op.grad != Grad::On {
@@ -227,7 +227,6 @@ impl<'a> Walker<'a> {
 
     /// A receiver of the function, as the caller names it.
     fn renamed<'v>(
-        &self,
         name: &str,
         summary: &Summary,
         argument: &dyn Fn(usize) -> Option<&'v (Option<&'v str>, Value, &'a str)>,

@@ -41,10 +41,10 @@ impl<'a> Walker<'a> {
                 }
                 if found.counted.is_some() && parts.len() > 1 {
                     // `not a and not b` is `not (a or b)`: what the other part does depends on the sign.
-                    if or != found.negated {
-                        found.alternative = true;
-                    } else {
+                    if or == found.negated {
                         found.condition = true;
+                    } else {
+                        found.alternative = true;
                     }
                 }
                 Arc::new(found)

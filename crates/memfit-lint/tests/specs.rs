@@ -1,0 +1,144 @@
+//! The specifications in `specs/`, one for each rule, carried out: a line that says `# error: [rule]` has that finding,
+//! and no other line has it.
+
+use std::path::{Path, PathBuf};
+
+use memfit_lint::{Config, check_source, rules};
+
+/// Where a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Found,
+    LeftAlone,
+    CannotBeTold,
+}
+
+struct Block {
+    part: Part,
+    line: usize,
+    text: String,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("specs")
+}
+
+/// The blocks of a specification, each with what all of them begin with.
+fn blocks(text: &str) -> Vec<Block> {
+    let mut given = String::new();
+    let mut blocks = Vec::new();
+    let mut part = Part::Found;
+    let mut open: Option<(bool, usize, String)> = None;
+    for (number, line) in text.lines().enumerate() {
+        if let Some((is_given, begin, code)) = &mut open {
+            if line == "```" {
+                if *is_given {
+                    given = std::mem::take(code);
+                } else {
+                    blocks.push(Block { part, line: *begin, text: format!("{given}{code}") });
+                }
+                open = None;
+            } else {
+                code.push_str(line);
+                code.push('\n');
+            }
+            continue;
+        }
+        match line {
+            "## Found" => part = Part::Found,
+            "## Left alone" => part = Part::LeftAlone,
+            "## Cannot be told" => part = Part::CannotBeTold,
+            "```python given" => open = Some((true, number + 1, String::new())),
+            "```python" => open = Some((false, number + 1, String::new())),
+            _ => {}
+        }
+    }
+    blocks
+}
+
+/// The lines that a block says the rule finds, with the severity.
+fn expected(block: &Block, rule: &str) -> Vec<(u32, String)> {
+    block
+        .text
+        .lines()
+        .enumerate()
+        .filter_map(|(number, line)| {
+            let (_, comment) = line.rsplit_once("# ")?;
+            let severity = comment.strip_suffix(&format!(": [{rule}]"))?;
+            Some((number as u32 + 1, severity.to_owned()))
+        })
+        .collect()
+}
+
+fn found(block: &Block, rule: &str, config: &Config) -> Vec<(u32, String)> {
+    let source = check_source(Path::new("spec.py"), &block.text, config).unwrap();
+    assert!(source.problems.is_empty(), "{rule}, block at line {}: {:?}", block.line, source.problems);
+    source
+        .findings
+        .iter()
+        .filter(|finding| finding.rule == rule)
+        .map(|finding| (finding.start.line, finding.severity.name().to_owned()))
+        .collect()
+}
+
+#[test]
+fn every_rule_does_what_its_specification_says() {
+    let mut wrong = Vec::new();
+    for rule in rules() {
+        let file = folder().join(format!("{}.md", rule.name));
+        let text =
+            std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} has no specification", rule.name));
+        let blocks = blocks(&text);
+        let count = |part| blocks.iter().filter(|block| block.part == part).count();
+        assert!(count(Part::Found) >= 3, "{} has fewer than three blocks that it finds", rule.name);
+        assert!(count(Part::LeftAlone) >= 3, "{} has fewer than three that it leaves alone", rule.name);
+        assert!(count(Part::CannotBeTold) >= 1, "{} has none that cannot be told", rule.name);
+        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
+        for block in &blocks {
+            let (expected, found) = (expected(block, rule.name), found(block, rule.name, &config));
+            assert_eq!(expected.is_empty(), block.part != Part::Found, "{}, line {}", rule.name, block.line);
+            if expected != found {
+                wrong.push(format!(
+                    "{}.md:{}: expected {expected:?}, found {found:?}\n{}",
+                    rule.name, block.line, block.text
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} blocks are not as specified:\n\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Fixing what a rule finds leaves text that parses and in which the rule finds less and no other finds more.
+#[test]
+fn what_is_fixed_is_gone_and_nothing_new_is_there() {
+    let config = Config { select: vec!["all".to_owned()], ..Config::default() };
+    let mut fixed = 0;
+    for rule in rules() {
+        let text = std::fs::read_to_string(folder().join(format!("{}.md", rule.name))).unwrap();
+        for block in blocks(&text) {
+            let source = check_source(Path::new("spec.py"), &block.text, &config).unwrap();
+            let applied = source.fixed(true, &config).unwrap();
+            let after = check_source(Path::new("spec.py"), &applied.text, &config).unwrap();
+            assert!(after.problems.is_empty(), "{} at {}:\n{}", rule.name, block.line, applied.text);
+            for rule in rules() {
+                let count = |source: &memfit_lint::Source| {
+                    source.findings.iter().filter(|finding| finding.rule == rule.name).count()
+                };
+                assert!(count(&after) <= count(&source), "{} is new in\n{}", rule.name, applied.text);
+            }
+            // What can be fixed has been: to fix again changes nothing.
+            let again = after.fixed(true, &config).unwrap();
+            assert_eq!(again.text, applied.text, "{} at {}", rule.name, block.line);
+            fixed += applied.fixed;
+        }
+    }
+    assert!(fixed > 50, "only {fixed} findings were fixed");
+}
+
+#[test]
+fn no_specification_is_left_of_a_rule_that_is_gone() {
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(memfit_lint::rule(name.trim_end_matches(".md")).is_some(), "{name}");
+    }
+}

@@ -1,0 +1,290 @@
+//! Loops, branches, contexts and exceptions.
+
+use ruff_python_ast::{ExceptHandler, Expr, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
+
+use super::env::{mark, merge, take};
+use super::statement::{collect_names, leaves};
+use super::{Walker, span, turns_off};
+use crate::facts::{Bound, Handler, HandlerId, Loop, LoopId, Over, TryId, With};
+use crate::position::Span;
+use crate::value::{Grad, Kind, Value};
+
+impl<'a> Walker<'a> {
+    pub(super) fn for_loop(&mut self, node: &'a StmtFor) {
+        let iterated = self.eval(&node.iter);
+        let (over, element, index) = self.iteration(&node.iter, &iterated);
+        let header = Span::new(span(node).start, span(&*node.iter).end);
+        let mut targets = Vec::new();
+        collect_names(&node.target, &mut targets);
+        let place = self.place();
+        let at = span(node).start;
+        let (parent, function) = (self.frame.looped, self.frame.function);
+        let index = index.and_then(|start| {
+            let Expr::Tuple(tuple) = &*node.target else { return None };
+            match tuple.elts.first() {
+                Some(Expr::Name(name)) => Some((name.id.to_string(), start)),
+                _ => None,
+            }
+        });
+        let made = Loop {
+            span: span(node),
+            header,
+            parent,
+            function,
+            is_while: false,
+            over,
+            iterable: span(&*node.iter),
+            targets: targets.iter().map(|name| (*name).to_owned()).collect(),
+            index,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            place,
+            end: 0,
+        };
+        let id = self.enter_loop(at, made);
+        self.rounds(id, |walker| {
+            walker.assign_target(&node.target, &element, id);
+            walker.body(&node.body);
+        });
+        self.body(&node.orelse);
+    }
+
+    pub(super) fn while_loop(&mut self, node: &'a StmtWhile) {
+        let endless = match &*node.test {
+            Expr::BooleanLiteral(literal) => literal.value,
+            Expr::NumberLiteral(_) => true,
+            _ => false,
+        };
+        let place = self.place();
+        let made = Loop {
+            span: span(node),
+            header: Span::new(span(node).start, span(&*node.test).end),
+            parent: self.frame.looped,
+            function: self.frame.function,
+            is_while: true,
+            over: if endless { Over::Endless } else { Over::Other },
+            iterable: span(&*node.test),
+            targets: Vec::new(),
+            index: None,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            place,
+            end: 0,
+        };
+        let id = self.enter_loop(span(node).start, made);
+        self.rounds(id, |walker| {
+            walker.eval(&node.test);
+            walker.body(&node.body);
+        });
+        self.body(&node.orelse);
+    }
+
+    fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
+        let (place, over) = (made.place, made.over.clone());
+        let id = self.looped(at, || made);
+        if self.pass == 2 {
+            let found = &mut self.facts.loops[id.index()];
+            found.place = place;
+            found.over = over;
+        }
+        id
+    }
+
+    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the next.
+    fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
+        let outside = self.frame.looped.replace(id);
+        if self.recording() {
+            self.frame.silent += 1;
+            round(self);
+            self.frame.silent -= 1;
+        }
+        round(self);
+        self.frame.looped = outside;
+        let order = self.order + 1;
+        self.order = order;
+        self.facts.loops[id.index()].end = order;
+    }
+
+    fn assign_target(&mut self, target: &'a Expr, element: &Value, id: LoopId) {
+        match target {
+            Expr::Name(name) => self.bind(name.id.as_str(), element.clone(), Bound::Target(id)),
+            Expr::Tuple(node) => {
+                for (index, part) in node.elts.iter().enumerate() {
+                    let value = match &element.kind {
+                        Kind::Tuple(parts) if parts.len() == node.elts.len() => parts[index].clone(),
+                        Kind::Tuple(_) => Value::unknown(),
+                        _ => element.clone(),
+                    };
+                    self.assign_target(part, &value, id);
+                }
+            }
+            Expr::List(node) => node.elts.iter().for_each(|part| self.assign_target(part, element, id)),
+            Expr::Starred(node) => self.assign_target(&node.value, element, id),
+            other => self.assign(other, element.clone(), None, span(other)),
+        }
+    }
+
+    pub(super) fn branches(&mut self, node: &'a StmtIf) {
+        let what = self.condition(&node.test);
+        if is_main(&node.test) {
+            self.body(&node.body);
+            return;
+        }
+        let test = span(&*node.test);
+        let outside = self.frame.guard;
+        let mut deltas = Vec::new();
+        let since = mark(&self.frame.env, &self.graphs);
+        let guard = self.guard(test, what.clone(), false);
+        self.frame.guard = Some(guard);
+        self.body(&node.body);
+        self.frame.guard = outside;
+        let delta = take(&mut self.frame.env, &mut self.graphs, since);
+        let first_leaves = leaves(&node.body);
+        if !first_leaves {
+            deltas.push(delta);
+        }
+        let mut complete = false;
+        for clause in &node.elif_else_clauses {
+            let since = mark(&self.frame.env, &self.graphs);
+            let opposite = self.guard(test, what.clone(), true);
+            self.frame.guard = Some(opposite);
+            if let Some(test) = &clause.test {
+                let what = self.condition(test);
+                let guard = self.guard(span(test), what, false);
+                self.frame.guard = Some(guard);
+            } else {
+                complete = true;
+            }
+            self.body(&clause.body);
+            self.frame.guard = outside;
+            let delta = take(&mut self.frame.env, &mut self.graphs, since);
+            if !leaves(&clause.body) {
+                deltas.push(delta);
+            }
+        }
+        if !complete {
+            deltas.push(super::env::Delta::default());
+        }
+        merge(&mut self.frame.env, &mut self.graphs, &deltas);
+        // What follows `if …: continue` is the other branch.
+        if first_leaves && node.elif_else_clauses.is_empty() {
+            let rest = self.guard(test, what, true);
+            self.frame.guard = Some(rest);
+        }
+    }
+
+    pub(super) fn with(&mut self, node: &'a StmtWith) {
+        let saved = (self.frame.grad, self.frame.autocast, self.frame.managed);
+        for item in &node.items {
+            let expression = &item.context_expr;
+            let (path, called) = match expression {
+                Expr::Call(call) => (self.full_name(&call.func), true),
+                other => (self.full_name(other), false),
+            };
+            let value = self.eval(expression);
+            if self.recording() {
+                let place = self.place();
+                self.facts.withs.push(With { item: span(expression), path: path.clone(), called, place });
+            }
+            match &value.kind {
+                Kind::GradContext(grad) if called || !matches!(expression, Expr::Attribute(_)) => {
+                    self.frame.grad = *grad;
+                }
+                Kind::Autocast(to) => self.frame.autocast = Some(*to),
+                Kind::Managed => self.frame.managed = true,
+                _ if path.as_deref().is_some_and(|path| called && turns_off(path)) => {
+                    self.frame.grad = Grad::Off;
+                }
+                _ => {}
+            }
+            if let Some(target) = &item.optional_vars {
+                let entered = if value.is_unknown() || !value.graph.is_none() {
+                    Value { kind: Kind::Unknown, ..value }
+                } else {
+                    Value::unknown()
+                };
+                self.assign(target, entered, None, span(&**target));
+            }
+        }
+        self.body(&node.body);
+        (self.frame.grad, self.frame.autocast, self.frame.managed) = saved;
+    }
+
+    pub(super) fn attempt(&mut self, node: &'a StmtTry) {
+        let at = span(node).start;
+        let next = TryId(self.tries_at.len() as u32);
+        let tried = *self.tries_at.entry(at).or_insert(next);
+        let outside = self.frame.tried.replace(tried);
+        let since = mark(&self.frame.env, &self.graphs);
+        self.body(&node.body);
+        self.body(&node.orelse);
+        self.frame.tried = outside;
+        let whole = take(&mut self.frame.env, &mut self.graphs, since);
+        let mut deltas = vec![whole];
+        for handler in &node.handlers {
+            let ExceptHandler::ExceptHandler(handler) = handler;
+            let since = mark(&self.frame.env, &self.graphs);
+            self.handler(handler, tried);
+            let delta = take(&mut self.frame.env, &mut self.graphs, since);
+            if !leaves(&handler.body) {
+                deltas.push(delta);
+            }
+        }
+        merge(&mut self.frame.env, &mut self.graphs, &deltas);
+        self.body(&node.finalbody);
+    }
+
+    fn handler(&mut self, node: &'a ruff_python_ast::ExceptHandlerExceptHandler, tried: TryId) {
+        let at = span(node).start;
+        let types = match node.type_.as_deref() {
+            None => Vec::new(),
+            Some(Expr::Tuple(tuple)) => tuple.elts.iter().filter_map(|part| self.full_name(part)).collect(),
+            Some(one) => self.full_name(one).into_iter().collect(),
+        };
+        let mut shape = super::test::Shape::default();
+        shape.read(&node.body, 0);
+        let header_end = node.body.first().map_or(span(node).end, |first| span(first).start);
+        let text = self.slice(Span::new(at, header_end));
+        let header = Span::new(at, at + text.rfind(':').unwrap_or(0) as u32);
+        let place = self.place();
+        let made = Handler {
+            span: span(node),
+            header,
+            types,
+            name: node.name.as_ref().map(|name| name.id.to_string()),
+            tried,
+            leaves: shape.leaves,
+            raises: shape.raises,
+            only_tells: shape.only_tells(),
+            reads_message: false,
+            place,
+        };
+        let id = if let Some(id) = self.handlers_at.get(&at) {
+            *id
+        } else {
+            let id = HandlerId(self.facts.handlers.len() as u32);
+            self.facts.handlers.push(made.clone());
+            self.handlers_at.insert(at, id);
+            id
+        };
+        if self.recording() {
+            let reads_message = self.facts.handlers[id.index()].reads_message;
+            self.facts.handlers[id.index()] = Handler { reads_message, ..made };
+        }
+        let outside = self.frame.handler.replace(id);
+        if let Some(name) = &node.name {
+            let value = Value::of(Kind::Exception(id));
+            self.bind(name.id.as_str(), value, Bound::Assigned(self.frame.looped));
+        }
+        self.body(&node.body);
+        self.frame.handler = outside;
+    }
+}
+
+/// `if __name__ == "__main__":`
+fn is_main(test: &Expr) -> bool {
+    match test {
+        Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),
+        _ => false,
+    }
+}

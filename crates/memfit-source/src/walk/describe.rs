@@ -1,0 +1,105 @@
+//! Functions and classes, as they are written.
+
+use ruff_python_ast::{Expr, ModModule};
+
+use super::{Walker, span, turns_off};
+use crate::facts::Function;
+use crate::position::Span;
+use crate::value::Grad;
+
+impl<'a> Walker<'a> {
+    /// Functions and classes, as they are written.
+    pub(super) fn describe(&mut self, module: &'a ModModule) {
+        for index in 0..self.definitions.classes.len() {
+            let node = self.definitions.classes[index].node;
+            let bases: Vec<String> = node
+                .arguments
+                .iter()
+                .flat_map(|arguments| arguments.args.iter())
+                .filter_map(|base| self.full_name(base))
+                .collect();
+            let known = |found: fn(&crate::facts::Class) -> bool| {
+                bases.iter().any(|base| {
+                    self.definitions
+                        .top_classes
+                        .get(base.as_str())
+                        .and_then(|id| self.facts.classes.get(id.index()))
+                        .is_some_and(found)
+                })
+            };
+            let ends =
+                |endings: &[&str]| bases.iter().any(|base| endings.iter().any(|end| base.ends_with(end)));
+            let managed = known(|class| class.is_managed)
+                || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
+            let text = span(node).of(self.text);
+            let class = crate::facts::Class {
+                name: node.name.id.to_string(),
+                is_module: known(|class| class.is_module)
+                    || managed
+                    || ends(&["nn.Module", "Module", "PreTrainedModel", "nn.Sequential"]),
+                is_dataset: known(|class| class.is_dataset)
+                    || ends(&["data.Dataset", "data.IterableDataset", ".VisionDataset", "Dataset"]),
+                is_managed: managed,
+                has_batch_norm: text.contains("BatchNorm"),
+                bases: bases.clone(),
+            };
+            self.facts.classes.push(class);
+        }
+        for index in 0..self.definitions.functions.len() {
+            let node = &self.definitions.functions[index];
+            let class = node.class;
+            let Some(def) = node.node else {
+                let end = self.text.len() as u32;
+                let body = module.body.first().map_or(Span::at(end), span);
+                self.facts.functions.push(Function {
+                    name: String::new(),
+                    span: Span::new(0, end),
+                    class: None,
+                    parameters: Vec::new(),
+                    decorators: Vec::new(),
+                    grad: Grad::On,
+                    called: true,
+                    body,
+                });
+                continue;
+            };
+            let name = match class {
+                Some(class) => format!("{}.{}", self.facts.class(class).name, def.name.id),
+                None => def.name.id.to_string(),
+            };
+            let parameters = def.parameters.iter().map(|parameter| parameter.name().id.to_string()).collect();
+            let decorators: Vec<String> = def
+                .decorator_list
+                .iter()
+                .filter_map(|decorator| match &decorator.expression {
+                    Expr::Call(call) => self.full_name(&call.func),
+                    other => self.full_name(other),
+                })
+                .collect();
+            let grad = if decorators.iter().any(|name| turns_off(name)) {
+                Grad::Off
+            } else if decorators.iter().any(|name| name.ends_with("enable_grad")) {
+                Grad::On
+            } else if self.framework_runs(class, def.name.id.as_str()) {
+                Grad::Off
+            } else if class.is_some_and(|class| self.facts.class(class).is_module)
+                && def.name.id.as_str() == "forward"
+            {
+                Grad::Unknown
+            } else {
+                Grad::On
+            };
+            let body = def.body.first().map_or(Span::at(span(def).end), span);
+            self.facts.functions.push(Function {
+                name,
+                span: span(def),
+                class,
+                parameters,
+                decorators,
+                grad,
+                called: false,
+                body,
+            });
+        }
+    }
+}

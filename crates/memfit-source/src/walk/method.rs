@@ -1,0 +1,362 @@
+//! Calls of methods: of models, tensors and containers, and those by which training is done.
+
+use ruff_python_ast::{Expr, ExprCall};
+
+use super::Walker;
+use super::call::device_of;
+use super::definitions::dotted;
+use super::known::{Method, method};
+use crate::facts::{Backward, Call, How, OpKind, Receiver};
+use crate::position::Span;
+use crate::value::{DType, Device, Flags, Graph, GraphState, Kind, Value};
+
+impl<'a> Walker<'a> {
+    pub(super) fn call_method(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let text = self.slice(receiver.span);
+        let value = &receiver.value;
+        if let Some(result) = self.call_training(call, receiver, name, text) {
+            return result;
+        }
+        match &value.kind {
+            Kind::Container { .. } => return self.call_container(node, call, receiver, name),
+            Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
+            Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::Exception(id) if name == "__str__" => return Value::of(Kind::ExceptionText(*id)),
+            Kind::ExceptionText(_) if ["lower", "upper", "strip"].contains(&name) => return value.clone(),
+            Kind::Tokenizer if !["from_pretrained"].contains(&name) => return Value::of(Kind::Unknown),
+            Kind::Path(path) => {
+                let full = format!("{path}.{name}");
+                return self.call_path(node, call, &full, inputs);
+            }
+            _ => {}
+        }
+        // `self.losses.append(loss)`, `metrics["loss"].append(loss)`
+        if ["append", "extend", "appendleft", "add", "insert"].contains(&name) && call.is_statement {
+            return self.call_container(node, call, receiver, name);
+        }
+        if ["clear", "pop", "popleft"].contains(&name) {
+            self.emptied(text);
+        }
+        let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
+        if !tensor {
+            return self.unseen(node, inputs);
+        }
+        self.call_on_tensor(node, call, receiver, name, inputs)
+    }
+
+    fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
+        match name {
+            "append" | "extend" | "appendleft" | "add" | "insert" => {
+                let Some(argument) = call.arguments.last() else { return Value::of(Kind::None) };
+                if let Expr::Attribute(attribute) = &*node.func {
+                    let owner = match &*attribute.value {
+                        Expr::Subscript(subscript) => &*subscript.value,
+                        other => other,
+                    };
+                    if let Some(target) = dotted(owner, self.text) {
+                        self.store(How::Append, target, &argument.value, argument.value_span, call.span);
+                    }
+                }
+                Value::of(Kind::None)
+            }
+            "clear" | "pop" | "popleft" | "popitem" => {
+                let text = self.slice(receiver.span);
+                self.emptied(text);
+                Value { graph: receiver.value.graph.clone(), ..Value::of(Kind::Unknown) }
+            }
+            _ => Value {
+                graph: receiver.value.graph.clone(),
+                device: receiver.value.device,
+                ..Value::default()
+            },
+        }
+    }
+
+    fn call_on_module(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let value = receiver.value.clone();
+        let text = self.slice(receiver.span);
+        match name {
+            "eval" => {
+                self.op(OpKind::EvalMode, call.span, text);
+                value
+            }
+            "train" => {
+                let off = call.argument(0, "mode").map(|argument| argument.value.truth());
+                match off {
+                    Some(Some(false)) => self.op(OpKind::EvalMode, call.span, text),
+                    _ => self.op(OpKind::TrainMode, call.span, text),
+                }
+                value
+            }
+            "cuda" => value.on(Device::Cuda),
+            "cpu" => value.on(Device::Cpu),
+            "half" => value.with(Flags::HALF),
+            "float" | "bfloat16" => value.without(Flags::HALF),
+            "to" => {
+                let mut value = value;
+                for argument in &call.arguments {
+                    match &argument.value.kind {
+                        Kind::DType(DType::Half) => value = value.with(Flags::HALF),
+                        Kind::DType(_) => value = value.without(Flags::HALF),
+                        _ => {
+                            let device = device_of(&argument.value);
+                            if device != Device::Unknown {
+                                value.device = device;
+                            }
+                        }
+                    }
+                }
+                value
+            }
+            "state_dict" => Value::of(Kind::StateDict).on(value.device),
+            "forward" | "__call__" => self.call_module(call, &value, inputs),
+            "requires_grad_" | "apply" | "share_memory" => value,
+            "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
+                Value::of(Kind::Unknown)
+            }
+            _ => self.unseen(node, inputs),
+        }
+    }
+
+    fn call_on_tensor(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let value = receiver.value.clone();
+        let graph = value.graph.union(inputs);
+        let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
+        let moved = |device: Device| Value { kind: Kind::Tensor, device, ..value.clone() };
+        match method(name) {
+            Method::Detach => {
+                let result =
+                    Value { kind: Kind::Tensor, graph: Graph::none(), ..value }.with(Flags::DETACHED);
+                if name == "detach_"
+                    && let Expr::Attribute(attribute) = &*node.func
+                    && let Some(name) = dotted(&attribute.value, self.text)
+                    && let Some(binding) = self.frame.env.get(name)
+                {
+                    let mut binding = binding.clone();
+                    binding.value = result.clone();
+                    self.frame.env.set(name, binding);
+                }
+                result
+            }
+            Method::Host => Value::of(Kind::Number),
+            // On the host already, nothing is copied.
+            Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),
+            Method::Cpu => moved(Device::Cpu).without(Flags::VIEW),
+            Method::Cuda => moved(Device::Cuda).without(Flags::VIEW),
+            Method::To => {
+                let mut found = value.clone();
+                found.kind = Kind::Tensor;
+                for argument in
+                    call.arguments.iter().filter(|argument| argument.name.as_deref() != Some("non_blocking"))
+                {
+                    let device = device_of(&argument.value);
+                    if device != Device::Unknown {
+                        found.device = device;
+                        found = found.without(Flags::VIEW);
+                    }
+                }
+                found
+            }
+            Method::Cast(dtype) => {
+                let mut found = Value { kind, ..value };
+                if dtype == DType::Float && found.device == Device::Cpu {
+                    found = found.with(Flags::WIDENED);
+                }
+                found
+            }
+            Method::Copy => Value { kind, ..value }.without(Flags::VIEW),
+            Method::View => Value { kind, ..value }.with(Flags::VIEW),
+            Method::Divide => {
+                let found = Value { kind, graph, ..value }.with(Flags::DIVIDED);
+                self.changed_in_place(node, name, &found);
+                found
+            }
+            Method::Multiply => {
+                let found = Value { kind, graph, ..value }.with(Flags::OPAQUE);
+                self.changed_in_place(node, name, &found);
+                found
+            }
+            Method::Reduce { sums } => {
+                let scalar = call.arguments.is_empty();
+                let mut flags = if scalar { Flags::SCALAR } else { Flags::NONE };
+                if sums && scalar {
+                    flags = flags.with(Flags::SUMMED);
+                }
+                Value { kind, graph, ..value }.without(Flags::VIEW).with(flags)
+            }
+            Method::Marked(flag) => Value { kind, graph, ..value }.with(flag),
+            Method::Plain => {
+                if value.is_unknown() && !value.is(Flags::BATCH) {
+                    let mut unseen = self.unseen(node, &graph);
+                    unseen.loader = value.loader;
+                    return unseen;
+                }
+                let flags = value.flags.without(
+                    Flags::SCALAR
+                        .with(Flags::SOFTMAX)
+                        .with(Flags::SIGMOID)
+                        .with(Flags::FULL_IMAGE)
+                        .with(Flags::WIDENED),
+                );
+                let trains = name.starts_with("requires_grad");
+                let graph = if trains { graph.clouded() } else { graph };
+                if trains {
+                    let found = Value { kind: Kind::Tensor, graph: graph.clone(), flags, ..value.clone() }
+                        .without(Flags::NO_GRAD_BUILT);
+                    self.changed_in_place(node, name, &found);
+                    return found;
+                }
+                Value { kind, graph, flags, ..value }
+            }
+        }
+    }
+
+    /// `x.div_(k)` changes `x`.
+    fn changed_in_place(&mut self, node: &'a ExprCall, name: &str, value: &Value) {
+        if name.ends_with('_')
+            && let Expr::Attribute(attribute) = &*node.func
+            && let Some(name) = dotted(&attribute.value, self.text)
+            && let Some(binding) = self.frame.env.get(name)
+        {
+            let mut binding = binding.clone();
+            binding.value = value.clone();
+            self.frame.env.set(name, binding);
+        }
+    }
+
+    /// Methods by which training is done.
+    fn call_training(
+        &mut self,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        text: &'a str,
+    ) -> Option<Value> {
+        let kind = &receiver.value.kind;
+        let tensorish = matches!(kind, Kind::Tensor | Kind::Unknown | Kind::Undefined | Kind::Tuple(_));
+        match name {
+            "backward" | "manual_backward" => {
+                let loss = call.arguments.first().filter(|argument| {
+                    argument.name.is_none() && (!matches!(kind, Kind::Tensor) || name == "manual_backward")
+                });
+                let by_name =
+                    ["accelerator", "fabric", "engine", "booster", "manual", "optimizer", "strategy"];
+                let managed = name == "manual_backward"
+                    || (loss.is_some()
+                        && by_name.iter().any(|word| text.to_ascii_lowercase().contains(word)))
+                    || (loss.is_some() && matches!(kind, Kind::Module | Kind::Optimizer | Kind::Object(_)));
+                if managed {
+                    let loss = loss.map(|argument| (argument.value.clone(), argument.value_span));
+                    self.backward(call, loss, true);
+                    return Some(Value::of(Kind::None));
+                }
+                if tensorish || matches!(kind, Kind::Path(_)) {
+                    self.backward(call, Some((receiver.value.clone(), receiver.span)), false);
+                    return Some(Value::of(Kind::None));
+                }
+                None
+            }
+            "step" => match kind {
+                Kind::Optimizer => {
+                    let closure = !call.arguments.is_empty();
+                    self.op(OpKind::Step { scaled: false, closure }, call.span, text);
+                    Some(Value::of(Kind::Unknown))
+                }
+                Kind::Scheduler => {
+                    self.op(OpKind::SchedulerStep, call.span, text);
+                    Some(Value::of(Kind::None))
+                }
+                Kind::Scaler(_) => {
+                    let optimizer =
+                        call.arguments.first().map_or("", |argument| self.slice(argument.value_span));
+                    self.op(
+                        OpKind::Step { scaled: true, closure: call.arguments.len() > 1 },
+                        call.span,
+                        optimizer,
+                    );
+                    Some(Value::of(Kind::None))
+                }
+                _ => None,
+            },
+            "zero_grad" => {
+                let to_zero = call.argument(0, "set_to_none").and_then(|argument| argument.value.truth())
+                    == Some(false);
+                self.op(OpKind::ZeroGrad { to_zero }, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "update" if matches!(kind, Kind::Scaler(_)) => {
+                self.op(OpKind::ScalerUpdate, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "scale" if matches!(kind, Kind::Scaler(_)) => {
+                let first = call.arguments.first()?;
+                Some(first.value.clone().with(Flags::SCALED))
+            }
+            "unscale_" => {
+                self.op(OpKind::Unscale, call.span, text);
+                Some(Value::of(Kind::None))
+            }
+            "clip_grad_norm_" | "clip_grad_value_" => {
+                self.op(OpKind::Clip, call.span, text);
+                Some(Value::of(Kind::Number))
+            }
+            "no_sync" => {
+                self.op(OpKind::NoSync, call.span, text);
+                Some(Value::of(Kind::Unknown))
+            }
+            "accumulate" if text.contains("accelerator") || text.contains("fabric") => {
+                Some(Value::of(Kind::Managed))
+            }
+            "autocast" if text.contains("accelerator") || text.contains("fabric") => {
+                Some(Value::of(Kind::Unknown))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn backward(&mut self, call: &Call, loss: Option<(Value, Span)>, managed: bool) {
+        let (loss, loss_span) = loss.unwrap_or_else(|| (Value::unknown(), call.span));
+        let truthy = |name: &str| {
+            call.keyword(name)
+                .filter(|argument| argument.value.truth() == Some(true))
+                .map(|argument| argument.span)
+        };
+        // What freed it is an earlier round, or an earlier line: either way it is gone.
+        let through_freed = !loss.graph.unknown
+            && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
+        let maybe = call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
+        let backward = Backward {
+            retain: truthy("retain_graph"),
+            create: truthy("create_graph"),
+            loss: loss.clone(),
+            loss_span,
+            through_freed,
+            managed,
+            of_loop: None,
+        };
+        let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
+        self.freed_by(&graph, &backward, false);
+        self.op(OpKind::Backward(backward), call.span, "");
+    }
+}

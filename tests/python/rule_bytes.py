@@ -1,0 +1,282 @@
+"""What the pages of the rules say about device memory, measured: one process on a virtual GPU, all cases after
+one another. Each case gives figures; `test_rules.py` holds them to what the pages claim. The answer goes to the
+file that is named as the only argument."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+DEVICE = "cuda"
+CASES: dict[str, Callable[[], dict[str, int]]] = {}
+MIB = 1024**2
+
+
+def case(function: Callable[[], dict[str, int]]) -> Callable[[], dict[str, int]]:
+    CASES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def net() -> nn.Module:
+    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.Tanh())]).to(DEVICE)
+
+
+def batch() -> torch.Tensor:
+    return torch.ones(4096, 512, device=DEVICE)
+
+
+def held(work: Callable[[], object]) -> int:
+    """Bytes that are allocated after the work more than before it, while what it gives is alive."""
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    kept = work()
+    gc.collect()
+    after = torch.cuda.memory_allocated()
+    del kept
+    return after - before
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The peak above what was there before."""
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return torch.cuda.max_memory_allocated() - before
+
+
+@case
+def graph_in_container() -> dict[str, int]:
+    model, x = net(), batch()
+
+    def collect(rounds: int, backward: bool, retain: bool, number: bool) -> list[object]:
+        kept: list[object] = []
+        for _ in range(rounds):
+            loss = model(x).mean()
+            if backward:
+                loss.backward(retain_graph=retain)
+            kept.append(loss.item() if number else loss)
+        model.zero_grad()
+        return kept
+
+    return {
+        "one": held(lambda: collect(1, False, False, False)),
+        "five": held(lambda: collect(5, False, False, False)),
+        "retained": held(lambda: collect(5, True, True, False)),
+        "freed": held(lambda: collect(5, True, False, False)),
+        "numbers": held(lambda: collect(5, False, False, True)),
+    }
+
+
+@case
+def device_tensor_in_container() -> dict[str, int]:
+    model, x = net(), batch()
+    return {
+        "output": x.numel() * 4,
+        "detached": held(lambda: [model(x).detach() for _ in range(5)]),
+        "on_host": held(lambda: [model(x).detach().cpu() for _ in range(5)]),
+    }
+
+
+@case
+def view_keeps_storage() -> dict[str, int]:
+    model, x = net(), batch()
+    return {
+        "whole": x.numel() * 4,
+        "slices": held(lambda: [model(x)[:, 0].detach() for _ in range(3)]),
+        "copies": held(lambda: [model(x)[:, 0].detach().clone() for _ in range(3)]),
+    }
+
+
+@case
+def loss_summed_before_backward() -> dict[str, int]:
+    model, x = net(), batch()
+    model(x).mean().backward()
+
+    def summed() -> None:
+        total = torch.zeros((), device=DEVICE)
+        for _ in range(5):
+            total = total + model(x).mean()
+        total.backward()
+
+    def each() -> None:
+        for _ in range(5):
+            model(x).mean().backward()
+
+    return {"summed": peak(summed), "each": peak(each)}
+
+
+@case
+def tensor_running_loss() -> dict[str, int]:
+    model, x = net(), batch()
+    model(x).mean().backward()
+
+    def run() -> torch.Tensor:
+        running = torch.zeros((), device=DEVICE)
+        for _ in range(5):
+            loss = model(x).mean()
+            loss.backward()
+            running = running + loss
+        return running
+
+    return {"held": held(run)}
+
+
+@case
+def retain_graph_in_loop() -> dict[str, int]:
+    model, x = net(), batch()
+    model(x).mean().backward()
+
+    def run(retain: bool) -> None:
+        for _ in range(4):
+            loss = model(x).mean()
+            loss.backward(retain_graph=retain)
+
+    return {"retained": peak(lambda: run(True)), "freed": peak(lambda: run(False))}
+
+
+@case
+def hook_stores_activation() -> dict[str, int]:
+    model, x = net(), batch()
+
+    def run(detach: bool) -> dict[str, torch.Tensor]:
+        features: dict[str, torch.Tensor] = {}
+
+        def hook(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+            features["last"] = output.detach() if detach else output
+
+        handle = model[-1].register_forward_hook(hook)
+        model(x)
+        handle.remove()
+        return features
+
+    return {"graph": held(lambda: run(False)), "detached": held(lambda: run(True)), "output": x.numel() * 4}
+
+
+@case
+def eval_without_no_grad() -> dict[str, int]:
+    model, x = net(), batch()
+
+    def run(rounds: int) -> None:
+        for _ in range(rounds):
+            out = model(x)
+        del out
+
+    with torch.no_grad():
+        off = peak(lambda: run(5))
+    return {
+        "one": peak(lambda: run(1)),
+        "two": peak(lambda: run(2)),
+        "five": peak(lambda: run(5)),
+        "off": off,
+    }
+
+
+@case
+def late_zero_grad() -> dict[str, int]:
+    model, x = net(), batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(late: bool) -> None:
+        for _ in range(3):
+            loss = model(x).mean()
+            if late:
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if not late:
+                optimizer.zero_grad()
+        optimizer.zero_grad()
+
+    parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
+    return {"late": peak(lambda: run(True)), "after": peak(lambda: run(False)), "parameters": parameters}
+
+
+@case
+def zero_grad_to_zero() -> dict[str, int]:
+    model, x = net(), batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(to_none: bool) -> None:
+        model(x).mean().backward()
+        optimizer.zero_grad(set_to_none=to_none)
+
+    return {"zeros": held(lambda: run(False)), "none": -held(lambda: run(True))}
+
+
+@case
+def deepcopy_model_on_device() -> dict[str, int]:
+    model = net()
+    parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
+    host = held(lambda: {k: v.detach().cpu().clone() for k, v in model.state_dict().items()})
+    return {"parameters": parameters, "copied": held(lambda: copy.deepcopy(model)), "on_host": host}
+
+
+@case
+def optimizer_in_loop() -> dict[str, int]:
+    model, x = net(), batch()
+    model(x).mean().backward()
+
+    def step() -> torch.optim.Optimizer:
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer.step()
+        return optimizer
+
+    return {"state": held(step), "parameters": sum(p.numel() * 4 for p in model.parameters())}
+
+
+@case
+def empty_cache_in_loop() -> dict[str, int]:
+    def allocations(empty: bool) -> int:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_stats().get("num_device_alloc", 0)
+        for _ in range(4):
+            torch.empty(64 * MIB, dtype=torch.uint8, device=DEVICE)
+            if empty:
+                torch.cuda.empty_cache()
+        return torch.cuda.memory_stats().get("num_device_alloc", 0) - before
+
+    return {"emptied": allocations(True), "cached": allocations(False)}
+
+
+@case
+def full_image_on_device() -> dict[str, int]:
+    def whole() -> None:
+        image = torch.zeros(1, 3, 3000, 4000).to(DEVICE)
+        nn.functional.interpolate(image, size=(224, 224))
+
+    def small() -> None:
+        nn.functional.interpolate(torch.zeros(1, 3, 3000, 4000), size=(224, 224)).to(DEVICE)
+
+    return {"whole": peak(whole), "small": peak(small)}
+
+
+@case
+def pad_to_max_length() -> dict[str, int]:
+    layer = nn.TransformerEncoderLayer(64, 4, batch_first=True).to(DEVICE)
+    return {
+        str(length): peak(lambda length=length: layer(torch.ones(8, length, 64, device=DEVICE)))
+        for length in (128, 512)
+    }
+
+
+@case
+def float_before_transfer() -> dict[str, int]:
+    images = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)
+    moved = images.to(DEVICE)
+    return {"bytes": moved.nbytes, "widened": images.float().to(DEVICE).nbytes}
+
+
+if __name__ == "__main__":
+    answer = {}
+    for name, measure in CASES.items():
+        answer[name] = measure()
+        gc.collect()
+    Path(sys.argv[1]).write_text(json.dumps(answer))

@@ -1,0 +1,592 @@
+"""The claims of the rules' pages, carried out: the bad form and the good form, with torch. Values and exceptions on
+the CPU, where values are real; bytes on a virtual GPU, in one process for all of them. A claim that a new torch makes
+false fails here."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import json
+import subprocess
+import sys
+import warnings
+import weakref
+
+import pytest
+import torch
+from runs import ROOT, invoke, memfit
+from torch import nn
+from torch.nn import functional
+
+PROOFS: set[str] = set()
+
+
+def proof(name):
+    """Says which rule's claims a test carries out."""
+    PROOFS.add(name)
+    return lambda function: function
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """All figures of rule_bytes.py, from one run on a virtual GPU."""
+    out = tmp_path_factory.mktemp("rules") / "bytes.json"
+    script = ROOT / "tests/python/rule_bytes.py"
+    command = [sys.executable, str(script), str(out)]
+    run = invoke(["run", "--gpu", "a100-80gb", "--steps", "0", "--format", "json", "--", *command])
+    assert out.exists(), run.stdout[-2000:] + run.stderr[-2000:]
+    return json.loads(out.read_text())
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+def data(count=4):
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 4, generator=generator), torch.arange(8) % 3) for _ in range(count)]
+
+
+def gradient(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@proof("graph-in-container")
+def test_losses_keep_their_activations(measured):
+    figures = measured["graph-in-container"]
+    assert 4.5 * figures["one"] < figures["five"] <= 5.5 * figures["one"]
+    assert figures["retained"] > 4.5 * figures["one"]
+    assert figures["freed"] < figures["one"] / 100
+    assert figures["numbers"] < figures["one"] / 100
+
+
+@proof("device-tensor-in-container")
+def test_detached_outputs_stay_on_the_card(measured):
+    figures = measured["device-tensor-in-container"]
+    assert figures["detached"] >= 5 * figures["output"]
+    assert figures["on_host"] == 0
+    x = torch.zeros(4, requires_grad=True)
+    assert x.detach().data_ptr() == x.data_ptr()
+
+
+@proof("view-keeps-storage")
+def test_a_slice_keeps_the_whole(measured):
+    figures = measured["view-keeps-storage"]
+    assert figures["slices"] >= 3 * figures["whole"]
+    assert figures["copies"] < figures["whole"] / 10
+    part = torch.zeros(512, 10)[:, :1].detach()
+    assert (part.untyped_storage().nbytes(), part.clone().untyped_storage().nbytes()) == (20_480, 2_048)
+
+
+@proof("loss-summed-before-backward")
+def test_a_sum_of_losses_holds_all_graphs(measured):
+    figures = measured["loss-summed-before-backward"]
+    assert figures["summed"] > 3.5 * figures["each"]
+    one, other = net(), net()
+    sum(functional.cross_entropy(one(x), y) for x, y in data()).backward()
+    for x, y in data():
+        functional.cross_entropy(other(x), y).backward()
+    assert torch.allclose(gradient(one), gradient(other), atol=1e-6)
+
+
+@proof("tensor-running-loss")
+def test_a_running_loss_is_no_leak(measured):
+    assert 0 < measured["tensor-running-loss"]["held"] <= 512
+    model, total = net(), 0
+    depths = []
+    for x, y in data():
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        total = total + loss
+        node, depth = total.grad_fn, 0
+        while node is not None and type(node).__name__ == "AddBackward0":
+            depth, node = depth + 1, node.next_functions[0][0]
+        depths.append(depth)
+    assert depths == [1, 2, 3, 4]
+
+
+@proof("retain-graph-in-loop")
+def test_a_retained_graph_meets_the_next(measured):
+    figures = measured["retain-graph-in-loop"]
+    assert figures["retained"] > 1.4 * figures["freed"]
+
+
+@proof("hook-stores-activation")
+def test_a_hook_keeps_the_forward_pass(measured):
+    figures = measured["hook-stores-activation"]
+    assert figures["graph"] > 3 * figures["output"]
+    assert figures["detached"] <= figures["output"]
+
+
+@proof("eval-without-no-grad")
+def test_evaluation_with_gradients_takes_twice_the_activations(measured):
+    figures = measured["eval-without-no-grad"]
+    assert 1.7 * figures["one"] < figures["two"] == figures["five"] < 2.3 * figures["one"]
+    assert figures["off"] < figures["one"]
+
+
+@proof("late-zero-grad")
+def test_gradients_are_alive_during_the_forward_pass(measured):
+    figures = measured["late-zero-grad"]
+    assert figures["late"] > figures["after"]
+    assert figures["late"] - figures["after"] <= 1.1 * figures["parameters"]
+
+
+@proof("zero-grad-to-zero")
+def test_zeros_stay_allocated(measured):
+    assert measured["zero-grad-to-zero"]["zeros"] > 0
+    assert measured["zero-grad-to-zero"]["none"] == measured["zero-grad-to-zero"]["zeros"]
+    assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
+
+
+@proof("deepcopy-model-on-device")
+def test_a_copy_of_the_model_is_on_the_card(measured):
+    figures = measured["deepcopy-model-on-device"]
+    assert figures["copied"] >= figures["parameters"]
+    assert figures["on_host"] == 0
+
+
+@proof("empty-cache-in-loop")
+def test_an_emptied_cache_is_allocated_again(measured):
+    figures = measured["empty-cache-in-loop"]
+    assert (figures["emptied"], figures["cached"]) == (4, 1)
+
+
+@proof("full-image-on-device")
+def test_a_whole_image_is_large(measured):
+    figures = measured["full-image-on-device"]
+    assert figures["whole"] >= 137 * 1024**2 > 100 * figures["small"]
+
+
+@proof("pad-to-max-length")
+def test_activations_grow_with_the_padded_length(measured):
+    assert measured["pad-to-max-length"]["512"] > 3.5 * measured["pad-to-max-length"]["128"]
+
+
+@proof("float-before-transfer")
+def test_a_cast_before_the_copy_moves_four_times_as_much(measured):
+    figures = measured["float-before-transfer"]
+    assert figures["widened"] == 4 * figures["bytes"]
+
+
+def accumulated(clear, steps, count=4, k=4, divide=True):
+    """The gradients that each optimizer step sees."""
+    model, seen = net(), []
+    for i, (x, y) in enumerate(data(count)):
+        if clear(i):
+            model.zero_grad()
+        (functional.cross_entropy(model(x), y) / (k if divide else 1)).backward()
+        if steps(i):
+            seen.append(gradient(model).clone())
+            if not clear(0):
+                model.zero_grad()
+    return seen
+
+
+def whole(count=4):
+    model = net()
+    x, y = (torch.cat(parts) for parts in zip(*data(count), strict=True))
+    functional.cross_entropy(model(x), y).backward()
+    return gradient(model)
+
+
+@proof("zero-grad-inside-window")
+def test_only_the_last_micro_batch_counts():
+    window = lambda i: (i + 1) % 4 == 0  # noqa: E731
+    (right,) = accumulated(lambda _: False, window)
+    (wrong,) = accumulated(lambda _: True, window)
+    assert torch.allclose(right, whole(), atol=1e-6)
+    x, y = data()[-1]
+    model = net()
+    (functional.cross_entropy(model(x), y) / 4).backward()
+    assert torch.equal(wrong, gradient(model))
+    # The figures of the page.
+    p = torch.zeros(1, requires_grad=True)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        (p * value / 4).backward()
+    assert p.grad.item() == 2.5
+    for value in (1.0, 2.0, 3.0, 4.0):
+        p.grad = None
+        (p * value / 4).backward()
+    assert p.grad.item() == 1.0
+
+
+@proof("window-off-by-one")
+def test_the_first_window_has_one_micro_batch():
+    rounds = range(8)
+    wrong = [i for i in rounds if i % 4 == 0]
+    right = [i for i in rounds if (i + 1) % 4 == 0]
+    assert (wrong, right) == ([0, 4], [3, 7])
+    first = accumulated(lambda _: False, lambda i: i % 4 == 0)[0]
+    x, y = data()[0]
+    model = net()
+    (functional.cross_entropy(model(x), y) / 4).backward()
+    assert torch.equal(first, gradient(model))
+
+
+@proof("partial-window-dropped")
+def test_what_is_left_over_is_never_stepped():
+    assert len(accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0, count=6)) == 1
+    assert len(accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0 or i + 1 == 6, count=6)) == 2
+
+
+@proof("stale-window-index")
+def test_an_index_of_another_loop_has_one_value():
+    with pytest.raises(NameError):
+        exec("for batch in range(3):\n    if (nowhere + 1) % 2 == 0: pass", {})
+    for left_over, steps in ((3, 8), (4, 0)):
+        assert sum((left_over + 1) % 4 == 0 for _ in range(8)) == steps
+
+
+@proof("unscaled-accumulation")
+def test_a_sum_is_k_times_the_mean():
+    (summed,) = accumulated(lambda _: False, lambda i: i == 3, divide=False)
+    assert torch.allclose(summed, 4 * whole(), atol=1e-5)
+
+
+@proof("scheduler-per-micro-batch")
+def test_a_schedule_runs_too_fast():
+    optimizer = torch.optim.SGD(net().parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 8)
+    rates = []
+    for i in range(8):
+        if (i + 1) % 4 == 0:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scheduler.step()
+    assert rates == [1 - 3 / 8, 1 - 7 / 8]
+
+
+@proof("batch-norm-under-accumulation")
+def test_batch_normalisation_sees_the_micro_batch():
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    for layer, same in ((nn.BatchNorm1d(3), False), (nn.LayerNorm(3), True)):
+        halves = torch.cat([layer(x[:4]), layer(x[4:])])
+        assert torch.allclose(layer(x), halves, atol=1e-5) is same
+
+
+@proof("one-parameter-gradient-scaled")
+def test_the_direction_changes():
+    model = net()
+    x, y = data()[0]
+    functional.cross_entropy(model(x), y).backward()
+    before = gradient(model).clone()
+    next(model.parameters()).grad /= 4
+    similarity = functional.cosine_similarity(before, gradient(model), dim=0)
+    assert similarity < 0.999
+
+
+@proof("missing-zero-grad")
+def test_gradients_add_up():
+    model = net()
+    x, y = data()[0]
+    functional.cross_entropy(model(x), y).backward()
+    one = gradient(model).clone()
+    functional.cross_entropy(model(x), y).backward()
+    assert torch.allclose(gradient(model), 2 * one)
+
+
+@proof("optimizer-in-loop")
+def test_a_new_adam_takes_the_sign(measured):
+    figures = measured["optimizer-in-loop"]
+    assert figures["state"] >= 2 * figures["parameters"]
+    p = torch.tensor([1.0, -3.0, 0.01], requires_grad=True)
+    for _ in range(3):
+        before = p.detach().clone()
+        p.grad = torch.tensor([5.0, -0.1, 1.0])
+        torch.optim.Adam([p], lr=0.1).step()
+        assert torch.allclose(p.detach() - before, -0.1 * p.grad.sign(), atol=1e-4)
+
+
+@proof("create-graph-backward")
+def test_parameters_and_gradients_refer_to_each_other():
+    gc.disable()
+    try:
+        model = net()
+        x, y = data()[0]
+        with pytest.warns(UserWarning, match="create_graph=True"):
+            functional.cross_entropy(model(x), y).backward(create_graph=True)
+        watched = weakref.ref(model.weight)
+        del model
+        assert watched() is not None
+    finally:
+        gc.enable()
+    gc.collect()
+    model = net()
+    functional.cross_entropy(model(x), y)
+    assert torch.autograd.grad(functional.cross_entropy(model(x), y), model.weight, create_graph=True)
+
+
+@proof("recurrent-state-not-detached")
+def test_the_second_batch_raises():
+    rnn, h = nn.RNN(4, 4), None
+    out, h = rnn(torch.randn(3, 4), h)
+    out.sum().backward()
+    out, h = rnn(torch.randn(3, 4), h)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+    h = h.detach()
+    out, h = rnn(torch.randn(3, 4), h)
+    out.sum().backward()
+
+
+@proof("no-grad-not-called")
+def test_a_class_is_no_context():
+    with pytest.raises(TypeError), torch.no_grad:
+        pass
+    with pytest.raises(TypeError), torch.inference_mode:
+        pass
+
+    @torch.no_grad
+    def decorated():
+        return torch.is_grad_enabled()
+
+    assert decorated() is False
+
+
+@proof("backward-on-no-grad-loss")
+def test_a_loss_without_a_graph_raises():
+    model = net()
+    x, y = data()[0]
+    with torch.no_grad():
+        loss = functional.cross_entropy(model(x), y)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        loss.backward()
+    loss = functional.cross_entropy(model(x), y)
+    with torch.no_grad():
+        loss.backward()
+    assert model.weight.grad is not None
+
+
+@proof("eval-mode-not-restored")
+def test_a_model_stays_in_evaluation_mode():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    x = torch.ones(64, 4)
+    model.eval()
+    assert torch.equal(model(x), model(x))
+    model.train()
+    assert not torch.equal(model(x), model(x))
+
+
+@proof("retry-inside-except")
+def test_the_failed_attempt_is_alive_in_the_handler():
+    def attempt():
+        big = torch.zeros(1000)
+        watched.append(weakref.ref(big))
+        raise torch.OutOfMemoryError("no")
+
+    watched = []
+    try:
+        attempt()
+    except torch.OutOfMemoryError:
+        assert watched[0]() is not None
+    assert watched[0]() is None
+
+
+@proof("oom-swallowed")
+def test_a_runtime_error_is_more_than_memory():
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)
+    model = net()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = []
+    try:
+        functional.cross_entropy(model(torch.ones(8, 5)), torch.zeros(8, dtype=torch.long)).backward()
+        optimizer.step()
+    except RuntimeError as error:
+        said.append(str(error))
+    assert "out of memory" not in said[0]
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+@proof("oom-string-match")
+def test_the_error_has_a_class():
+    assert torch.OutOfMemoryError is torch.cuda.OutOfMemoryError
+
+
+@proof("state-dict-alias")
+def test_a_state_dict_is_the_weights():
+    model = net()
+    kept, copied = model.state_dict(), copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert torch.equal(kept["weight"], model.weight)
+    assert not torch.equal(copied["weight"], model.weight)
+
+
+@proof("softmax-before-cross-entropy")
+def test_probabilities_bound_the_loss():
+    logits, y = torch.tensor([[100.0, 0.0, 0.0]]), torch.tensor([0])
+    assert functional.cross_entropy(logits, y) < 1e-3
+    assert functional.cross_entropy(logits.softmax(1), y) > 0.55
+
+
+@proof("sigmoid-before-bce-with-logits")
+def test_probabilities_bound_the_binary_loss():
+    logit, y = torch.tensor([100.0]), torch.tensor([1.0])
+    assert functional.binary_cross_entropy_with_logits(logit, y) < 1e-3
+    assert functional.binary_cross_entropy_with_logits(logit.sigmoid(), y) > 0.31
+
+
+@proof("half-model-with-grad-scaler")
+def test_float16_gradients_cannot_be_unscaled():
+    model = net().half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 4).half()).sum()).backward()
+    with pytest.raises(ValueError, match="unscale FP16 gradients"):
+        scaler.step(optimizer)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+    scaler.step(optimizer)
+
+
+@proof("deprecated-cuda-amp")
+def test_the_old_names_warn():
+    for old in (torch.cuda.amp.autocast, torch.cuda.amp.GradScaler, torch.cpu.amp.autocast):
+        with pytest.warns(FutureWarning):
+            old()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        torch.amp.autocast("cpu")
+        torch.amp.GradScaler("cpu")
+
+
+@proof("clip-before-unscale")
+def test_clipping_scaled_gradients_leaves_nothing():
+    steps = {}
+    for unscales in (False, True):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu")
+        before = model.weight.detach().clone()
+        x, y = data()[0]
+        scaler.scale(functional.cross_entropy(model(x), y)).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        steps[unscales] = (model.weight - before).norm().item()
+    assert steps[False] < steps[True] / 1000
+
+
+@proof("scaler-with-bfloat16")
+def test_bfloat16_has_the_range_of_float32():
+    small = torch.tensor(1e-30)
+    assert small.half() == 0
+    assert small.bfloat16() != 0
+
+
+# What an argument does, and what is the default.
+
+
+@proof("unbounded-memory-history")
+def test_the_history_has_no_limit():
+    parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
+    text = str(parameters) + inspect.getsource(torch.cuda.memory._record_memory_history)
+    assert "sys.maxsize" in text or "9223372036854775807" in text
+
+
+@proof("ddp-without-bucket-view")
+@proof("find-unused-parameters")
+@proof("no-sync-missing")
+def test_ddp_defaults():
+    parameters = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    assert parameters["gradient_as_bucket_view"].default is False
+    assert parameters["find_unused_parameters"].default is False
+    assert inspect.isfunction(nn.parallel.DistributedDataParallel.no_sync)
+
+
+@proof("data-parallel")
+def test_data_parallel_gathers_on_one_card():
+    assert "output_device" in inspect.signature(nn.DataParallel.__init__).parameters
+    assert "gather" in inspect.getsource(nn.DataParallel.forward)
+
+
+@proof("checkpoint-without-use-reentrant")
+def test_a_checkpoint_warns():
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = net(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match="use_reentrant"):
+        checkpoint(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert model.weight.grad is not None
+
+
+@proof("load-without-map-location")
+def test_tensors_go_back_to_where_they_came_from(tmp_path):
+    file = tmp_path / "x.pt"
+    torch.save(torch.zeros(2), file)
+    seen = []
+
+    def where(storage, location):
+        seen.append(location)
+        return storage
+
+    torch.load(file, map_location=where)
+    assert seen == ["cpu"]
+    assert inspect.signature(torch.load).parameters["map_location"].default is None
+
+
+@proof("anomaly-mode-left-on")
+def test_anomaly_mode_stays_on():
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.autograd.set_detect_anomaly(True)
+        loss = (torch.zeros(1, requires_grad=True) / 0).sum()
+        assert loss.grad_fn.metadata["traceback_"]
+        with pytest.raises(RuntimeError, match="nan"):
+            (torch.zeros(1, requires_grad=True) * torch.tensor(float("nan"))).sum().backward()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+@proof("compile-in-loop")
+def test_compiling_wraps_anew():
+    model = net()
+    assert torch.compile(model) is not torch.compile(model)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py")]
+    run = invoke(["run", "--gpu", "t4", "--steps", "0", "--show-output", "--format", "json", "--", *command])
+    return run.stderr + run.stdout
+
+
+@proof("cuda-in-worker")
+def test_a_forked_worker_cannot_use_cuda(loaded):
+    assert "raised True" in loaded
+    assert "alone True" in loaded
+
+
+@proof("alloc-conf-set-late")
+def test_settings_of_the_allocator_are_read_once(loaded):
+    assert "ignored" in loaded
+
+
+@proof("non-blocking-unpinned")
+@proof("blocking-copy-from-pinned")
+@proof("pin-memory-without-workers")
+def test_loaders_pin_when_they_are_told_to(loaded):
+    from torch.utils.data import DataLoader
+
+    assert "pinned True False" in loaded
+    assert inspect.signature(DataLoader.__init__).parameters["num_workers"].default == 0
+
+
+def test_every_rule_has_a_proof():
+    listed = subprocess.run(
+        [memfit(), "rule", "--format", "json"], capture_output=True, text=True, check=True
+    )
+    names = {rule["name"] for rule in json.loads(listed.stdout)["rules"]}
+    assert names == PROOFS
