@@ -53,17 +53,14 @@ impl Clock {
     fn of(track: &Track, device: u8) -> Self {
         let ticks = (0..).zip(track.moments()).filter(|(_, moment)| {
             moment.device == device
-                && matches!(
-                    moment.kind,
-                    MomentKind::Alloc(_)
-                        | MomentKind::Free(_)
-                        | MomentKind::FreeCompleted(_)
-                        | MomentKind::Oom(_)
-                        | MomentKind::SegmentAlloc(_)
-                        | MomentKind::SegmentFree(_)
-                        | MomentKind::SegmentMap(_)
-                        | MomentKind::SegmentUnmap(_)
-                )
+                && (of_segment(moment.kind)
+                    || matches!(
+                        moment.kind,
+                        MomentKind::Alloc(_)
+                            | MomentKind::Free(_)
+                            | MomentKind::FreeCompleted(_)
+                            | MomentKind::Oom(_)
+                    ))
         });
         Self { device, ticks: ticks.map(|(index, _)| index).collect() }
     }
@@ -81,6 +78,16 @@ impl Clock {
     fn end(&self, moment: u32) -> u32 {
         if moment == NEVER { self.length() } else { self.tick(moment) }
     }
+}
+
+const fn of_segment(kind: MomentKind) -> bool {
+    matches!(
+        kind,
+        MomentKind::SegmentAlloc(_)
+            | MomentKind::SegmentFree(_)
+            | MomentKind::SegmentMap(_)
+            | MomentKind::SegmentUnmap(_)
+    )
 }
 
 /// The rows of texts and stacks that were met already.
@@ -119,7 +126,7 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
     ends.sort_by_key(|piece| lane.pieces[*piece as usize].freed);
     let (mut born, mut ended) = (lane.pieces.iter().peekable(), ends.iter().peekable());
     let mut values = [0_u64; SERIES];
-    let (mut reserved, mut beyond) = (0, 0);
+    let (mut reserved, mut beyond, mut allocated) = (0, 0, 0);
     for (tick, moment) in (0..).zip(clock.ticks.iter().filter_map(|index| track.moment(*index))) {
         while let Some(piece) = born.next_if(|piece| piece.born <= tick) {
             values[series(piece.category)] += piece.asked;
@@ -133,10 +140,13 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
         let in_blocks: u64 = values.iter().sum();
         let mut now = values;
         // What the allocator counts and the recording has no block for, and the other way round.
-        let more = moment.allocated.saturating_sub(in_blocks);
+        // A segment is got for a block: what is said to be allocated then may have that block already.
+        if !of_segment(moment.kind) {
+            allocated = moment.allocated;
+        }
+        let more = allocated.saturating_sub(in_blocks);
         now[series(Category::Unknown)] += more;
-        now[series(Category::Fragmentation)] =
-            moment.reserved.saturating_sub(moment.allocated.max(in_blocks));
+        now[series(Category::Fragmentation)] = moment.reserved.saturating_sub(allocated.max(in_blocks));
         lane.envelope.push(now);
         if std::mem::replace(&mut reserved, moment.reserved) != moment.reserved || tick == 0 {
             lane.reserved.push((tick, moment.reserved));
