@@ -271,7 +271,7 @@ def test_everything_works_with_keys(browser, folder):
     browser.key("ArrowRight")
     assert browser.evaluate("document.activeElement.id") == "tab-allocator"
     browser.wait("document.querySelectorAll('#panel-allocator canvas').length > 0")
-    assert "34 segments" in browser.evaluate("document.getElementById('panel-allocator').innerText")
+    assert "35 segments" in browser.evaluate("document.getElementById('panel-allocator').innerText")
 
 
 @in_browser

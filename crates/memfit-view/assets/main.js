@@ -20,7 +20,7 @@ class App {
     this.moment = new Moment(this);
     this.controls();
     document.querySelector("[data-panel=difference]").hidden = this.recordings.length < 2;
-    drawExplanation(this.recordings);
+    drawExplanation(this, this.recordings);
     drawChips(this.recordings);
     await this.choose(this.all.map((lanes) => mostUsed(lanes)));
     document.documentElement.dataset.ready = "true";

@@ -13,46 +13,49 @@ const CAUSES = {
   outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting hurts", "does-not-fit": "It does not fit this card",
 };
 
-/** Any text of an object's fields that is there, in this order. */
-const textOf = (object, ...names) => names.map((name) => object?.[name]).find((value) => typeof value === "string" && value) ?? "";
 const words = (name) => name.replaceAll("-", " ").replaceAll("_", " ");
+const LABELS = { exact: "the same mathematics", rounding: "the same mathematics in another rounding order", precision: "the same training in fewer bits", "changes-training": "another training" };
+const PROOFS = { replayed: "the recorded calls were made once more with it", modelled: "worked out from what was recorded" };
 
-function drawExplanation(recordings) {
+/** A line of the user's code, as a link that finds it. */
+const codeLine = (app, { file, line, function: name }) => el("button.link", { title: `${file}:${line} ${name ?? ""}`, onclick: () => app.search.set(`${file}:${line}`) }, el("code", {}, `${shortPath(file)}:${line}`));
+
+function drawExplanation(app, recordings) {
   const cards = recordings.map(({ name, explanation, remarks }, index) => {
-    if (!explanation) {
-      return remarks.length ? el("details.untold", {}, el("summary", {}, `${recordings.length > 1 ? `${"AB"[index]}: ` : ""}${many(remarks.length, "thing")} this recording does not tell`), el("ul", {}, ...remarks.map((remark) => el("li", {}, remark)))) : null;
-    }
-    const { cause, evidence = [], fixes = [] } = explanation ?? {};
-    const code = typeof cause === "object" && cause ? textOf(cause, "name", "kind", "code") : cause;
-    const title = code ? (CAUSES[code] ?? words(code)) : null;
-    return el("article.card.verdict", {},
-      recordings.length > 1 ? el("p.eyebrow", {}, `${"AB"[index]} · ${name}`) : el("p.eyebrow", {}, "Why"),
-      title ? el("h2", {}, title) : null,
-      textOf(explanation, "summary", "text") ? el("p", {}, textOf(explanation, "summary", "text")) : null,
-      evidence.length ? el("ul.evidence", {}, ...evidence.map(drawEvidence)) : null,
-      fixes.length ? el("h3", {}, "What would have helped") : null,
-      fixes.length ? el("ol.fixes", {}, ...fixes.map(drawFix)) : null,
-      remarks.map((remark) => el("p.remark", {}, remark)));
+    const of = recordings.length > 1 ? `${"AB"[index]}: ` : "";
+    const known = explanation && explanation.cause && explanation.cause !== "none";
+    const untold = [...new Set([...remarks, ...(explanation?.unknown ?? [])])];
+    return el("div", {},
+      known ? drawCause(app, explanation, of ? `${of}${name}` : "Why") : null,
+      untold.length ? el("details.untold", {}, el("summary", {}, `${of}${many(untold.length, "thing")} this recording does not tell`), el("ul", {}, ...untold.map((remark) => el("li", {}, remark)))) : null);
   });
-  byId("why").replaceChildren(...cards.filter(Boolean));
+  byId("why").replaceChildren(...cards);
 }
 
-function drawEvidence(evidence) {
-  if (typeof evidence === "string") return el("li", {}, evidence);
-  const text = textOf(evidence, "text", "what", "message", "sentence");
-  const where = textOf(evidence, "where", "place", "line", "location");
-  const bytes = ["bytes", "amount"].map((name) => evidence?.[name]).find((value) => typeof value === "number");
-  return el("li", {}, text, bytes !== undefined ? ` ${size(bytes)}` : "", where ? el("code", {}, ` ${where}`) : null);
+function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) {
+  return el("article.card.verdict", {},
+    el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
+    typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
+    evidence.length ? el("ul.evidence", {}, ...evidence.map((fact) => drawEvidence(app, fact))) : null,
+    fixes.length ? el("h3", {}, "What would have helped") : null,
+    fixes.length ? el("ol.fixes", {}, ...fixes.map((fix) => drawFix(fix))) : null);
 }
 
-function drawFix(fix) {
-  const label = textOf(fix, "label");
+function drawEvidence(app, { text, bytes, stack = [] }) {
+  return el("li", {}, text ?? size(bytes ?? 0), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
+}
+
+function drawFix({ lever, saves, label, how, evidence, fits, environment, edit }) {
   return el("li", {},
-    el("strong", {}, words(textOf(fix, "title", "lever"))),
-    typeof fix.saves === "number" ? el("span.saves", {}, ` −${size(fix.saves)} `) : " ",
-    label ? el(`span.badge.${label.replace(/[^a-z-]/g, "")}`, { title: "how far it is the same training" }, words(label)) : null,
-    textOf(fix, "evidence") ? el("span.badge.quiet", {}, textOf(fix, "evidence")) : null,
-    textOf(fix, "how") ? el("p", {}, textOf(fix, "how")) : null);
+    el("strong", {}, words(lever)),
+    typeof saves === "number" ? el("span.saves", {}, ` saves ${size(saves)}`) : null,
+    fits === true ? el("span.badge.exact", { title: "the recorded run would have gone on" }, "fits") : null,
+    fits === false ? el("span.badge.quiet", { title: "it would not have been enough alone" }, "not enough alone") : null,
+    el(`span.badge.${/^[a-z-]+$/.test(label) ? label : "quiet"}`, { title: LABELS[label] }, words(label)),
+    evidence ? el("span.badge.quiet", { title: PROOFS[evidence] }, evidence) : null,
+    how ? el("p", {}, how) : null,
+    environment ? el("pre", {}, `${environment.name}=${environment.value}`) : null,
+    edit ? el("details", {}, el("summary", {}, "The change"), el("pre", {}, edit.diff)) : null);
 }
 
 function drawFigures(app) {
@@ -305,19 +308,15 @@ class Moment {
     const leaks = this.app.recordings[index].explanation?.leaks ?? [];
     if (!leaks.length) {
       const known = this.app.recordings[index].explanation;
-      this.leaks.replaceChildren(el("p.empty", {}, known ? "No line's memory grows from step to step." : "Nobody looked for leaks in this recording."));
+      this.leaks.replaceChildren(el("p.empty", {}, known ? "No line's memory grows from step to step." : "This recording was not searched for leaks."));
       return;
     }
-    const figure = (leak, ...names) => names.map((name) => leak[name]).find((value) => typeof value === "number");
-    const row = (leak) => {
-      const where = textOf(leak, "line", "where", "place", "location", "module");
-      const [growth, dies, bytes] = [figure(leak, "growth_per_step", "per_step"), figure(leak, "dies_at_step", "step"), figure(leak, "bytes", "total")];
-      return el("tr", {},
-        el("td", {}, where ? el("button.link", { title: where, onclick: () => this.app.search.set(where) }, nameOf(where)) : "not known", textOf(leak, "text", "what") ? el("p", {}, textOf(leak, "text", "what")) : null),
-        el("td.number", {}, growth === undefined ? "" : `${change(growth)} a step`), el("td.number", {}, bytes === undefined ? "" : size(bytes)), el("td.number", {}, dies === undefined ? "" : `step ${count(dies)}`));
-    };
+    const row = ({ line, module, category, per_step: growth, bytes, steps, dies_at: end }) => el("tr", {},
+      el("td", {}, line ? codeLine(this.app, line) : (module ?? "not known"), line?.text ? el("pre", {}, line.text.trim()) : null),
+      el("td.category", {}, el("span.swatch", { colour: `var(--${category})` }), category),
+      el("td.number", {}, `${change(growth)} a step`), el("td.number", {}, `${size(bytes)} of ${many(steps, "step")}`), el("td.number", {}, end ? `step ${count(end)}` : "not soon"));
     this.leaks.replaceChildren(el("div.scroll", {}, el("table", {}, el("caption", {}, "Lines whose blocks stay from step to step. Choose one to see it on the timeline."),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "line"), ...["growth", "held at the end", "runs out at"].map((name) => el("th.number", { scope: "col" }, name)))),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "line"), el("th", { scope: "col" }, "category"), ...["growth", "held", "the card is full in"].map((name) => el("th.number", { scope: "col" }, name)))),
       el("tbody", {}, ...leaks.map(row)))));
   }
 

@@ -61,17 +61,54 @@ impl Names {
     }
 }
 
-/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote the script, so none is kept.
+/// The fields of an explanation that may stay, where they hold numbers, verdicts or names of remedies.
+const KEPT: [&str; 35] = [
+    "schema",
+    "cause",
+    "evidence",
+    "peak",
+    "allocated",
+    "reserved",
+    "requested",
+    "limit",
+    "missing",
+    "step",
+    "phase",
+    "fixes",
+    "lever",
+    "saves",
+    "label",
+    "fits",
+    "card",
+    "leaks",
+    "category",
+    "per_step",
+    "bytes",
+    "steps",
+    "dies_at",
+    "fragmentation",
+    "unused",
+    "largest_free",
+    "free_blocks",
+    "in_private_pools",
+    "share",
+    "considered",
+    "enough",
+    "device",
+    "growth",
+    "blocks",
+    "interval",
+];
+
+/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote the script, lines and
+/// files are its own, so none is kept.
 pub(crate) fn redact_explanation(explanation: &Value) -> Value {
-    const KEPT_TEXTS: [&str; 6] = ["schema", "cause", "lever", "label", "evidence", "phase"];
     match explanation {
         Value::Object(fields) => {
-            let kept = fields.iter().filter_map(|(key, value)| match value {
-                Value::String(_) if !KEPT_TEXTS.contains(&key.as_str()) => None,
-                // Names as keys: categories are ours, modules are not.
-                Value::Object(_) if key == "modules" => None,
-                _ => Some((key.clone(), redact_explanation(value))),
+            let kept = fields.iter().filter(|(key, value)| {
+                KEPT.contains(&key.as_str()) && value.as_str().is_none_or(is_a_word_of_ours)
             });
+            let kept = kept.map(|(key, value)| (key.clone(), redact_explanation(value)));
             Value::Object(kept.collect::<Map<_, _>>())
         }
         Value::Array(values) => {
@@ -79,6 +116,11 @@ pub(crate) fn redact_explanation(explanation: &Value) -> Value {
         }
         other => other.clone(),
     }
+}
+
+/// Verdicts and names of remedies are single words of lower case; sentences and paths are not.
+fn is_a_word_of_ours(text: &str) -> bool {
+    text == crate::view::EXPLAIN_SCHEMA || text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -132,11 +174,12 @@ mod tests {
             "evidence": ["the list in /home/ada/net.py grows", {"what": "net.py:4", "bytes": 5}],
             "fixes": [{"lever": "without-the-leak", "saves": 7, "label": "exact", "how": "del net.py:4", "evidence": "replayed"}],
             "peak": {"allocated": 9, "modules": {"secret": 4}},
+            "leaks": [{"line": {"file": "net.py", "line": 4711}, "module": "secret", "category": "activations", "per_step": 3}],
         });
         let kept = serde_json::json!({
             "schema": "memfit.explain/1", "cause": "leaking", "evidence": [{"bytes": 5}],
             "fixes": [{"lever": "without-the-leak", "saves": 7, "label": "exact", "evidence": "replayed"}],
-            "peak": {"allocated": 9},
+            "peak": {"allocated": 9}, "leaks": [{"category": "activations", "per_step": 3}],
         });
         assert_eq!(redact_explanation(&explanation), kept);
     }

@@ -15,6 +15,8 @@ use crate::{Lane, SHORTEST_LIFE};
 
 /// The version of what the page and this crate say to each other.
 const SCHEMA: &str = "memfit.view/1";
+/// The schema of explanations.
+pub(crate) const EXPLAIN_SCHEMA: &str = "memfit.explain/1";
 /// Lines in the summary's list of holders.
 const HOLDERS: usize = 12;
 
