@@ -31,6 +31,8 @@ class Case:
     cards: int = 1
     env: dict[str, str] = field(default_factory=dict)
     trains: bool = True
+    # A release of torch, and why it fails there on a real card as well.
+    as_on_the_card: tuple[str, str] | None = None
     # Started once for each card by torchrun; otherwise the script starts its own processes.
     torchrun: bool = False
 

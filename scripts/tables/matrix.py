@@ -97,11 +97,12 @@ def settle(columns: dict[str, Any], cases: list[Case]) -> None:
                 each["problems"].append(f"parameters {each['parameters']:,} bytes, elsewhere {usual:,}")
 
 
-def cell(result: dict[str, Any] | None) -> str:
+def cell(result: dict[str, Any] | None, case: Case, release: str) -> str:
     if result is None:
         return ""
     if result["problems"]:
-        return "; ".join(result["problems"])
+        known = case.as_on_the_card
+        return f"fails: {known[1]}" if known and known[0] == release else "; ".join(result["problems"])
     return mebibytes(result["peak"]["allocated"])
 
 
@@ -117,7 +118,9 @@ def page(columns: dict[str, Any], releases: list[Release], cases: list[Case]) ->
         results = [columns[each.torch]["results"].get(case.what) for each in shown]
         total += sum(each is not None for each in results)
         good += sum(each is not None and not each["problems"] for each in results)
-        rows.append(f"| {case.what} | {' | '.join(cell(each) for each in results)} |")
+        rows.append(
+            f"| {case.what} | {' | '.join(cell(result, case, each.torch) for result, each in zip(results, shown, strict=True))} |"
+        )
     table = "\n".join(rows)
     return f"""# Releases of torch that were run
 

@@ -42,14 +42,17 @@ def main():
     model = nn.Sequential(*[Block(args.width) for _ in range(args.layers)], nn.Linear(args.width, 10))
     # Sharded over the ranks, as near as the rows of each parameter divide.
     share = stored(model.parameters()) // (accelerator.num_processes if args.fsdp else 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     inputs = torch.randn(
         args.batch_size * args.steps * args.accumulate * accelerator.num_processes, args.width
     )
     loader = DataLoader(TensorDataset(inputs, torch.randint(10, (len(inputs),))), batch_size=args.batch_size)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    # FSDP1 replaces the parameters, so the optimizer is made of the prepared model's.
+    model = accelerator.prepare(model)
+    optimizer, loader = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
     if accelerator.is_main_process:
-        say(parameters=share, optimizer=2 * share)
+        # FSDP1 gathers whole parameters beside the shards.
+        held = {} if args.fsdp == 1 else {"parameters": share}
+        say(optimizer=2 * share, **held)
     for features, labels in loader:
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(features), labels)
