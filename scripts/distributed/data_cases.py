@@ -136,6 +136,44 @@ def fsdp2() -> None:
 
 
 @case
+def fsdp2_is_the_sum_of_its_parts() -> None:
+    """What it holds after each phase, to the byte; and what its peak is made of."""
+
+    def held(peak: bool = False) -> int:
+        stats = torch.cuda.memory_stats()
+        return stats["requested_bytes.all.peak" if peak else "requested_bytes.all.current"]
+
+    def exactly(parts: int, what: str) -> None:
+        agree(held() - before == parts, f"{what}: {held() - before:,} bytes and not {parts:,}")
+
+    before = held()
+    module = fully_sharded()
+    # A rank's part of each tensor: its rows, rounded up to whole ones for all ranks alike.
+    parameters = list(module.parameters())
+    shards = sum(-(-each.shape[0] // world()) * each[0].numel() * 4 for each in parameters)
+    exactly(shards, "sharded parameters")
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
+    for step in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        state = 2 * shards if step else 0
+        module(batch()).square().mean().backward()
+        exactly(2 * shards + state, f"step {step}: parameters and gradients")
+        peak = held(peak=True) - before
+        whole = [sum(each.numel() * 4 for each in block.parameters()) for block in module]
+        # Beyond what stays: the block that is computed and the one that is fetched meanwhile, each whole and as it was
+        # gathered; the gradients of one, whole, and the part of them that is being reduced; and activations.
+        least, most = (
+            shards + state + max(whole),
+            2 * shards + state + 6 * max(whole) + 64 * batch().nbytes * len(whole),
+        )
+        agree(least < peak < most, f"step {step}: a peak of {peak:,} between {least:,} and {most:,}")
+        optimizer.step()
+        exactly(4 * shards, f"step {step}: two states for each element")
+        optimizer.zero_grad()
+        exactly(3 * shards, f"step {step}: without gradients")
+
+
+@case
 def fsdp2_keeps_parameters() -> None:
     train(fully_sharded(reshard_after_forward=False))
 

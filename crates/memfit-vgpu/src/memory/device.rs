@@ -127,6 +127,7 @@ pub(crate) fn free(start: u64, wanted: impl FnOnce(Kind) -> bool) -> Outcome {
     // Freeing waits for the card.
     clock::wait_until(streams::card_end(block.card));
     values::freed(block.start, block.size);
+    values::unshare(block.start);
     let card = machine::card(block.card as i32)?;
     if block.size <= small::LARGEST {
         let mut addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,14 +1,11 @@
 //! Memory of another process on the same card: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`.
 //!
-//! The other process books the memory; what is opened here is address space only. What it holds is not shared, and reads as
-//! zeros on the other side: the report says so.
+//! The other process books the memory; what is opened here is address space only. What is known of it is known on both sides.
 
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
 };
-
-use memfit_link::TallyKind;
 
 use super::{GRANULARITY, Kind, device, find, space};
 use crate::{
@@ -37,11 +34,17 @@ type Opened = BTreeMap<(u64, u64), (u64, u32)>;
 
 static OPENED: Mutex<Opened> = Mutex::new(Opened::new());
 
+/// What both sides call a block.
+fn name(pid: u64, block: u64) -> u64 {
+    pid << 40 ^ block
+}
+
 /// The handle of the allocation that an address is in.
 pub(crate) fn export(address: u64) -> Outcome<Handle> {
     let block = find(address).filter(|block| block.kind == Kind::Device).ok_or(Status::INVALID_VALUE)?;
     let card = machine::card(block.card as i32)?.index as u64;
     let pid = u64::from(std::process::id());
+    values::share(name(pid, block.id), block.start, block.size, true);
     Ok(Handle { magic: *MAGIC, pid, card, start: block.start, size: block.size, id: block.id, rest: [0; 2] })
 }
 
@@ -66,7 +69,7 @@ pub(crate) fn open(handle: Handle) -> Outcome<u64> {
     let start = device::take_addresses(length, GRANULARITY)?;
     space::write().insert(start, handle.size, Kind::Imported, card.ordinal);
     opened.insert((handle.pid, handle.id), (start, 1));
-    machine::count(TallyKind::Note, "memory shared between processes read as zeros");
+    values::share(name(handle.pid, handle.id), start, handle.size, false);
     Ok(start)
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn close(start: u64) -> Outcome {
     if *count == 0 {
         opened.remove(&key);
         let block = space::write().remove(start, |block| block.kind == Kind::Imported)?;
+        values::unshare(start);
         values::freed(start, block.size);
         device::give_back_addresses(start, block.size.next_multiple_of(GRANULARITY));
     }

@@ -5,6 +5,7 @@
 //! used on the host, so they have pages.
 
 pub(crate) mod arena;
+mod books;
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod ipc;

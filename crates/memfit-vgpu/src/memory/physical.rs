@@ -94,6 +94,11 @@ pub(crate) fn release(handle: u64) -> Outcome {
     lock().release(handle)
 }
 
+/// Bytes that this process has made on a card.
+pub(crate) fn made_on(card: u32) -> u64 {
+    lock().physical.values().filter(|each| each.card == card && !each.imported).map(|each| each.size).sum()
+}
+
 /// What a handle stands for.
 pub(crate) fn get(handle: u64) -> Outcome<Physical> {
     lock().physical.get(&handle).copied().ok_or(Status::INVALID_VALUE)

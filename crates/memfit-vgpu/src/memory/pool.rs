@@ -164,6 +164,13 @@ pub(crate) fn trim(handle: u64, keep: u64) -> Outcome {
     pools().get_mut(&handle).ok_or(Status::INVALID_VALUE)?.trim(keep)
 }
 
+/// Bytes that the pools of a card have reserved, and that are in use of them.
+pub(crate) fn totals_of(card: u32) -> (u64, u64) {
+    let pools = pools();
+    let mine = pools.values().filter(|pool| pool.card == card);
+    mine.fold((0, 0), |(reserved, used), pool| (reserved + pool.reserved, used + pool.used))
+}
+
 /// The card of a pool.
 pub(crate) fn card_of(handle: u64) -> Outcome<u32> {
     pools().get(&handle).map(|pool| pool.card).ok_or(Status::INVALID_VALUE)

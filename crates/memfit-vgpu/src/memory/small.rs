@@ -1,5 +1,7 @@
 //! Small allocations share the driver's pieces: `cudaMalloc` of a few bytes does not cost 2 MiB each time.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{GRANULARITY, arena::Arena};
 
 /// Requests up to this size share a piece; larger ones get pieces of their own.
@@ -10,12 +12,14 @@ pub(crate) const ALIGNMENT: u64 = 512;
 /// The shared pieces of one card.
 #[derive(Debug, Default)]
 pub(crate) struct SmallHeap {
-    pieces: Vec<Piece>,
+    /// By their start.
+    pieces: BTreeMap<u64, Piece>,
+    /// Those that are not full: of a million small blocks, nearly all pieces are.
+    with_room: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct Piece {
-    start: u64,
     free: Arena,
     in_use: u64,
 }
@@ -29,31 +33,40 @@ impl SmallHeap {
     /// Takes room from a piece that has it.
     pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
         let size = rounded(size);
-        self.pieces.iter_mut().find_map(|piece| {
-            let address = piece.free.take(size, ALIGNMENT)?;
-            piece.in_use += size;
-            Some(address)
-        })
+        let (start, address) = self.with_room.iter().find_map(|start| {
+            let address = self.pieces.get_mut(start)?.free.take(size, ALIGNMENT)?;
+            Some((*start, address))
+        })?;
+        let piece = self.pieces.get_mut(&start)?;
+        piece.in_use += size;
+        if piece.in_use == GRANULARITY {
+            self.with_room.remove(&start);
+        }
+        Some(address)
     }
 
     /// Adds a piece of [`GRANULARITY`] bytes.
     pub(crate) fn add(&mut self, start: u64) {
         let mut free = Arena::default();
         free.add(start, GRANULARITY);
-        self.pieces.push(Piece { start, free, in_use: 0 });
+        self.pieces.insert(start, Piece { free, in_use: 0 });
+        self.with_room.insert(start);
     }
 
     /// Gives room back. A piece that is empty then leaves the heap, and its start is returned.
     pub(crate) fn give_back(&mut self, address: u64, size: u64) -> Option<u64> {
         let size = rounded(size);
-        let index = self
-            .pieces
-            .iter()
-            .position(|piece| (piece.start..piece.start + GRANULARITY).contains(&address))?;
-        let piece = &mut self.pieces[index];
+        let (&start, piece) = self.pieces.range_mut(..=address).next_back()?;
         piece.free.give_back(address, size);
         piece.in_use -= size;
-        (piece.in_use == 0).then(|| self.pieces.swap_remove(index).start)
+        let empty = piece.in_use == 0;
+        if empty {
+            self.pieces.remove(&start);
+            self.with_room.remove(&start);
+        } else {
+            self.with_room.insert(start);
+        }
+        empty.then_some(start)
     }
 }
 

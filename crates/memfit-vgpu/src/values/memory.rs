@@ -6,6 +6,7 @@ use memfit_link::ValuePolicy;
 
 use super::{
     filter::Filter,
+    shared::{self, Change},
     store::{Found, LARGEST_PIECE, Ones, Origin, Store},
 };
 
@@ -67,11 +68,13 @@ impl Memory {
     /// False if surely nothing is known about this address.
     #[inline]
     pub(super) fn perhaps(&self, address: u64) -> bool {
+        self.refresh(address, 1);
         self.filter.perhaps(address)
     }
 
     /// The content of a range, if all of it is known.
     pub(super) fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)> {
+        self.refresh(address, length);
         if !self.perhaps(address) || length > LARGEST_PIECE as u64 {
             return None;
         }
@@ -80,6 +83,7 @@ impl Memory {
 
     /// Reads what is known into `out`.
     pub(super) fn read(&self, address: u64, out: &mut [u8]) -> Found {
+        self.refresh(address, out.len() as u64);
         if self.filter.perhaps_within(address, out.len() as u64) {
             self.with(|store| store.read(address, out))
         } else {
@@ -89,15 +93,19 @@ impl Memory {
 
     pub(super) fn write(&self, address: u64, bytes: &[u8], origin: Origin) {
         self.with(|store| store.write(address, bytes, origin, &self.filter));
+        self.tell(address, bytes.len() as u64);
     }
 
     pub(super) fn fill(&self, address: u64, byte: u8, length: u64, origin: Origin) {
         self.with(|store| store.fill(address, byte, length, origin, &self.filter));
+        self.tell(address, length);
     }
 
     pub(super) fn copy(&self, target: u64, source: u64, length: u64) {
+        self.refresh(source, length);
         if self.filter.perhaps_within(source, length) || self.filter.perhaps_within(target, length) {
             self.with(|store| store.copy(target, source, length, &self.filter));
+            self.tell(target, length);
         }
     }
 
@@ -106,6 +114,7 @@ impl Memory {
     pub(super) fn forget(&self, address: u64, length: u64) {
         if self.filter.perhaps_within(address, length) {
             self.with(|store| store.forget(address, length, &self.filter));
+            self.tell(address, length);
         }
     }
 
@@ -114,6 +123,38 @@ impl Memory {
     pub(super) fn forget_from(&self, address: u64) {
         if self.perhaps(address) {
             self.with(|store| store.forget_from(address, &self.filter));
+            self.tell(address, LARGEST_PIECE as u64);
+        }
+    }
+
+    /// A block of memory is shared with other processes from here on: what is known of it is told, if this one is to tell.
+    pub(super) fn share(&self, name: u64, start: u64, size: u64, tell: bool) {
+        if shared::add(name, start, size) && tell {
+            self.tell(start, size);
+        }
+    }
+
+    /// Takes over what other processes have changed in a range.
+    #[inline]
+    fn refresh(&self, address: u64, length: u64) {
+        if shared::any() {
+            shared::refresh(address, length, |change| {
+                self.with(|store| match change {
+                    Change::Unknown(at, length) => store.forget(at, length, &self.filter),
+                    Change::Known(at, bytes, answered) => {
+                        let origin = if answered { Origin::Answer(super::ELSEWHERE) } else { Origin::True };
+                        store.write(at, &bytes, origin, &self.filter);
+                    }
+                });
+            });
+        }
+    }
+
+    /// Tells other processes what is known of a range now.
+    #[inline]
+    fn tell(&self, address: u64, length: u64) {
+        if shared::any() {
+            shared::changed(address, length, |from, length| self.with(|store| store.stretches(from, length)));
         }
     }
 

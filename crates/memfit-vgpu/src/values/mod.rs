@@ -18,6 +18,7 @@ pub(crate) mod number;
 mod random;
 mod reduction;
 mod scatter;
+mod shared;
 mod signature;
 mod sizes;
 mod store;
@@ -37,6 +38,9 @@ pub(crate) use signature::{Signature, type_parts};
 use store::{LARGEST_PIECE, Origin};
 
 use crate::{cost, machine};
+
+/// The rule that stands for those of another process.
+const ELSEWHERE: &str = "values that another process was answered";
 
 static MEMORY: Memory = Memory::new(policy);
 
@@ -93,9 +97,19 @@ pub(crate) fn known(address: u64, size: u64, all: bool) -> Option<(Vec<u8>, bool
 
 /// Bytes came from another process of the run, where they were known; there, a rule may have `answered` for them.
 pub(crate) fn received(target: u64, bytes: &[u8], answered: bool) {
-    let origin =
-        if answered { Origin::Answer("values that another rank was answered") } else { Origin::True };
+    let origin = if answered { Origin::Answer(ELSEWHERE) } else { Origin::True };
     MEMORY.write(target, bytes, origin);
+}
+
+/// A block is open in several processes from here on, under a name that all of them know. The one whose memory it is tells what
+/// is known of it.
+pub(crate) fn share(name: u64, start: u64, size: u64, owner: bool) {
+    MEMORY.share(name, start, size, owner);
+}
+
+/// A block is not shared any more.
+pub(crate) fn unshare(start: u64) {
+    shared::remove(start);
 }
 
 /// Bytes were copied within device memory, or from one card to another.

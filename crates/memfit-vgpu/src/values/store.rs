@@ -231,6 +231,19 @@ impl Store {
         found
     }
 
+    /// The stretches of a range that are known, but very long ones: where each begins, what it is, and whether a rule answered.
+    pub(crate) fn stretches(&self, address: u64, length: u64) -> Vec<(u64, Vec<u8>, bool)> {
+        let mut found = Vec::new();
+        self.overlapping(address, length, |start, piece, from, to| {
+            if to - from <= LARGEST_PIECE {
+                let mut bytes = vec![0; to - from];
+                piece.bytes.read(from, &mut bytes);
+                found.push((start + from as u64, bytes, piece.origin != Origin::True));
+            }
+        });
+        found
+    }
+
     /// The content of a whole range, if all of it is known.
     pub(crate) fn get(&self, address: u64, length: usize) -> Option<(Vec<u8>, Origin)> {
         if length > LARGEST_PIECE {

@@ -107,6 +107,7 @@ calls! {
     fn cudaMemcpy(target: u64, source: u64, size: u64, kind: i32) -> i32;
     fn cudaMemcpyAsync(target: u64, source: u64, size: u64, kind: i32, stream: u64) -> i32;
     fn cudaMemcpy2D(target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, kind: i32) -> i32;
+    fn cudaMemsetAsync(target: u64, value: i32, size: u64, stream: u64) -> i32;
     fn cudaMemset(target: u64, value: i32, size: u64) -> i32;
     fn cuMemsetD32_v2(target: u64, value: u32, count: u64) -> i32;
     fn cuMemcpyHtoD_v2(target: u64, source: u64, size: u64) -> i32;
@@ -162,6 +163,7 @@ calls! {
     fn cudaStreamAddCallback(stream: u64, function: Option<extern "C" fn(u64, i32, *mut c_void)>, data: *mut c_void, flags: u32) -> i32;
     fn cudaEventCreateWithFlags(event: *mut u64, flags: u32) -> i32;
     fn cudaEventDestroy(event: u64) -> i32;
+    fn cudaEventCreate(event: *mut u64) -> i32;
     fn cudaEventRecord(event: u64, stream: u64) -> i32;
     fn cudaEventQuery(event: u64) -> i32;
     fn cudaEventSynchronize(event: u64) -> i32;

@@ -14,6 +14,7 @@ mod cuda;
 mod errors;
 mod graphs;
 mod host;
+mod load;
 mod machine;
 mod memory;
 mod pools;
