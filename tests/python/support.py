@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ class Answer:
 Starter = Callable[[str, list[str], dict[str, str]], tuple[int, str, dict[str, Any]]]
 
 
-def through_memfit(gpu: str, command: list[str], env: dict[str, str]) -> tuple[int, str, dict[str, Any]]:
+def through_memfit(
+    gpu: str, command: list[str], env: dict[str, str], options: Sequence[str] = ()
+) -> tuple[int, str, dict[str, Any]]:
     """The way of a user."""
     done = subprocess.run(
-        [memfit(), "run", "--gpu", gpu, "--steps", "0", "--format", "json", "--", *command],
+        [memfit(), "run", "--gpu", gpu, "--steps", "0", "--format", "json", *options, "--", *command],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

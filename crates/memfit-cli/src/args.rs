@@ -16,6 +16,7 @@ use serde::Deserialize;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 
 use crate::printer::Colour;
+use crate::synthetic::Samples;
 
 /// Make PyTorch training fit in GPU memory.
 #[derive(Debug, Parser)]
@@ -131,6 +132,20 @@ pub(crate) struct RunArgs {
     /// Sizes that a kernel would compute: `upper` or `lower` bound, a part such as `0.3`, or `both` bounds [default: upper].
     #[arg(long, value_name = "WHERE")]
     pub(crate) sizes: Option<Sizes>,
+
+    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    #[arg(long)]
+    pub(crate) synthetic_weights: bool,
+
+    /// Data sets that are missing give samples made up, as their class has them, or as stated: `image:3x224x224:uint8,label:int64<1000`.
+    #[arg(
+        long,
+        value_name = "FIELDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
+    )]
+    pub(crate) synthetic_data: Option<Samples>,
 
     /// What other programs hold of the GPU's memory.
     #[arg(long, value_name = "SIZE")]

@@ -13,6 +13,7 @@ mod libraries;
 mod printer;
 mod run;
 mod settings;
+mod synthetic;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

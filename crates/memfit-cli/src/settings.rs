@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::CliError;
 use crate::args::{Clock, Cover, FailOn, Format, GpuChoice, HostClock, Sizes, Timeout};
+use crate::synthetic::Samples;
 
 /// The settings of a project.
 #[derive(Debug, Default, Deserialize)]
@@ -39,6 +40,10 @@ pub(crate) struct Settings {
     pub(crate) timeout: Option<Timeout>,
     /// `--sizes`
     pub(crate) sizes: Option<Sizes>,
+    /// `--synthetic-weights`
+    pub(crate) synthetic_weights: bool,
+    /// `--synthetic-data`
+    pub(crate) synthetic_data: Option<Samples>,
     /// `--other-processes`
     pub(crate) other_processes: Option<Bytes>,
     /// `--format`
@@ -64,6 +69,8 @@ pub(crate) const KEYS: &[&str] = &[
     "host-time",
     "timeout",
     "sizes",
+    "synthetic-weights",
+    "synthetic-data",
     "other-processes",
     "format",
     "catalogue",

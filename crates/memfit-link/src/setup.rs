@@ -54,6 +54,8 @@ pub struct Synthetic {
 pub struct SyntheticData {
     /// The parts of one sample, in order.
     pub fields: Vec<SyntheticField>,
+    /// Whether a sample is a mapping from names, and not a tuple.
+    pub mapping: bool,
     /// How many samples; nothing where the data set's class knows.
     pub length: Option<u64>,
 }

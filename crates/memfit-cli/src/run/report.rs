@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use memfit_levers::Phase;
+use memfit_report::text::size;
 use memfit_report::wire::{
     CardKind, Coverage, DeviceInfo, Fidelity, Host, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd,
     PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
@@ -13,7 +14,7 @@ use super::process::signal_name;
 use super::time;
 use super::verdict::{Evidence, judge};
 use super::watch::Ended;
-use super::{Card, Outcome, Request};
+use super::{Outcome, Request};
 use crate::args::Sizes;
 use crate::{CliError, Exit, Hint as _};
 
@@ -62,7 +63,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
         time: time::of(request, facts),
-        fidelity: fidelity(&request.card, facts),
+        fidelity: fidelity(request, facts),
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
         script: script(facts),
@@ -170,7 +171,7 @@ fn outside(facts: &Facts, seen: memfit_link::ledger::OutsideView, peak: &Peak) -
     Outside { other_processes: rest, ..outside }
 }
 
-fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
+fn fidelity(request: &Request, facts: &Facts) -> Fidelity {
     let mut notes = facts.notes.clone();
     notes.extend(facts.tally.notes.iter().cloned());
     if facts.ended == Ended::Stalled {
@@ -191,8 +192,14 @@ fn fidelity(card: &Card, facts: &Facts) -> Fidelity {
         }
     }
     notes.extend(time::notes(facts));
-    if card.info().kind == CardKind::Virtual {
+    if request.card.info().kind == CardKind::Virtual {
         notes.push(OUTSIDE_IS_MODELLED.to_owned());
+    }
+    if request.other_processes > 0 {
+        notes.push(format!(
+            "other processes are assumed to hold {} of the card",
+            size(request.other_processes)
+        ));
     }
     Fidelity { unmodelled: facts.tally.unmodelled.clone(), values: facts.tally.values.clone(), notes }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memfit_devices::{Bytes, Catalogue, Device};
 use memfit_link::env::LONE_RANK;
-use memfit_link::{ClockMode, HostTime};
+use memfit_link::{ClockMode, HostTime, Synthetic};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
 use crate::CliError;
@@ -117,6 +117,8 @@ pub(crate) struct Request {
     pub(crate) timeout: Option<Duration>,
     /// Where sizes that a kernel would compute are taken.
     pub(crate) sizes: Sizes,
+    /// What stands in for what this machine lacks.
+    pub(crate) synthetic: Synthetic,
     /// What other programs hold of each virtual card.
     pub(crate) other_processes: u64,
     /// Where the recording goes.
@@ -165,6 +167,13 @@ impl Request {
             host_time: args.host_time.or(settings.host_time).unwrap_or_default().into(),
             timeout,
             sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
+            synthetic: Synthetic {
+                weights: args.synthetic_weights || settings.synthetic_weights,
+                data: args
+                    .synthetic_data
+                    .or_else(|| settings.synthetic_data.clone())
+                    .map(|samples| samples.0),
+            },
             other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),
             output: args.output,
             show_output: args.show_output || settings.show_output,

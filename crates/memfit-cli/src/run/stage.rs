@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use memfit_devices::{Device, Interval};
 use memfit_link::env::RUN_DIR;
-use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, Synthetic, ValuePolicy};
+use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
 use tempfile::TempDir;
 
 use super::preflight::Torch;
@@ -128,7 +128,7 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
         cover_full: request.cover_full,
         stacks: request.output.is_some(),
         values,
-        synthetic: Synthetic::default(),
+        synthetic: request.synthetic.clone(),
         clock: request.clock,
         host_time: request.host_time,
     })

@@ -50,12 +50,14 @@ mod attribute {
     pub(super) const REGISTERS: u8 = 0x2f;
 }
 
-struct Section<'a> {
-    name: &'a str,
+/// A section of an ELF file.
+pub(crate) struct Section<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
     /// Bytes in memory.
     size: u64,
     /// Bytes in the file; empty for a section that has none there.
-    data: &'a [u8],
+    pub(crate) data: &'a [u8],
     info: u32,
     link: u32,
 }
@@ -93,7 +95,8 @@ fn owner<'f>(
     functions.get_mut(section.name.strip_prefix(prefix)?)
 }
 
-fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
+/// The sections of an ELF file, if it is a whole one.
+pub(crate) fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
     // 64-bit, little endian.
     if elf.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
         return None;

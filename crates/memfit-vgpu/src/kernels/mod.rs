@@ -19,4 +19,4 @@ mod register;
 mod registry;
 mod variables;
 
-pub(crate) use cubin::Param;
+pub(crate) use cubin::{Param, Section, sections};

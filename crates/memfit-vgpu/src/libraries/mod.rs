@@ -23,5 +23,6 @@ mod nccl;
 mod numbers;
 mod nvrtc;
 mod real;
+mod static_runtime;
 
 pub(crate) use real::is_inside;

@@ -163,13 +163,16 @@ impl Elementwise {
             return;
         };
         let masked = functor.carries_flags() && memory.answers();
-        if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked {
+        let half_known = functor.is_decisive() && inputs.iter().any(|address| memory.perhaps(*address));
+        if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked && !half_known {
             // By far the most common: nothing is known, and nothing follows.
             memory.forget(tensors.addresses[0], (tensors.count * functor.output.size()) as u64);
             return;
         }
         let Some(work) = self.work(functor, &tensors, arguments) else { return };
         let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
+        let computed =
+            computed.or_else(|| half_known.then(|| decided(functor, &tensors, &work, memory)).flatten());
         if let Some((bytes, origin)) = computed {
             put(&bytes, origin, &tensors, &work, memory);
         } else if !assume(functor, &tensors, &work, memory) {
@@ -272,6 +275,24 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) ->
         }
         _ => false,
     }
+}
+
+/// The output's elements where one input alone decides them all.
+fn decided(functor: &Functor, tensors: &Tensors, work: &Work, memory: &Memory) -> Option<(Vec<u8>, Origin)> {
+    let ([output, inputs @ ..], true) = (work.types.as_slice(), tensors.count <= MOST_INTEGERS) else {
+        return None;
+    };
+    inputs.iter().enumerate().find_map(|(index, kind)| {
+        let span = work.strides.span(index + 1, kind.size());
+        let (bytes, origin) = memory.get(tensors.addresses[index + 1], span)?;
+        let mut elements = bytes.chunks_exact(kind.size()).map_while(|element| kind.load(element));
+        let all = elements.all(|value| functor.decides(functor.inputs[index].round(value)));
+        // What decides is the result: zero, or true.
+        let value = Value::from(functor.absorbs_into_true());
+        let mut out = vec![0; tensors.count * output.size()];
+        out.chunks_exact_mut(output.size()).for_each(|element| output.store(value, element));
+        all.then_some((out, origin))
+    })
 }
 
 /// The output's elements, one after the other, if all inputs are known and it is worth it.

@@ -110,6 +110,32 @@ impl Functor {
         self.rule == Some(Rule::Copy) && (self.inputs == [Type::Bool] || self.output.is_integer())
     }
 
+    /// Whether one operand may decide.
+    pub(super) fn is_decisive(&self) -> bool {
+        self.given.is_none()
+            && matches!(
+                self.rule,
+                Some(Rule::And | Rule::LogicalAnd | Rule::Multiply | Rule::Or | Rule::LogicalOr)
+            )
+    }
+
+    /// Whether the operand that decides is true, and the result with it.
+    pub(super) fn absorbs_into_true(&self) -> bool {
+        matches!(self.rule, Some(Rule::Or | Rule::LogicalOr))
+    }
+
+    /// The operand that decides the result whatever the other is: nothing times anything, false and anything.
+    pub(super) fn decides(&self, operand: Value) -> bool {
+        let integers = self.output.is_integer();
+        match self.rule {
+            Some(Rule::And | Rule::LogicalAnd) => !operand.is_true(),
+            Some(Rule::Multiply) => integers && !operand.is_true(),
+            Some(Rule::LogicalOr) => operand.is_true(),
+            Some(Rule::Or) => self.output == Type::Bool && operand.is_true(),
+            _ => false,
+        }
+    }
+
     /// Bytes of the functor that evaluation needs.
     pub(super) fn fields(&self) -> usize {
         self.size.max(8)

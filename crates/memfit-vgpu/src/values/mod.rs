@@ -27,7 +27,10 @@ mod tensor_info;
 mod topk;
 mod writes;
 
-use std::slice;
+use std::{
+    ffi::{CStr, c_char},
+    slice,
+};
 
 pub(crate) use effect::{Arguments, Effect, Grid};
 pub(crate) use elementwise::Elementwise;
@@ -141,6 +144,22 @@ pub(crate) fn overwritten(target: u64) {
 pub(crate) fn freed(address: u64, size: u64) {
     MEMORY.forget(address, size);
     cost::blocks::gone(address, size);
+}
+
+/// The probe has assumed something that belongs among the values: the name of an [`Assumption`].
+///
+/// # Safety
+/// `name` is a string that ends with NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfit_vgpu_assumed(name: *const c_char) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: the caller vouches for the string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(assumption) = name.to_str().ok().and_then(Assumption::named) {
+        machine::count(TallyKind::ValuePolicy, assumption.name);
+    }
 }
 
 /// An allocator above the device handed a block to another owner; the watcher library says so.

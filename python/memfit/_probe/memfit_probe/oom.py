@@ -115,6 +115,7 @@ class OutOfMemory:
         text = str(exception)
         starved = any(status in text for status in STARVED)
         if starved and not isinstance(exception, self.error):
+            channel.send("oom", **self._starved(exception))
             channel.send("oom_text", text=text)
         # The script's own frames and torch's, without those that the probe has put between them.
         told = traceback.TracebackException(kind, exception, exception.__traceback__)
@@ -129,6 +130,39 @@ class OutOfMemory:
             # An error of a child process comes here as text.
             oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved,
         )
+
+    def _starved(self, exception):
+        """Where a library found no memory for itself: what it wants lies outside PyTorch's allocator, and is what
+        this card's libraries take at the most.
+        """
+        session = self.session
+        cards = session.setup["cards"]
+        frames, traceback = [], exception.__traceback__
+        while traceback is not None:
+            frames.append(traceback.tb_frame)
+            traceback = traceback.tb_next
+        mine = [frame for frame in reversed(frames) if not frame.f_code.co_filename.startswith(HERE)]
+        return {
+            "requested": cards[0]["libraries"]["high"] if cards else 0,
+            "device": 0,
+            "step": session.steps.complete + 1,
+            "phase": codes.PHASES.get(phase_of(frames), "other"),
+            "module": None,
+            "stack": stack(mine),
+        }
+
+
+def phase_of(frames):
+    """What these frames were doing, the innermost that tells."""
+    for frame in reversed(frames):
+        name = frame.f_code.co_name
+        if name in ("_engine_run_backward", "backward"):
+            return codes.BACKWARD
+        if name in ("forward", "_call_impl"):
+            return codes.FORWARD
+        if name == "step":
+            return codes.OPTIMIZER
+    return codes.OTHER
 
 
 def leave_out(told):

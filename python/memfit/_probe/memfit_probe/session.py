@@ -10,7 +10,20 @@ import sys
 import time
 import weakref
 
-from . import channel, checkpoints, loaders, modules, notes, oom, sizes
+from . import (
+    channel,
+    checkpoints,
+    extensions,
+    generation,
+    loaders,
+    modules,
+    notes,
+    oom,
+    shards,
+    sizes,
+    synthetic_data,
+    synthetic_weights,
+)
 from . import watch as codes
 from .counting import StepCounter
 
@@ -88,10 +101,22 @@ class Session:
         self._arm_optimizers()
         self.oom.arm()
         self.loaders.arm()
+        shards.arm(self)
         if self.virtual:
+            self._arm_stand_ins()
             self.checkpoints.arm()
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
+
+    def _arm_stand_ins(self):
+        """What stands in for what this machine lacks, and for what a virtual card does not compute."""
+        extensions.arm(self)
+        generation.arm(self)
+        synthetic = self.setup["synthetic"]
+        if synthetic["weights"]:
+            synthetic_weights.SyntheticWeights(self).arm()
+        if synthetic["data"] is not None:
+            synthetic_data.SyntheticData(self, synthetic["data"]).arm()
 
     def _forked(self):
         """This is a child now: it tells its own story, and has none yet."""

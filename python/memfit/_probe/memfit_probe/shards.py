@@ -1,0 +1,52 @@
+"""Whole parameters that FSDP2 gathers from shards: they are parameters, wherever they are gathered: ahead of a
+call, in it, or for the backward pass.
+"""
+
+import functools
+
+from . import imports
+from . import watch as codes
+
+# Where the group of parameters stands, by release.
+HOMES = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
+
+
+def arm(session):
+    """Notes what a group of parameters has gathered, once it is there."""
+    if session.watch is None:
+        return
+
+    def gathers(module):
+        group = getattr(module, "FSDPParamGroup", None)
+        original = getattr(group, "wait_for_unshard", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def wait_for_unshard(self, *args, **kwargs):
+            result = original(self, *args, **kwargs)
+            try:
+                tell(session, self)
+            except Exception as error:
+                session.note(f"the probe could not note gathered parameters: {type(error).__name__}: {error}")
+            return result
+
+        group.wait_for_unshard = wait_for_unshard
+
+    for home in HOMES:
+        imports.after(home, gathers)
+
+
+def tell(session, group):
+    number_of = session.modules.number_of
+    # The buffer that the shards were gathered into, and the parameter that is a view of it or was copied out of it.
+    owned = [
+        (tensor, number_of(each._module_info.module))
+        for each in group.fsdp_params
+        for tensor in (*getattr(each, "all_gather_outputs", ()), getattr(each, "_unsharded_param", None))
+        if tensor is not None and tensor.untyped_storage().size()
+    ]
+    session.notes.tell(codes.PARAMETERS, owned)

@@ -1,0 +1,304 @@
+"""Data that is not on this machine: samples of the shapes and types that were stated, or that a data set of
+torchvision is known to have, in its place.
+
+Only what fails for want of its files is replaced. The script's own transforms run, on an image as the data set
+would have read it.
+"""
+
+import functools
+import sys
+
+from . import imports
+
+# What the want of files looks like: torchvision says it with a RuntimeError, or cannot read what is not there
+# for want of another package.
+ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, RuntimeError)
+# Samples of a data set whose size nobody stated.
+SAMPLES = 10_000
+# Width, height and classes of torchvision's data sets; photographs are of a common size.
+KNOWN = {
+    "CIFAR10": ("RGB", 32, 32, 10, 50_000),
+    "CIFAR100": ("RGB", 32, 32, 100, 50_000),
+    "MNIST": ("L", 28, 28, 10, 60_000),
+    "FashionMNIST": ("L", 28, 28, 10, 60_000),
+    "KMNIST": ("L", 28, 28, 10, 60_000),
+    "QMNIST": ("L", 28, 28, 10, 60_000),
+    "EMNIST": ("L", 28, 28, 47, 60_000),
+    "SVHN": ("RGB", 32, 32, 10, 73_257),
+    "STL10": ("RGB", 96, 96, 10, 5_000),
+    "ImageNet": ("RGB", 500, 375, 1000, 1_281_167),
+    "ImageFolder": ("RGB", 500, 375, 1000, 1_281_167),
+    "DatasetFolder": ("RGB", 500, 375, 1000, 1_281_167),
+    "Food101": ("RGB", 512, 512, 101, 75_750),
+    "OxfordIIITPet": ("RGB", 500, 375, 37, 3_680),
+    "Flowers102": ("RGB", 667, 500, 102, 1_020),
+    "Caltech101": ("RGB", 300, 200, 101, 8_677),
+    "EuroSAT": ("RGB", 64, 64, 10, 27_000),
+    "FakeData": None,
+}
+
+
+class SyntheticData:
+    """Stands in for data sets."""
+
+    def __init__(self, session, stated):
+        self.session = session
+        self.fields = stated["fields"]
+        self.length = stated["length"]
+        self.mapping = stated["mapping"]
+        self.wrapped = set()
+
+    def arm(self):
+        data = self.session.torch.utils.data
+        self._watch_subclasses(data.Dataset)
+        imports.after("torchvision.datasets", self._arm_torchvision)
+        imports.after("datasets", self._arm_datasets)
+
+    def _note(self, what):
+        self.session.note(f"synthetic data: {what}")
+
+    # Data sets of the script's own
+
+    def _watch_subclasses(self, base):
+        """Classes that are defined from now on."""
+        original, synthetic = base.__init_subclass__.__func__, self
+
+        def init_subclass(cls, **kwargs):
+            original(cls, **kwargs)
+            # Those of libraries are dealt with by name, or need no files.
+            if cls.__module__.split(".")[0] not in ("torch", "torchvision"):
+                synthetic._wrap(cls, synthetic._sample)
+
+        base.__init_subclass__ = classmethod(init_subclass)
+
+    def _wrap(self, cls, sample):
+        """Has a class give made-up samples where it finds no files."""
+        if cls in self.wrapped:
+            return
+        self.wrapped.add(cls)
+        synthetic = self
+        own = vars(cls)
+        if "__init__" in own:
+            init = cls.__init__
+
+            @functools.wraps(init)
+            def made(self, *args, **kwargs):
+                try:
+                    init(self, *args, **kwargs)
+                except (*ABSENT, ImportError) as error:
+                    if type(self) is not cls or not synthetic.can_replace(sample, self, error):
+                        raise
+                    synthetic.replaced(self, sample, args, kwargs, error)
+
+            cls.__init__ = made
+        if "__len__" in own:
+            length = cls.__len__
+
+            @functools.wraps(length)
+            def counted(self):
+                count = vars(self).get("_memfit_length")
+                return length(self) if count is None else count
+
+            cls.__len__ = counted
+        if "__getitem__" in own:
+            getitem = cls.__getitem__
+
+            @functools.wraps(getitem)
+            def item(self, index):
+                if "_memfit_length" in vars(self):
+                    if isinstance(index, int) and not -len(self) <= index < len(self):
+                        raise IndexError(index)
+                    return sample(self, index)
+                try:
+                    return getitem(self, index)
+                except ABSENT as error:
+                    if not synthetic.can_replace(sample, self, error):
+                        raise
+                    synthetic._note(synthetic.said(self, error))
+                    return sample(self, index)
+
+            cls.__getitem__ = item
+
+    def can_replace(self, sample, dataset, error):
+        """Whether it is known what the samples would be; if not, the report says what to do."""
+        if sample != self._sample:
+            return True
+        # In a script's own code these mean what they mean anywhere.
+        absent = isinstance(error, OSError)
+        if absent and self.fields:
+            return True
+        if absent:
+            self._note(
+                f"`{type(dataset).__name__}` lacks its files, and nobody said what its samples are: "
+                "`--synthetic-data=image:3x224x224:float32,label:int64<1000`"
+            )
+        return False
+
+    def said(self, dataset, error):
+        what = self.described() if self.fields else "samples as this data set has them"
+        return f"`{type(dataset).__name__}` lacks its files ({type(error).__name__}), and gives {what}"
+
+    def replaced(self, dataset, sample, args, kwargs, error):
+        known = KNOWN.get(type(dataset).__name__)
+        dataset._memfit_length = self.length or (known[4] if known else SAMPLES)
+        if known is not None:
+            classes = (
+                known[3]
+                if not self.fields
+                else next((f["below"] for f in self.fields if f["below"]), known[3])
+            )
+            names = [f"class {number}" for number in range(classes)]
+            keep(dataset, classes=names, class_to_idx={name: number for number, name in enumerate(names)})
+            # In the order of `VisionDataset`'s own arguments.
+            keep(dataset, root=args[0] if args else kwargs.get("root"))
+            transforms = [value for value in args[1:] if callable(value)]
+            keep(dataset, transform=kwargs.get("transform", transforms[0] if transforms else None))
+            keep(
+                dataset, target_transform=kwargs.get("target_transform"), transforms=kwargs.get("transforms")
+            )
+            keep(dataset, targets=Cycle(dataset._memfit_length, classes))
+        self._note(f"{self.said(dataset, error)}, {dataset._memfit_length} of them")
+
+    # torchvision
+
+    def _arm_torchvision(self, module):
+        for name, known in KNOWN.items():
+            cls = getattr(module, name, None)
+            if cls is None or known is None:
+                continue
+            # Methods that a class inherits are its own from here on, so that each is wrapped with its own size.
+            for method in ("__init__", "__len__", "__getitem__"):
+                if method not in vars(cls):
+                    setattr(cls, method, forwarding(cls, method))
+            self._wrap(cls, self._image)
+
+    def _image(self, dataset, index):
+        """An image as the data set would have read it, through the script's own transforms."""
+        if self.fields:
+            return self._sample(dataset, index)
+        mode, width, height, classes, _ = next(
+            KNOWN[cls.__name__] for cls in type(dataset).__mro__ if cls.__name__ in KNOWN
+        )
+        from PIL import Image
+
+        image, target = Image.new(mode, (width, height)), index % classes
+        if dataset.transforms is not None:
+            return dataset.transforms(image, target)
+        if dataset.transform is not None:
+            image = dataset.transform(image)
+        if dataset.target_transform is not None:
+            target = dataset.target_transform(target)
+        return image, target
+
+    # Hugging Face's datasets
+
+    def _arm_datasets(self, module):
+        original, synthetic = module.load_dataset, self
+
+        @functools.wraps(original)
+        def load_dataset(path, *args, split=None, **kwargs):
+            try:
+                return original(path, *args, split=split, **kwargs)
+            except Exception as error:
+                if not synthetic.fields:
+                    synthetic._note(
+                        f"`{path}` is not here, and nobody said what its rows are: "
+                        "`--synthetic-data=text:str,label:int64<2`"
+                    )
+                    raise
+                rows = synthetic.length or SAMPLES
+                synthetic._note(
+                    f"`{path}` is not here ({type(error).__name__}), and gives {synthetic.described()}, {rows} rows"
+                )
+                table = {
+                    field["name"]: [synthetic._plain(field, i) for i in range(rows)]
+                    for field in synthetic.fields
+                }
+                made = module.Dataset.from_dict(table)
+                if split is not None:
+                    return made
+                return module.DatasetDict(train=made, validation=made, test=made)
+
+        module.load_dataset = load_dataset
+        for holder in list(sys.modules.values()):
+            if getattr(holder, "load_dataset", None) is original:
+                holder.load_dataset = load_dataset
+
+    # Samples
+
+    def described(self):
+        """The fields, in the words of the option."""
+        return ", ".join(
+            ":".join(
+                [
+                    field["name"],
+                    *(["x".join(map(str, field["shape"]))] if field["shape"] else []),
+                    field["dtype"],
+                ]
+            )
+            for field in self.fields
+        )
+
+    def _sample(self, _dataset, index):
+        if isinstance(index, slice) or not isinstance(index, int):
+            index = 0
+        values = [self._value(field, index) for field in self.fields]
+        if self.mapping:
+            return {field["name"]: value for field, value in zip(self.fields, values, strict=True)}
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _value(self, field, index):
+        torch, dtype, shape = self.session.torch, field["dtype"], field["shape"]
+        if dtype == "str":
+            return "word " * (shape[0] if shape else 32)
+        if dtype == "pil":
+            from PIL import Image
+
+            return Image.new("RGB", (shape[-1], shape[-2]))
+        if not shape and field["below"] is not None:
+            # A label, as data sets give it.
+            return index % field["below"]
+        filled = 0 if field["below"] is None else index % field["below"]
+        return torch.full(shape, filled, dtype=getattr(torch, dtype))
+
+    def _plain(self, field, index):
+        value = self._value(field, index)
+        return value.tolist() if hasattr(value, "tolist") else value
+
+
+class Cycle:
+    """The labels of all samples, as a data set keeps them."""
+
+    def __init__(self, length, classes):
+        self.length, self.classes = length, classes
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(self.length))]
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return index % self.classes
+
+
+def keep(dataset, **attributes):
+    """Sets what a constructor that failed half way has not."""
+    for name, value in attributes.items():
+        try:
+            if not hasattr(dataset, name):
+                setattr(dataset, name, value)
+        except AttributeError:
+            # A property of the class's own.
+            continue
+
+
+def forwarding(cls, method):
+    """A method that does what the parent class's does."""
+
+    def forward(self, *args, **kwargs):
+        return getattr(super(cls, self), method)(*args, **kwargs)
+
+    forward.__name__ = method
+    return forward

@@ -1,0 +1,270 @@
+"""Weights that are not here, or larger than the host: their shapes are true, and their bytes are never made.
+
+A model of transformers gets its shapes from its configuration; its checkpoint is a sparse file, which the
+library then loads as it loads any other: what is not written takes no room, and a virtual device does not read
+it. A checkpoint file that is missing is stood in for by one that fits whatever loads it.
+"""
+
+import copy
+import functools
+import json
+import os
+import struct
+import zipfile
+
+from . import channel, imports
+
+FOLDER = "synthetic"
+# PyTorch's names of types, as checkpoints spell them.
+SPELT = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+NEEDS_CONFIGURATION = (
+    "memfit: `--synthetic-weights` takes the shapes of {name!r} from its configuration, and there is none on "
+    "this machine ({error}). Put the model's `config.json` (a few KiB) into a folder and name that folder, or "
+    "pass `config=` with a configuration made here, as in `LlamaConfig()`."
+)
+
+
+class SyntheticWeights:
+    """Stands in for checkpoints."""
+
+    def __init__(self, session):
+        self.session = session
+        self.made = 0
+
+    def arm(self):
+        torch = self.session.torch
+        self._arm_torch(torch)
+        imports.after("torch.hub", self._arm_hub)
+        imports.after("safetensors.torch", self._arm_safetensors)
+        imports.after("transformers.modeling_utils", self._arm_transformers)
+        imports.after("transformers.models.auto.configuration_auto", arm_configurations)
+        imports.after("timm.models._builder", self._arm_timm)
+
+    def _note(self, what):
+        self.session.note(f"synthetic weights: {what}; their values are zeros, their shapes and types true")
+
+    # Checkpoints of PyTorch
+
+    def _arm_torch(self, torch):
+        load, note = torch.load, self._note
+
+        @functools.wraps(load)
+        def load_or_stand_in(f, *args, **kwargs):
+            if isinstance(f, (str, os.PathLike)):
+                if not os.path.exists(f):
+                    note(f"`{os.fspath(f)}` is not here, and taken for whatever it is loaded into")
+                    return Missing(os.fspath(f))
+                if kwargs.get("mmap") is None and zipfile.is_zipfile(f):
+                    # The file's pages come when they are asked for, and a virtual device asks for none.
+                    kwargs["mmap"] = True
+            return load(f, *args, **kwargs)
+
+        torch.load = torch.serialization.load = load_or_stand_in
+        for kind in (torch.nn.Module, torch.optim.Optimizer):
+            kind.load_state_dict = accepting(kind.load_state_dict)
+        scheduler = torch.optim.lr_scheduler.LRScheduler
+        scheduler.load_state_dict = accepting(scheduler.load_state_dict)
+        for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
+            scaler.load_state_dict = accepting(scaler.load_state_dict)
+
+    def _arm_hub(self, hub):
+        original, note = hub.load_state_dict_from_url, self._note
+
+        @functools.wraps(original)
+        def from_url(url, *args, **kwargs):
+            note(f"`{url}` was not downloaded, and taken for whatever it is loaded into")
+            return Missing(url)
+
+        hub.load_state_dict_from_url = from_url
+        # torchvision keeps a name of its own for it.
+        imports.after("torchvision._internally_replaced_utils", lambda module: replace(module, from_url))
+        imports.after("torchvision.models._api", lambda module: replace(module, from_url))
+
+    def _arm_safetensors(self, module):
+        original, note = module.load_file, self._note
+
+        @functools.wraps(original)
+        def load_file(filename, *args, **kwargs):
+            if os.path.exists(filename):
+                return original(filename, *args, **kwargs)
+            note(f"`{os.fspath(filename)}` is not here, and taken for whatever it is loaded into")
+            return Missing(os.fspath(filename))
+
+        module.load_file = load_file
+
+    def _arm_timm(self, module):
+        original, note = getattr(module, "load_pretrained", None), self._note
+        if original is not None:
+
+            @functools.wraps(original)
+            def load_pretrained(model, *args, **kwargs):
+                note("a pretrained model of timm keeps the weights that it was made with")
+
+            module.load_pretrained = load_pretrained
+
+    # transformers
+
+    def _arm_transformers(self, module):
+        kind = module.PreTrainedModel
+        original, weights = kind.from_pretrained.__func__, self
+
+        @functools.wraps(original)
+        def from_pretrained(cls, name, *args, config=None, **kwargs):
+            if name is None or kwargs.get("state_dict") is not None:
+                return original(cls, name, *args, config=config, **kwargs)
+            config = weights._configuration(cls, name, config, kwargs)
+            folder = weights._checkpoint(cls, config, kwargs)
+            weights._note(f"`{name}` takes its shapes from its configuration, and nothing of it is read")
+            for gone in ("revision", "subfolder", "variant", "use_safetensors", "from_tf", "from_flax"):
+                kwargs.pop(gone, None)
+            return original(cls, folder, *args, config=config, **kwargs)
+
+        kind.from_pretrained = classmethod(from_pretrained)
+
+    def _configuration(self, cls, name, config, kwargs):
+        if config is not None and not isinstance(config, (str, os.PathLike)):
+            return config
+        source = name if config is None else config
+        options = {key: kwargs[key] for key in ("revision", "subfolder", "token") if key in kwargs}
+        if cls.config_class is None:
+            raise OSError(NEEDS_CONFIGURATION.format(name=name, error="its class names no configuration"))
+        try:
+            return cls.config_class.from_pretrained(source, local_files_only=True, **options)
+        except Exception as error:
+            raise missing_configuration(name, error) from error
+
+    def _checkpoint(self, cls, config, kwargs):
+        """A folder with the configuration and a sparse file of the model's weights."""
+        torch = self.session.torch
+        wanted = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        stored = wanted if isinstance(wanted, torch.dtype) else getattr(config, "dtype", None)
+        if isinstance(stored, str):
+            stored = getattr(torch, stored, None)
+        plain = copy.deepcopy(config)
+        # The weights as they were trained: a quantizer makes its own of them.
+        if kwargs.get("quantization_config") is None and hasattr(plain, "quantization_config"):
+            del plain.quantization_config
+        with torch.device("meta"):
+            model = cls._from_config(plain, dtype=stored or torch.float32)
+        tensors, seen = {}, set()
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            # Tied weights are stored once.
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                tensors[name] = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        self.made += 1
+        folder = os.path.join(channel.run_dir(), FOLDER, f"{os.getpid()}-{self.made}")
+        os.makedirs(folder)
+        config.save_pretrained(folder)
+        write_sparse(os.path.join(folder, "model.safetensors"), tensors, torch)
+        return folder
+
+
+def arm_configurations(module):
+    """Models that are chosen by their configuration ask for it before anything else."""
+    kind = module.AutoConfig
+    original = kind.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls, name, *args, **kwargs):
+        try:
+            return original(cls, name, *args, **kwargs)
+        except OSError as error:
+            raise missing_configuration(name, error) from error
+
+    kind.from_pretrained = classmethod(from_pretrained)
+
+
+def missing_configuration(name, error):
+    why = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+    return OSError(NEEDS_CONFIGURATION.format(name=name, error=why))
+
+
+def replace(module, function):
+    if hasattr(module, "load_state_dict_from_url"):
+        module.load_state_dict_from_url = function
+
+
+def write_sparse(path, tensors, torch):
+    """A safetensors file with these tensors and no bytes of theirs."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = getattr(torch, dtype).itemsize
+        for extent in shape:
+            size *= extent
+        header[name] = {"dtype": SPELT[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+
+
+def accepting(original):
+    """`load_state_dict`, which takes what is missing for what it asks for."""
+
+    @functools.wraps(original)
+    def load_state_dict(self, state_dict, *args, **kwargs):
+        if not isinstance(state_dict, Missing):
+            return original(self, state_dict, *args, **kwargs)
+        if not hasattr(self, "parameters"):
+            return None
+        from torch.nn.modules.module import _IncompatibleKeys
+
+        return _IncompatibleKeys([], [])
+
+    return load_state_dict
+
+
+class Missing(dict):
+    """A checkpoint that is not here: whatever is looked up in it is missing too, and may be loaded."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def __missing__(self, key):
+        return Missing(f"{self.name}[{key!r}]")
+
+    def __contains__(self, key):
+        return True
+
+    def get(self, key, default=None):
+        # A counter that begins where the script says, else a part that can be loaded.
+        return self[key] if default is None else default
+
+    def pop(self, key, *default):
+        return default[0] if default else self[key]
+
+    def __int__(self):
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self):
+        return 0.0
+
+    def __add__(self, other):
+        return other
+
+    __radd__ = __add__
+
+    def __bool__(self):
+        return True
+
+    def __repr__(self):
+        return f"<memfit: {self.name} is not here>"

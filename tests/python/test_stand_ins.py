@@ -1,0 +1,211 @@
+"""What stands in for what a laptop lacks, and what the report says of it: weights, data, other programs,
+libraries that cannot be stood in front of.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from runs import GIB, MIB
+from support import Answer, on_device, through_memfit
+
+
+def ask(code: str, folder: Path, *options: str) -> Answer:
+    return on_device(code, folder, start=lambda *asked: through_memfit(*asked, options=options))
+
+
+def noted(answer: Answer, *words: str) -> bool:
+    return any(all(word in note for word in words) for note in answer.report["fidelity"]["notes"])
+
+
+WEIGHTS = """
+    import transformers
+    config = transformers.LlamaConfig(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=128256, tie_word_embeddings=True, dtype="bfloat16",
+    )
+    folder = os.path.join(os.path.dirname(__file__), "model")
+    os.makedirs(folder, exist_ok=True)
+    config.save_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    state = torch.load("/nowhere/checkpoint.pt", map_location="cpu")
+    head = torch.nn.Linear(8, 8)
+    head.load_state_dict(state["head"])
+    first_step = int(state["step"]) + 1
+    ids = torch.randint(0, 1000, (1, 64), device=device)
+    model(ids, labels=ids).loss.backward()
+    try:
+        transformers.AutoModelForCausalLM.from_pretrained("nobody/has-this")
+        refused = None
+    except OSError as error:
+        refused = str(error)
+    answer(
+        bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
+        dtypes=sorted({str(each.dtype) for each in model.parameters()}), tied=tied, first_step=first_step,
+        refused=refused,
+    )
+"""
+
+
+def test_weights_that_are_not_here_take_no_room_on_the_host(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    answer = ask(WEIGHTS, tmp_path, "--synthetic-weights")
+    assert answer.status == 0, answer.output
+    assert answer.said["bytes"] > 2.2 * GIB
+    assert (answer.said["dtypes"], answer.said["tied"]) == (["torch.bfloat16"], True)
+    assert answer.said["first_step"] == 1
+    for words in ("`--synthetic-weights`", "nobody/has-this", "config.json", "LlamaConfig()"):
+        assert words in answer.said["refused"]
+    # Importing torch and transformers alone is about 0.8 GiB.
+    assert answer.report["host"]["rss"] < 1.5 * GIB
+    parameters = answer.report["at_peak"]["by_category"]["parameters"]
+    assert abs(parameters - answer.said["bytes"]) < 8 * MIB
+    assert noted(answer, "synthetic weights", "model", "configuration")
+    assert noted(answer, "synthetic weights", "/nowhere/checkpoint.pt")
+
+
+DATA = """
+    import torchvision
+    from torch.utils.data import DataLoader, Dataset
+
+    class Own(Dataset):
+        def __init__(self, root):
+            self.files = sorted(os.listdir(root))
+
+        def __len__(self):
+            return len(self.files)
+
+        def __getitem__(self, index):
+            return torch.load(self.files[index]), 0
+
+    class Broken(Dataset):
+        def __init__(self):
+            raise RuntimeError("a mistake of its own")
+
+    cut = torchvision.transforms.Compose(
+        [torchvision.transforms.RandomCrop(24), torchvision.transforms.ToTensor()]
+    )
+    seen = {}
+    for name, make in {
+        "CIFAR10": lambda: torchvision.datasets.CIFAR10("/nowhere", transform=cut),
+        "ImageFolder": lambda: torchvision.datasets.ImageFolder("/nowhere/train", cut),
+        "Own": lambda: Own("/nowhere"),
+        "Broken": Broken,
+    }.items():
+        try:
+            data = make()
+            images, labels = next(iter(DataLoader(data, batch_size=4, num_workers=1 if name == "Own" else 0)))
+            seen[name] = [len(data), list(images.shape), str(images.dtype), labels.tolist()]
+        except Exception as error:
+            seen[name] = type(error).__name__
+    torch.zeros(3, device=device)
+    answer(**seen)
+"""
+
+
+def test_data_that_is_not_here_is_as_its_class_has_it(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    answer = ask(DATA, tmp_path, "--synthetic-data")
+    assert answer.status == 0, answer.output
+    assert answer.said["CIFAR10"] == [50_000, [4, 3, 24, 24], "torch.float32", [0, 1, 2, 3]]
+    assert answer.said["ImageFolder"] == [1_281_167, [4, 3, 24, 24], "torch.float32", [0, 1, 2, 3]]
+    # Nobody said what it holds: it fails as it would anywhere, and the report says what to do.
+    assert answer.said["Own"] == "FileNotFoundError"
+    assert answer.said["Broken"] == "RuntimeError"
+    assert noted(answer, "`CIFAR10`", "lacks its files")
+    assert noted(answer, "`Own`", "--synthetic-data=")
+
+
+def test_data_that_is_not_here_is_as_it_was_stated(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    answer = ask(DATA, tmp_path, "--synthetic-data=image:3x40x30:uint8,label:int64<3@77")
+    assert answer.status == 0, answer.output
+    for name in ("CIFAR10", "ImageFolder", "Own"):
+        assert answer.said[name] == [77, [4, 3, 40, 30], "torch.uint8", [0, 1, 2, 0]], name
+    assert answer.said["Broken"] == "RuntimeError", "a mistake of the script's own is no lack of files"
+    assert noted(answer, "`Own`", "image:3x40x30:uint8", "77")
+
+
+STATIC = """
+__attribute__((section(".nvFatBinSegment"), used)) static const long wrapper[3] = {0};
+static void *__cudaRegisterFatBinary(void *p) { return p; }
+void *PyInit_carrier(void) { return __cudaRegisterFatBinary((void *)wrapper); }
+"""
+
+CONFESSIONS = """
+    import ctypes
+    folder = os.path.dirname(__file__)
+    sys.path.insert(0, folder)
+    errors = []
+    try:
+        import carrier
+    except ImportError as error:
+        errors.append(str(error))
+    try:
+        ctypes.CDLL(os.path.join(folder, "carrier.so"))
+    except OSError as error:
+        errors.append(str(error))
+    x = torch.randn(1000, device=device)
+    found = len(x[x > 0])
+    positive = bool(x[0] > 5)
+    runtime = ctypes.CDLL(None)
+    resources = runtime.cudaGraphicsMapResources(0, None, None)
+    node, graph = ctypes.c_void_p(), ctypes.c_void_p()
+    runtime.cudaGraphCreate(ctypes.byref(graph), 0)
+    memory = runtime.cudaGraphAddMemAllocNode(ctypes.byref(node), graph, None, ctypes.c_size_t(0), None)
+    answer(errors=errors, found=found, resources=resources, memory=memory)
+"""
+
+
+def test_the_report_confesses_each_thing(tmp_path: Path) -> None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    assert compiler is not None
+    (tmp_path / "carrier.c").write_text(STATIC)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "carrier.so", tmp_path / "carrier.c"], check=True
+    )
+    answer = ask(CONFESSIONS, tmp_path, "--other-processes", "700MiB")
+    # Refused calls are among the doubts, and little of this card is used: it fits all the same.
+    assert answer.status == 0, answer.output
+    assert len(answer.said["errors"]) == 2
+    assert all("CUDA runtime of its own" in error for error in answer.said["errors"])
+    assert answer.unmodelled["static CUDA runtime in carrier.so"] == 2
+    assert answer.said["resources"] != 0
+    assert answer.unmodelled["cudaGraphicsMapResources"] == 1
+    assert answer.said["memory"] != 0
+    assert "cudaGraphAddMemAllocNode" in answer.unmodelled
+    assert answer.said["found"] == 1000
+    values = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
+    assert values["nonzero: size read back, upper bound used"] == 1
+    assert values["a computed truth: read back, answered false"] == 1
+    outside, peak = answer.report["outside"], answer.report["peak"]
+    assert outside["other_processes"] == 700 * MIB
+    assert peak["device"] == peak["reserved"] + sum(outside.values())
+    assert noted(answer, "other processes", "assumed")
+    assert noted(answer, "outside the allocator", "modelled")
+
+
+def test_a_library_that_finds_no_room_says_where(tmp_path: Path) -> None:
+    answer = ask(
+        """
+        x = torch.zeros(8, 8, device=device)
+
+        def multiply():
+            return x @ x
+
+        multiply()
+        """,
+        tmp_path,
+        "--memory",
+        "560MiB",
+    )
+    oom = answer.report["oom"]
+    assert answer.report["verdict"] == "oom", answer.output
+    assert oom["requested"] > 0
+    assert oom["step"] == 1
+    assert "in multiply" in oom["stack"][0]
