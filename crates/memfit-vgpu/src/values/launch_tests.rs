@@ -57,9 +57,8 @@ fn known(memory: &Memory, address: u64, length: usize) -> Option<(Vec<u8>, Optio
     Some((
         bytes,
         match origin {
-            Origin::True => None,
+            Origin::True | Origin::Flags(_) => None,
             Origin::Answer(rule) | Origin::Guess(rule) => Some(rule),
-            Origin::Flags(_) => None,
         },
     ))
 }
