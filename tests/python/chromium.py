@@ -16,6 +16,17 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
 
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+)
+
 
 def find() -> str | None:
     """The browser named by MEMFIT_CHROMIUM, or one on the path."""
@@ -33,9 +44,16 @@ class Chromium:
         # The protocol's pipe is on descriptors 3 and 4, wherever the pipes happen to be; 5 to 8 keep them apart meanwhile.
         shell = f'exec 9<&{to_browser} 8>&{from_browser}; exec 3<&9 4>&8; exec "$0" "$@"'
         self.process = subprocess.Popen(
-            ["bash", "-c", shell, program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-            + ["--remote-debugging-pipe", f"--user-data-dir={self.profile}", "--no-first-run"]
-            + ["--disable-background-networking", "--disable-dev-shm-usage", *arguments, "about:blank"],
+            [
+                "bash",
+                "-c",
+                shell,
+                program,
+                *OPTIONS,
+                f"--user-data-dir={self.profile}",
+                *arguments,
+                "about:blank",
+            ],
             pass_fds=(to_browser, from_browser),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -100,7 +100,7 @@ class Allocator {
     const total = segments.reduce((sum, segment) => sum + segment.bytes, 0);
     const free = segments.reduce((sum, segment) => sum + segment.free, 0);
     const canvas = el("canvas.segments", { role: "img", "aria-label": `${poolName(pool)}: ${many(segments.length, "segment")}, ${size(total)}, of which ${size(free)} free` });
-    const layout = { canvas, segments, total, biggest };
+    const layout = { canvas, segments, total, biggest, larger: el("span") };
     const point = (event) => {
       const box = canvas.getBoundingClientRect();
       const found = this.find(layout, event.clientX - box.left, event.clientY - box.top);
@@ -115,16 +115,18 @@ class Allocator {
       const found = point(event);
       if (found && !found.part.hole) this.app.select(this.lane, found.part.block);
     });
-    layout.element = el("div.pool", {}, el("h4", {}, poolName(pool)), el("p.muted", {}, `${many(segments.length, "segment")}, ${size(total)}, ${size(free)} free`), canvas);
+    layout.element = el("div.pool", {}, el("h4", {}, poolName(pool)), el("p.muted", {}, `${many(segments.length, "segment")}, ${size(total)}, ${size(free)} free`, layout.larger), canvas);
     return layout;
   }
 
-  /** Places the segments one after another, row by row, all pools to one scale. */
+  /** Places the segments one after another, row by row, all pools to one scale but those that it would hide. */
   paint(layout) {
     const width = Math.max(200, this.pools.clientWidth);
     const ratio = Math.min(window.devicePixelRatio || 1, 2);
     // So many rows that a small pool of a large allocator can still be seen.
-    const perRow = layout.biggest / clamp(Math.ceil(layout.segments.length / 12), 3, 10);
+    const usual = layout.biggest / clamp(Math.ceil(layout.segments.length / 12), 3, 10);
+    const perRow = Math.min(usual, layout.total);
+    layout.larger.textContent = usual > perRow * 1.5 ? ` · drawn ${count(usual / perRow)} times larger than the others` : "";
     layout.scale = width / perRow;
     layout.pieces = [];
     let [x, row] = [0, 0];

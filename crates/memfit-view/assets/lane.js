@@ -147,8 +147,11 @@ class Lane {
     return to - from <= EXACT_TICKS ? this.exactColumns(edges, from, to) : this.binnedColumns(edges, from, to);
   }
 
-  newColumns(width) {
+  newColumns(edges) {
+    const width = edges.length - 1;
     return {
+      /** The columns in which the lane still goes on. */
+      end: edges.findIndex((edge, column) => column === width || edge >= this.ticks),
       at: this.categories.map(() => new Float64Array(width)),
       tick: new Float64Array(width),
       low: new Float64Array(width),
@@ -171,9 +174,9 @@ class Lane {
     if (!this.haveBins(level, first, last)) return null;
     const perSection = this.info.levels[level][0].count;
     const total = this.info.levels[level].reduce((sum, section) => sum + section.count, 0);
-    const columns = this.newColumns(width);
+    const columns = this.newColumns(edges);
     const fragmentation = this.place.get("fragmentation") ?? -1;
-    for (let column = 0; column < width; column++) {
+    for (let column = 0; column < columns.end; column++) {
       const begin = clamp(Math.floor(edges[column] / ticks), 0, total - 1);
       const end = clamp(Math.ceil(edges[column + 1] / ticks), begin + 1, total);
       let [most, low, reserved] = [-1, Infinity, 0];
@@ -201,8 +204,8 @@ class Lane {
     const window = this.count(from, to);
     if (!window) return null;
     const width = edges.length - 1;
-    const columns = this.newColumns(width);
-    for (let column = 0; column < width; column++) {
+    const columns = this.newColumns(edges);
+    for (let column = 0; column < columns.end; column++) {
       const begin = clamp(Math.floor(edges[column]), window.from, window.to - 1);
       const end = clamp(Math.ceil(edges[column + 1]), begin + 1, window.to);
       let [best, low, reserved] = [begin - window.from, Infinity, 0];

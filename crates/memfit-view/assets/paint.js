@@ -87,7 +87,7 @@ class Painter {
     const blocks = columns.exact ? new BigBlocks(this.lane, columns, 1 / scale, shown) : null;
     const dim = Boolean(meant);
     const accent = pixel(palette.colours.accent);
-    for (let column = 0; column < width; column++) {
+    for (let column = 0; column < columns.end; column++) {
       blocks?.advance(columns.tick[column]);
       let bytes = 0;
       let from = height;
@@ -149,7 +149,7 @@ class BigBlocks {
     this.lists = lane.categories.map(() => []);
     this.waiting = [];
     const first = columns.tick[0];
-    const last = columns.tick[columns.tick.length - 1];
+    const last = columns.tick[Math.max(0, columns.end - 1)];
     this.small = 0;
     for (const number of columns.window.chunks) {
       const chunk = lane.chunks[number];

@@ -235,7 +235,7 @@ class Chart {
     context.lineWidth = 1.25;
     context.beginPath();
     const each = this.width / columns.reserved.length;
-    for (let column = 0; column < columns.reserved.length; column++) {
+    for (let column = 0; column < columns.end; column++) {
       const y = this.y(columns.reserved[column]);
       if (column === 0) context.moveTo(0, y);
       context.lineTo(column * each, y);
@@ -303,7 +303,7 @@ class Chart {
     context.beginPath();
     const edges = this.edges();
     const each = this.width / (edges.length - 1);
-    for (let column = 0; column + 1 < edges.length; column++) {
+    for (let column = 0; column < this.columns.end; column++) {
       const begin = clamp(Math.floor(edges[column]), 0, curve.length - 1);
       const end = clamp(Math.ceil(edges[column + 1]), begin + 1, curve.length);
       let most = 0;
@@ -318,8 +318,8 @@ class Chart {
   /** The block at a place of the chart; nothing where blocks are merged. */
   hit(x, y) {
     const { columns } = this;
-    if (!columns) return null;
-    const column = clamp(Math.floor((x / this.width) * columns.tick.length), 0, columns.tick.length - 1);
+    const column = columns && Math.max(0, Math.floor((x / this.width) * columns.tick.length));
+    if (!columns || column >= columns.end) return null;
     const bytes = this.bottom + ((this.height - y) / this.height) * (this.top - this.bottom);
     const found = { tick: columns.tick[column], column, category: null, block: null };
     let bottom = 0;
