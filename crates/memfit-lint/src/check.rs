@@ -229,9 +229,22 @@ fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     let folder = path.parent().unwrap_or(Path::new(""));
     let modules = library.of(folder);
     for snippet in found {
-        parse_snippet(&mut parsed, snippet, &modules);
+        let before = parsed.problems.len();
+        let read = || parse_snippet(&mut parsed, snippet, &modules);
+        // A fault of ours in one file must not cost the others.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err() {
+            parsed.problems.truncate(before);
+            parsed.problems.push(fault());
+        }
     }
     parsed
+}
+
+/// What is said where the check itself is at fault.
+fn fault() -> Problem {
+    let message =
+        "the check failed on this file: this is a fault of memfit, please report it with the file".to_owned();
+    Problem { start: None, message, fatal: true }
 }
 
 fn document_problem(error: &DocumentError) -> Problem {
@@ -271,10 +284,15 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, modules: &dyn Modules) {
 fn judge(file: &Parsed, config: &Config, project: &Project) -> Source {
     let lines = LineIndex::new(&file.text);
     let mut findings = Vec::new();
+    let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
-        findings.extend(judge_snippet(file, snippet, facts, &lines, config, project));
+        let judged = || judge_snippet(file, snippet, facts, &lines, config, project);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
+            Ok(found) => findings.extend(found),
+            Err(_) => problems.push(fault()),
+        }
     }
-    Source { path: file.path.clone(), text: file.text.clone(), findings, problems: file.problems.clone() }
+    Source { path: file.path.clone(), text: file.text.clone(), findings, problems }
 }
 
 fn judge_snippet(

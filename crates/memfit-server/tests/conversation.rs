@@ -1,4 +1,5 @@
 //! A conversation with an editor, in memory.
+#![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
 
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response};
 use memfit_lint::Config;

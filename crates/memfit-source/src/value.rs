@@ -376,6 +376,24 @@ impl Value {
         matches!(self.kind, Kind::Module)
     }
 
+    /// As another file knows it: what has its number in one file means nothing in the other.
+    pub(crate) fn abroad(mut self) -> Self {
+        self.loader = None;
+        self.kind = match self.kind {
+            Kind::Loader(_) => Kind::Loader(None),
+            Kind::Scaler(_) => Kind::Scaler(None),
+            Kind::Function(_)
+            | Kind::Class(_)
+            | Kind::Object(_)
+            | Kind::Test(_)
+            | Kind::Exception(_)
+            | Kind::ExceptionText(_) => Kind::Unknown,
+            Kind::Tuple(parts) => Kind::Tuple(parts.iter().cloned().map(Self::abroad).collect()),
+            kind => kind,
+        };
+        self
+    }
+
     /// One of two, whichever way the program went.
     pub(crate) fn either(&self, other: &Self) -> Self {
         if self == other {

@@ -167,6 +167,9 @@ impl<'a> Walker<'a> {
             if let OpKind::Backward(backward) = &mut kind {
                 let graph = through(&op.through);
                 self.freed_by(&graph, backward, op.through.is_empty());
+                if id.is_none() {
+                    backward.loss = std::mem::take(&mut backward.loss).abroad();
+                }
                 backward.loss.graph = graph;
                 backward.loss_span = call;
                 backward.retain = backward.retain.map(|_| call);
@@ -193,7 +196,8 @@ impl<'a> Walker<'a> {
                 deep: op.deep,
             });
         }
-        self.returned(summary, &through)
+        let value = self.returned(summary, &through);
+        if id.is_none() { value.abroad() } else { value }
     }
 
     fn returned(&mut self, summary: &Summary, through: &dyn Fn(&[usize]) -> Graph) -> Value {
