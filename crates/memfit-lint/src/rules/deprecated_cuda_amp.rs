@@ -35,6 +35,13 @@ const MODULES: &[(&str, &str)] = &[("torch.cuda.amp", "cuda"), ("torch.cuda.amp.
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         let Some((name, device)) = deprecated(call) else { continue };
+        // Where the new name is used as well, the old one is for a release that has no other.
+        let both = context.facts.calls.iter().any(|other| {
+            other.path.as_deref().is_some_and(|path| path == format!("torch.amp.{name}") || path == format!("torch.{name}"))
+        });
+        if both {
+            continue;
+        }
         let edits = mended(context, call, name, device);
         findings
             .at(call.callee, format!("`torch.{device}.amp.{name}` is deprecated: each call warns"))

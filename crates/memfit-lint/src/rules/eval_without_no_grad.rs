@@ -87,7 +87,15 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     let over = facts.looped(looped);
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)
         || word_of_evaluation(context.slice(over.iterable)) && !over.is_while && is_plain_name(context.slice(over.iterable));
-    eval_mode && !over.is_while || named
+    eval_mode && !over.is_while && fed_by(context, op, looped) || named
+}
+
+/// The model is called on what the loop goes over, not on one thing again and again.
+fn fed_by(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
+    let found = context.facts.looped(looped);
+    let call = context.slice(op.span);
+    let mut words = call.split(|c: char| !(c.is_alphanumeric() || c == '_')).skip(1);
+    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
 }
 
 fn is_plain_name(text: &str) -> bool {

@@ -232,7 +232,7 @@ impl<'a> Walker<'a> {
             return self.call_method(node, call, receiver, name, &inputs);
         }
         match &target.kind {
-            Kind::Module => self.call_module(call, target, &inputs),
+            Kind::Module => self.call_module(call, target),
             Kind::Criterion { sums, .. } => self.call_loss(call, *sums, &inputs),
             Kind::Class(id) => {
                 let class = self.facts.class(*id);
@@ -297,10 +297,17 @@ impl<'a> Walker<'a> {
         self.replay(&summary, Some(id), &arguments, receiver, call.span)
     }
 
-    pub(super) fn call_module(&mut self, call: &Call, module: &Value, inputs: &Graph) -> Value {
+    pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
         let receiver = self.slice(call.callee);
         self.op(OpKind::Forward, call.span, receiver);
-        let (graph, flags) = self.forward(inputs);
+        // Of an input that may have been cut off, nothing is said; the others are told for certain.
+        let inputs = call
+            .arguments
+            .iter()
+            .map(|argument| &argument.value.graph)
+            .filter(|graph| !graph.unknown)
+            .fold(Graph::none(), |all, graph| all.union(graph));
+        let (graph, flags) = self.forward(&inputs);
         let device = if module.device == Device::Unknown {
             call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
         } else {

@@ -76,6 +76,8 @@ impl<'a> Walker<'a> {
                     other => self.full_name(other),
                 })
                 .collect();
+            let opaque =
+                decorators.len() < def.decorator_list.len() || decorators.iter().any(|name| !is_plain(name));
             let grad = if decorators.iter().any(|name| turns_off(name)) {
                 Grad::Off
             } else if decorators.iter().any(|name| name.ends_with("enable_grad")) {
@@ -85,6 +87,9 @@ impl<'a> Walker<'a> {
             } else if class.is_some_and(|class| self.facts.class(class).is_module)
                 && def.name.id.as_str() == "forward"
             {
+                Grad::Unknown
+            } else if opaque {
+                // What a decorator does that cannot be seen may be to switch gradients.
                 Grad::Unknown
             } else {
                 Grad::On
@@ -102,4 +107,34 @@ impl<'a> Walker<'a> {
             });
         }
     }
+}
+
+/// A decorator that is known to leave gradients alone.
+fn is_plain(name: &str) -> bool {
+    const PLAIN: &[&str] = &[
+        "property",
+        "staticmethod",
+        "classmethod",
+        "wraps",
+        "contextmanager",
+        "lru_cache",
+        "cache",
+        "override",
+        "abstractmethod",
+        "overload",
+        "setter",
+        "getter",
+        "dataclass",
+        "command",
+        "option",
+        "argument",
+        "main",
+        "record",
+        "fixture",
+        "parametrize",
+        "timeit",
+        "compile",
+        "cached_property",
+    ];
+    name.starts_with("pytest.") || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
 }

@@ -123,7 +123,7 @@ impl<'a> Walker<'a> {
                 value
             }
             "state_dict" => Value::of(Kind::StateDict).on(value.device),
-            "forward" | "__call__" => self.call_module(call, &value, inputs),
+            "forward" | "__call__" => self.call_module(call, &value),
             "requires_grad_" | "apply" | "share_memory" => value,
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
                 Value::of(Kind::Unknown)

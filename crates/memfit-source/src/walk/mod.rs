@@ -507,10 +507,7 @@ impl<'a> Walker<'a> {
             Grad::On => {
                 let id = self.graphs.fresh(GraphState::Live);
                 let mut graph = Graph::one(id);
-                // What may have been cut off is not counted among what this hangs on.
-                if !inputs.unknown {
-                    graph.ids.extend(&inputs.ids);
-                }
+                graph.ids.extend(&inputs.ids);
                 graph.ids.sort_unstable();
                 graph.ids.dedup();
                 (graph, Flags::NONE)
