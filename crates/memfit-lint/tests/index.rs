@@ -1,5 +1,7 @@
 //! The list of rules in the documentation is that of the code. `MEMFIT_UPDATE_DOCS=1` writes it.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! The articles that the project was created from, where they are at hand: `MEMFIT_TEST_MISSION` names their folder.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

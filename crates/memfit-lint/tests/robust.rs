@@ -1,5 +1,12 @@
 //! No text makes the check fail: mutated Python, very long files, very deep nesting, broken documents.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "a test may fail where it stands"
+)]
+
 use std::path::Path;
 
 use memfit_lint::{Config, Source, check_source};
@@ -29,6 +36,29 @@ fn specifications() -> Vec<String> {
     paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
+/// What breaks a line.
+const PIECES: &[&str] = &[
+    "(",
+    ")",
+    "[",
+    "]",
+    ":",
+    "\\\n",
+    "\"\"\"",
+    "f\"{",
+    "lambda ",
+    "é",
+    "\u{1d11e}",
+    "\0",
+    "\t",
+    "\r",
+    "% ",
+    "**",
+    ",",
+    "yield ",
+    "async ",
+];
+
 /// Lines and pieces of lines, taken out, doubled, exchanged, indented, and put together from different rules.
 fn mutated(texts: &[String], numbers: &mut Numbers) -> String {
     let text = &texts[numbers.below(texts.len())];
@@ -39,27 +69,6 @@ fn mutated(texts: &[String], numbers: &mut Numbers) -> String {
         .collect();
     let begin = numbers.below(lines.len());
     lines = lines.into_iter().skip(begin).take(25).collect();
-    const PIECES: &[&str] = &[
-        "(",
-        ")",
-        "[",
-        "]",
-        ":",
-        "\\\n",
-        "\"\"\"",
-        "f\"{",
-        "lambda ",
-        "é",
-        "\u{1d11e}",
-        "\0",
-        "\t",
-        "\r",
-        "% ",
-        "**",
-        ",",
-        "yield ",
-        "async ",
-    ];
     for _ in 0..=numbers.below(6) {
         if lines.is_empty() {
             break;
@@ -125,7 +134,7 @@ fn fixes_of_mutated_python_are_held_to_what_they_promise() {
 #[test]
 fn a_file_of_a_hundred_thousand_lines_is_read() {
     let mut text = String::from("import torch\n");
-    for number in 0..100_000 {
+    for number in 0..100_000_u32 {
         text.push_str(&format!("x{} = model(x{}).detach()\n", number % 100, number % 77));
     }
     text.push_str("with torch.no_grad:\n    pass\n");
@@ -154,7 +163,7 @@ fn deep_nesting_ends_with_an_answer_or_a_message() {
 #[test]
 fn functions_that_call_each_other_end() {
     let mut text = String::from("import torch\n");
-    for number in 0..2000 {
+    for number in 0..2000_u32 {
         text.push_str(&format!(
             "def f{number}(x):\n    f{}(x)\n    return f{}(x.backward())\n",
             number + 1,

@@ -1,6 +1,8 @@
 //! The specifications in `specs/`, one for each rule, carried out: a line that says `# error: [rule]` has that finding,
 //! and no other line has it.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 use std::path::{Path, PathBuf};
 
 use memfit_lint::{Config, check_source, rules};

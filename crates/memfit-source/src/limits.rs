@@ -172,7 +172,15 @@ mod tests {
             let text = format!("a = 1\ny = {}", tower.repeat(50_000));
             assert!(matches!(measure(&text), Err(TooMuch::Deep { line: 2, .. })), "{tower}");
         }
-        let blocks: String = (0..1000).map(|depth| format!("{}if x:\n", " ".repeat(depth))).collect();
-        assert_eq!(measure(&blocks), Ok(()));
+        let blocks: Vec<String> = (0..1000)
+            .map(|depth| {
+                format!(
+                    "{}if x:
+",
+                    " ".repeat(depth)
+                )
+            })
+            .collect();
+        assert_eq!(measure(&blocks.concat()), Ok(()));
     }
 }

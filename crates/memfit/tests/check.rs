@@ -67,11 +67,21 @@ fn json_keeps_to_its_schema() {
 fn fixes_change_the_file_and_diffs_do_not() {
     let folder = place(&[("train.py", BAD)]);
     let output = memfit(folder.path(), &["check", "train.py", "--diff"]);
-    assert!(text(&output.stdout).contains("-with torch.no_grad:\n+with torch.no_grad():\n"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).contains("-with torch.no_grad:\n+with torch.no_grad():\n"),
+        "{}",
+        text(&output.stdout)
+    );
     assert_eq!(std::fs::read_to_string(folder.path().join("train.py")).unwrap(), BAD);
     let output = memfit(folder.path(), &["check", "train.py", "--fix"]);
-    assert_eq!((output.status.code(), text(&output.stdout).lines().next()), (Some(0), Some("1 finding fixed.")));
-    assert_eq!(std::fs::read_to_string(folder.path().join("train.py")).unwrap(), BAD.replace("no_grad:", "no_grad():"));
+    assert_eq!(
+        (output.status.code(), text(&output.stdout).lines().next()),
+        (Some(0), Some("1 finding fixed."))
+    );
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("train.py")).unwrap(),
+        BAD.replace("no_grad:", "no_grad():")
+    );
 }
 
 #[test]
@@ -81,9 +91,14 @@ fn notebooks_and_markdown_are_read_and_mended_in_place() {
     let page = "# x\n\n- a\n  ```python\n  import torch\n  with torch.no_grad:\n      pass\n  ```\n";
     let folder = place(&[("x.ipynb", notebook), ("x.md", page), ("notes.txt", page)]);
     let (status, report) = json(folder.path(), &["check", ".", "--format", "json"]);
-    let places: Vec<_> = report["findings"].as_array().unwrap().iter().map(|finding| {
-        (finding["cell"].as_u64(), finding["line"].as_u64().unwrap(), finding["column"].as_u64().unwrap())
-    }).collect();
+    let places: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| {
+            (finding["cell"].as_u64(), finding["line"].as_u64().unwrap(), finding["column"].as_u64().unwrap())
+        })
+        .collect();
     assert_eq!((status, places), (1, vec![(None, 6, 8), (Some(2), 3, 6), (None, 6, 8)]));
     memfit(folder.path(), &["check", ".", "--fix"]);
     let mended = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -94,7 +109,8 @@ fn notebooks_and_markdown_are_read_and_mended_in_place() {
 #[test]
 fn the_exit_status_says_how_it_went() {
     let warning = "import torch\ntorch.autograd.set_detect_anomaly(True)\n";
-    let folder = place(&[("warning.py", warning), ("broken.ipynb", "{ torch"), ("half.py", "import torch\nx = (\n")]);
+    let folder =
+        place(&[("warning.py", warning), ("broken.ipynb", "{ torch"), ("half.py", "import torch\nx = (\n")]);
     let status = |arguments: &[&str]| memfit(folder.path(), arguments).status.code().unwrap();
     assert_eq!(status(&["check", "warning.py"]), 0);
     assert_eq!(status(&["check", "warning.py", "--fail-on", "warning"]), 1);
@@ -113,11 +129,19 @@ fn settings_and_comments_choose() {
     let folder = place(&[
         ("pyproject.toml", "[tool.memfit]\nignore = ['no-grad-not-called']\n"),
         ("train.py", BAD),
-        ("quiet.py", "import torch\nwith torch.no_grad:  # memfit: ignore[no-grad-not-called] shown in class\n    pass\nx = 1  # memfit: ignore[data-parallel] no more\n"),
+        (
+            "quiet.py",
+            "import torch\nwith torch.no_grad:  # memfit: ignore[no-grad-not-called] shown in class\n    pass\nx = 1  # memfit: ignore[data-parallel] no more\n",
+        ),
     ]);
     let rules = |arguments: &[&str]| -> Vec<String> {
         let (_, report) = json(folder.path(), arguments);
-        report["findings"].as_array().unwrap().iter().map(|finding| finding["rule"].as_str().unwrap().to_owned()).collect()
+        report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|finding| finding["rule"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(rules(&["check", "train.py", "--format", "json"]), [""; 0]);
     assert_eq!(rules(&["--isolated", "check", "train.py", "--format", "json"]), ["no-grad-not-called"]);
@@ -138,9 +162,14 @@ fn ignored_files_are_passed_over_and_imports_are_followed() {
         ("steps.py", "import torch\ndef backward(loss):\n    loss.backward()\n"),
     ]);
     let (_, report) = json(folder.path(), &["check", ".", "--format", "json"]);
-    let found: Vec<_> = report["findings"].as_array().unwrap().iter().map(|finding| {
-        (finding["file"].as_str().unwrap().trim_start_matches("./"), finding["rule"].as_str().unwrap())
-    }).collect();
+    let found: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| {
+            (finding["file"].as_str().unwrap().trim_start_matches("./"), finding["rule"].as_str().unwrap())
+        })
+        .collect();
     assert_eq!(found, [("step.py", "zero-grad-inside-window"), ("step.py", "partial-window-dropped")]);
 }
 
@@ -149,15 +178,31 @@ fn other_programs_get_their_forms() {
     let folder = place(&[("train.py", BAD)]);
     let (_, sarif) = json(folder.path(), &["check", "train.py", "--format", "sarif"]);
     let run = &sarif["runs"][0];
-    assert_eq!((&sarif["version"], &run["results"][0]["ruleId"]), (&"2.1.0".into(), &"no-grad-not-called".into()));
+    assert_eq!(
+        (&sarif["version"], &run["results"][0]["ruleId"]),
+        (&"2.1.0".into(), &"no-grad-not-called".into())
+    );
     assert_eq!(run["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
     assert_eq!(run["tool"]["driver"]["rules"][0]["id"], "no-grad-not-called");
     let (_, gitlab) = json(folder.path(), &["check", "train.py", "--format", "gitlab"]);
-    assert_eq!((&gitlab[0]["severity"], &gitlab[0]["location"]["path"]), (&"critical".into(), &"train.py".into()));
+    assert_eq!(
+        (&gitlab[0]["severity"], &gitlab[0]["location"]["path"]),
+        (&"critical".into(), &"train.py".into())
+    );
     let github = text(&memfit(folder.path(), &["check", "train.py", "--format", "github"]).stdout);
-    assert!(github.starts_with("::error file=train.py,line=3,endLine=3,col=6,endColumn=19,title=memfit no-grad-not-called::"), "{github}");
+    assert!(
+        github.starts_with(
+            "::error file=train.py,line=3,endLine=3,col=6,endColumn=19,title=memfit no-grad-not-called::"
+        ),
+        "{github}"
+    );
     let junit = text(&memfit(folder.path(), &["check", "train.py", "--format", "junit"]).stdout);
-    assert!(junit.contains("<testcase name=\"no-grad-not-called\" classname=\"train.py\" file=\"train.py\" line=\"3\">"), "{junit}");
+    assert!(
+        junit.contains(
+            "<testcase name=\"no-grad-not-called\" classname=\"train.py\" file=\"train.py\" line=\"3\">"
+        ),
+        "{junit}"
+    );
     let concise = text(&memfit(folder.path(), &["check", "train.py", "--format", "concise"]).stdout);
     assert!(concise.starts_with("train.py:3:6: error[no-grad-not-called] "), "{concise}");
 }
