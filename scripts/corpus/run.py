@@ -130,7 +130,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     fetch(arguments.cache)
-    findings, files, took = check(arguments.memfit, arguments.cache / "sources")
+    memfit = str(Path(arguments.memfit).resolve())
+    findings, files, took = check(memfit, arguments.cache / "sources")
     labels = tomllib.loads((HERE / "labels.toml").read_text())
     serious = [finding for finding in findings if finding["severity"] != "note"]
     unlabelled = [key(finding) for finding in serious if key(finding) not in labels]
