@@ -181,7 +181,11 @@ def eval_without_no_grad() -> dict[str, int]:
 
 @case
 def late_zero_grad() -> dict[str, int]:
-    model, x = net(), batch()
+    # Deep and narrow: what a backward pass needs beside activations and gradients is small.
+    model = nn.Sequential(*[layer for _ in range(64) for layer in (nn.Linear(256, 256), nn.Tanh())]).to(
+        DEVICE
+    )
+    x = torch.ones(256, 256, device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def run(late: bool) -> None:

@@ -83,7 +83,8 @@ def test_a_slice_keeps_the_whole(measured):
 @proof("loss-summed-before-backward")
 def test_a_sum_of_losses_holds_all_graphs(measured):
     figures = measured["loss-summed-before-backward"]
-    assert figures["summed"] > 3.5 * figures["each"]
+    # Four graphs more, of one forward pass each.
+    assert figures["summed"] - figures["each"] > 3.9 * measured["graph-in-container"]["one"]
     one, other = net(), net()
     sum(functional.cross_entropy(one(x), y) for x, y in data()).backward()
     for x, y in data():
@@ -110,7 +111,8 @@ def test_a_running_loss_is_no_leak(measured):
 @proof("retain-graph-in-loop")
 def test_a_retained_graph_meets_the_next(measured):
     figures = measured["retain-graph-in-loop"]
-    assert figures["retained"] > 1.4 * figures["freed"]
+    one = measured["graph-in-container"]["one"]
+    assert figures["freed"] < 2 * one < figures["retained"]
 
 
 @proof("hook-stores-activation")
@@ -130,8 +132,7 @@ def test_evaluation_with_gradients_takes_twice_the_activations(measured):
 @proof("late-zero-grad")
 def test_gradients_are_alive_during_the_forward_pass(measured):
     figures = measured["late-zero-grad"]
-    assert figures["late"] > figures["after"]
-    assert figures["late"] - figures["after"] <= 1.1 * figures["parameters"]
+    assert 0.8 * figures["parameters"] < figures["late"] - figures["after"] < 1.1 * figures["parameters"]
 
 
 @proof("zero-grad-to-zero")
