@@ -357,6 +357,16 @@ impl<'a> Walker<'a> {
         expression: &'a Expr,
         value: &Value,
     ) -> (Over, Value, Option<Option<i64>>) {
+        if self.depth > DEEPEST {
+            return (Over::Other, Value::unknown(), None);
+        }
+        self.depth += 1;
+        let found = self.iteration_inner(expression, value);
+        self.depth -= 1;
+        found
+    }
+
+    fn iteration_inner(&mut self, expression: &'a Expr, value: &Value) -> (Over, Value, Option<Option<i64>>) {
         if let Expr::Call(call) = expression {
             let path = self.full_name(&call.func).unwrap_or_default();
             let last = path.rsplit('.').next().unwrap_or(&path);
