@@ -28,8 +28,8 @@ pub use error::{AllocationError, FreeError, OutOfMemory, PoolError, RestoreError
 pub use ids::{Address, PoolId, Stream};
 pub use release::{Release, ReleaseError};
 pub use replay::{
-    Given, Mismatch, Recorded, Rewound, Tally, Tracked, Verification, WhatIf, recording, rewind, track,
-    verify, what_if,
+    Edit, Given, Mismatch, Outcome, Program, Recorded, Rewound, Tally, Tracked, Verification, recording,
+    rewind, track, verify,
 };
 pub use rounding::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,

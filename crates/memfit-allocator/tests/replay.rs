@@ -3,8 +3,8 @@
 use std::num::NonZeroU16;
 
 use memfit_allocator::{
-    Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, Given, PoolId, Release, Settings,
-    SimulatedDevice, Stream, Ticket, recording, rewind, track, verify, what_if,
+    Action, Address, Allocator, BlockState, CaptureFilter, Device, Edit, Entry, Given, Outcome, PoolId,
+    Program, Release, Settings, SimulatedDevice, Stream, Ticket, recording, rewind, track, verify,
 };
 use memfit_recording::{
     MomentKind, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
@@ -262,14 +262,13 @@ proptest! {
         prop_assume!(allocator.stats().num_alloc_retries == 0);
         let snapshot = snapshot(&allocator, usize::MAX);
         let given = given(conf);
-        let again = what_if(&snapshot, 0, &given, &given, |_| false);
+        let again = again(&snapshot, &given, &given, |_| Edit::Keep);
         let stats = allocator.stats();
         prop_assert_eq!(again.died, None);
-        prop_assert_eq!(again.before, 0);
         prop_assert_eq!(again.stats.allocated_bytes, stats.allocated_bytes);
         prop_assert_eq!(again.stats.requested_bytes, stats.requested_bytes);
         prop_assert_eq!(again.stats.reserved_bytes, stats.reserved_bytes);
-        let nothing = what_if(&snapshot, 0, &given, &given, |_| true);
+        let nothing = self::again(&snapshot, &given, &given, |_| Edit::Drop);
         prop_assert_eq!(nothing.stats.reserved_bytes.all.peak, 0);
     }
 
@@ -298,8 +297,16 @@ proptest! {
         let _ = rewind(&snapshot, 0, &given, 0);
         let _ = verify(&snapshot, 0, &given);
         let _ = recording(&snapshot, &given);
-        let _ = what_if(&snapshot, 0, &given, &given, |_| false);
+        if let Ok(tracked) = track(&snapshot, 0, &given) {
+            let _ = Program::of(&tracked.track, 0).run(&given, |_| Edit::Keep);
+        }
     }
+}
+
+/// The calls of a snapshot once more.
+fn again(snapshot: &Snapshot, recorded: &Given, given: &Given, edit: impl Fn(u32) -> Edit) -> Outcome {
+    let tracked = track(snapshot, 0, recorded).expect("the state is valid");
+    Program::of(&tracked.track, 0).run(given, edit)
 }
 
 #[test]
@@ -338,19 +345,24 @@ fn expandable_segments_would_have_saved_it() {
     let allocator = run("", steps);
     assert!(allocator.stats().num_ooms > 0, "it runs out of memory by default");
     let snapshot = snapshot(&allocator, usize::MAX);
-    let by_default = what_if(&snapshot, 0, &given(""), &given(""), |_| false);
-    let (event, error) = by_default.died.expect("it dies again");
-    assert_eq!(snapshot.events[event].action, TraceAction::Oom);
+    let by_default = again(&snapshot, &given(""), &given(""), |_| Edit::Keep);
+    let (moment, error) = by_default.died.expect("it dies again");
+    let tracked = track(&snapshot, 0, &given("")).expect("the state is valid").track;
+    let failed = tracked.moment(moment).expect("the moment is there");
+    assert!(matches!(failed.kind, MomentKind::Oom(_)));
     assert_eq!((error.requested, error.segment), (10 * MIB + 4096, 12 * MIB));
-    let expandable = what_if(&snapshot, 0, &given(""), &given("expandable_segments:True"), |_| false);
+    let expandable = again(&snapshot, &given(""), &given("expandable_segments:True"), |_| Edit::Keep);
     assert_eq!(expandable.died, None);
     assert!(expandable.stats.reserved_bytes.all.peak as u64 <= CAPACITY);
     let larger = Given { capacity: 2 * CAPACITY, ..given("") };
-    let larger = what_if(&snapshot, 0, &given(""), &larger, |_| false);
+    let larger = again(&snapshot, &given(""), &larger, |_| Edit::Keep);
     assert_eq!(larger.died, None);
     assert!(larger.stats.reserved_bytes.all.peak as u64 > CAPACITY);
-    let fewer = what_if(&snapshot, 0, &given(""), &given(""), |event| event % 4 == 1);
-    assert_eq!(fewer.died, None, "without every other block, it would have lived");
+    let every_other = |than: Edit| move |block: u32| if block % 2 == 1 { than } else { Edit::Keep };
+    for than in [Edit::Drop, Edit::Resize(MIB), Edit::FreeAt(0)] {
+        let fewer = again(&snapshot, &given(""), &given(""), every_other(than));
+        assert_eq!(fewer.died, None, "{than:?} of every other block would have saved it");
+    }
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Will this script fit on that GPU, and what fills it? Needs no GPU.
     Run(Box<RunArgs>),
+    /// It ran out of memory: why, and which change would have saved it?
+    Explain(ExplainArgs),
     /// Repeat what PyTorch's allocator did, or would have done under other settings.
     Replay(ReplayArgs),
     /// Show a recording: what memory held, when, and for whom.
@@ -189,6 +191,35 @@ pub(crate) struct RunArgs {
         value_hint = ValueHint::CommandWithArguments
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit explain snapshot.pickle
+  memfit explain run.memfit --format json
+  memfit explain snapshot.pickle --capacity 24GiB"
+)]
+pub(crate) struct ExplainArgs {
+    /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// What the allocator could get, where the file does not say.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<Bytes>,
+
+    /// Explain this device [default: the one that ran out, else the fullest].
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) torch: Option<Release>,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
 }
 
 #[derive(Debug, clap::Args)]

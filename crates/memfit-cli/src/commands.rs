@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod doctor;
+mod explain;
 mod gpus;
 mod replay;
 mod rule;
@@ -18,6 +19,7 @@ use serde::Serialize;
 pub(crate) use check::check;
 pub(crate) use completions::completions;
 pub(crate) use doctor::doctor;
+pub(crate) use explain::explain;
 pub(crate) use gpus::gpus;
 pub(crate) use replay::replay;
 pub(crate) use rule::rule;

@@ -13,7 +13,7 @@ pub(crate) enum Input {
     /// A memory snapshot of PyTorch's.
     Snapshot(Box<Snapshot>),
     /// A recording of memfit's.
-    Recording,
+    Recording(Box<Recording>),
 }
 
 /// Reads a file, or standard input where it is called `-`. What could not be read of it is told beside it.
@@ -32,8 +32,9 @@ fn sniff(path: &Path, mut from: impl Read) -> Result<(Input, Vec<String>), CliEr
     let is_recording = start == MAGIC;
     let whole = io::Cursor::new(start).chain(from);
     if is_recording {
-        Recording::read(whole, Limits::default()).map_err(|error| unreadable(path, &error, error.hint()))?;
-        return Ok((Input::Recording, Vec::new()));
+        let recording = Recording::read(whole, Limits::default())
+            .map_err(|error| unreadable(path, &error, error.hint()))?;
+        return Ok((Input::Recording(Box::new(recording)), Vec::new()));
     }
     let (snapshot, problems) = Snapshot::read(whole, PickleLimits::default())
         .map_err(|error| unreadable(path, &error, error.hint()))?;

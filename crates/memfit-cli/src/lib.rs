@@ -71,6 +71,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
     };
     let outcome = match args.verb {
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
+        Verb::Explain(args) => commands::explain(&args, &settings, &printer),
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Check(args) => commands::check(&args, &settings, &printer),
         Verb::Server => commands::server(&settings),

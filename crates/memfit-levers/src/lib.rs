@@ -1,4 +1,4 @@
-//! One vocabulary for everything that speaks about memory: phases, categories, and the labels of remedies.
+//! One vocabulary for everything that speaks about memory: phases, categories, causes, remedies and their labels.
 //!
 //! Names are the contract's; codes are what event logs carry. This crate knows nothing of how any of it is found or done.
 
@@ -105,6 +105,110 @@ vocabulary! {
     }
 }
 
+vocabulary! {
+    /// Why memory ran out.
+    Cause {
+        /// It did not, and nothing says that it will.
+        None = 0, "none";
+        /// Tensors that are all needed exceed the card.
+        TooBig = 1, "too-big";
+        /// There was room, in pieces that were too small.
+        Fragmented = 2, "fragmented";
+        /// Each step leaves something behind.
+        Leaking = 3, "leaking";
+        /// Each step leaves its whole graph behind.
+        RetainedGraph = 4, "retained-graph";
+        /// What one step made is still there while the next runs.
+        TwoBatchesAlive = 5, "two-batches-alive";
+        /// An evaluation keeps what only a backward would need.
+        EvaluationWithGradients = 6, "evaluation-with-gradients";
+        /// The optimizer's first step makes its state, and temporaries beside it.
+        FirstStepSurprise = 7, "first-step-surprise";
+        /// One request, or a few of its kind, is out of proportion.
+        GiantRequest = 8, "giant-request";
+        /// Other programs hold the card.
+        OtherProcesses = 9, "other-processes";
+        /// What lies outside the allocator takes the room: contexts, libraries, communication.
+        Outside = 10, "outside";
+        /// The room is in pools that others may not use.
+        PrivatePools = 11, "private-pools";
+        /// A setting of the allocator's keeps it from using what it has.
+        SettingThatHurts = 12, "setting-that-hurts";
+        /// Not even the model's own state fits.
+        DoesNotFit = 13, "does-not-fit";
+    }
+}
+
+vocabulary! {
+    /// What can be done about memory.
+    Lever {
+        /// Segments that grow instead of many of fixed size.
+        ExpandableSegments = 0, "expandable-segments";
+        /// An allocator setting is left out.
+        DropSetting = 1, "drop-setting";
+        /// Blocks above a size are not split.
+        MaxSplitSize = 2, "max-split-size";
+        /// Sizes are rounded so that freed blocks can be used again.
+        RoundupSizes = 3, "roundup-sizes";
+        /// Idle cached memory is given back.
+        GarbageCollection = 4, "garbage-collection";
+        /// One pool for all captured graphs.
+        SharePool = 5, "share-pool";
+        /// A pool lends its free memory to requests that would fail.
+        PoolOnOom = 6, "pool-on-oom";
+        /// What is kept over steps is kept without its graph, and not on the card.
+        KeepOffTheCard = 7, "keep-off-the-card";
+        /// The graph is let go after the backward.
+        ReleaseGraph = 8, "release-graph";
+        /// Gradients are dropped before the next forward.
+        ZeroGradEarlier = 9, "zero-grad-earlier";
+        /// Variables are dropped before the next step.
+        DropVariables = 10, "drop-variables";
+        /// No graph is recorded where no backward comes.
+        NoGrad = 11, "no-grad";
+        /// One kernel updates a parameter, without temporaries.
+        FusedOptimizer = 12, "fused-optimizer";
+        /// Parameters are updated one by one.
+        ForeachOff = 13, "foreach-off";
+        /// Optimizer state in 8 bits.
+        EightBitOptimizer = 14, "8-bit-optimizer";
+        /// Activations are made once more in the backward instead of kept.
+        Checkpointing = 15, "checkpointing";
+        /// Most operations in bf16.
+        AutocastBf16 = 16, "autocast-bf16";
+        /// The batch in pieces, gradients added up.
+        MicroBatch = 17, "micro-batch";
+        /// The loss over pieces of the logits.
+        ChunkedLoss = 18, "chunked-loss";
+        /// Attention without its matrix.
+        Sdpa = 19, "sdpa";
+        /// Images are made small before they go to the card.
+        ResizeBeforeUpload = 20, "resize-before-upload";
+        /// Loader workers stay off the card.
+        WorkersOffTheCard = 21, "workers-off-the-card";
+        /// The other program ends first, or goes elsewhere.
+        EndOtherProcess = 22, "end-other-process";
+        /// State is spread over several cards.
+        Shard = 23, "shard";
+        /// A card with more memory.
+        LargerCard = 24, "larger-card";
+        /// The batch is smaller.
+        SmallerBatch = 25, "smaller-batch";
+    }
+}
+
+vocabulary! {
+    /// How it is known what a remedy would save.
+    Proof {
+        /// The recorded calls were made once more, with the remedy.
+        Replayed = 0, "replayed";
+        /// Arithmetic on what was recorded.
+        Modelled = 1, "modelled";
+        /// The script was run once more, with the remedy.
+        Run = 2, "run";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +221,12 @@ mod tests {
         }
         for phase in Phase::ALL {
             assert_eq!(Phase::from_code(phase.code()), Some(*phase));
+        }
+        for (index, cause) in Cause::ALL.iter().enumerate() {
+            assert!(Cause::ALL[..index].iter().all(|other| other.name() != cause.name()));
+        }
+        for (index, lever) in Lever::ALL.iter().enumerate() {
+            assert!(Lever::ALL[..index].iter().all(|other| other.name() != lever.name()));
         }
         assert_eq!(Category::from_code(0), None);
         assert_eq!(Category::from_code(200), None);

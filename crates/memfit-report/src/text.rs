@@ -5,6 +5,7 @@
 mod canvas;
 mod check;
 mod doctor;
+mod explain;
 mod gpus;
 mod replay;
 mod rules;
@@ -13,6 +14,7 @@ mod run;
 pub use canvas::{Canvas, paint};
 pub use check::{concise, findings};
 pub use doctor::doctor;
+pub use explain::explain;
 pub use gpus::{gpu, gpus};
 pub use replay::replay;
 pub use rules::{rule, rules};

@@ -4,6 +4,7 @@
 
 mod check;
 mod doctor;
+mod explain;
 mod gpus;
 mod replay;
 mod rules;
@@ -11,6 +12,10 @@ mod run;
 
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport};
 pub use doctor::{Check, DoctorReport, Health};
+pub use explain::{
+    CodeLine, Considered, Edit as ExplainEdit, Environment as ExplainEnvironment, Evidence, ExplainPeak,
+    ExplainReport, Fix as ExplainFix, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
+};
 pub use gpus::{GpuList, GpuReport};
 pub use replay::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
@@ -28,6 +33,8 @@ pub mod schema {
     pub const GPUS: &str = "memfit.gpus/1";
     /// What `memfit gpus NAME` says.
     pub const GPU: &str = "memfit.gpu/1";
+    /// What `memfit explain` says.
+    pub const EXPLAIN: &str = "memfit.explain/1";
     /// What `memfit replay` says.
     pub const REPLAY: &str = "memfit.replay/1";
     /// What `memfit check` says.

@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-watch", &["memfit-levers", "memfit-link"]),
     ("memfit-recording", &["memfit-levers", "memfit-link"]),
     ("memfit-allocator", &["memfit-levers", "memfit-recording"]),
-    ("memfit-explain", &["memfit-levers", "memfit-recording"]),
+    ("memfit-explain", &["memfit-allocator", "memfit-levers", "memfit-recording"]),
     ("memfit-source", &[]),
     ("memfit-lint", &["memfit-source"]),
     ("memfit-server", &["memfit-lint"]),

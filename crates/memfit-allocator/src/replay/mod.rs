@@ -1,15 +1,15 @@
 //! Replaying what was recorded: the same calls once more, and whether the same comes of them.
 
+mod program;
 mod rewind;
 mod script;
 mod track;
 mod verify;
-mod what_if;
 
+pub use program::{Edit, Outcome, Program};
 pub use rewind::{Rewound, rewind};
 pub use track::{Recorded, Tracked, recording, track};
 pub use verify::verify;
-pub use what_if::{WhatIf, what_if};
 
 use memfit_recording::{Snapshot, TraceAction};
 

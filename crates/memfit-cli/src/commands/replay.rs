@@ -1,10 +1,10 @@
 //! `memfit replay FILE`.
 
 use memfit_allocator::{
-    BlockState, Given, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification, rewind, track,
-    what_if,
+    BlockState, Edit, Given, Program, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification,
+    rewind, track,
 };
-use memfit_recording::{MomentKind, Snapshot, TraceAction, Track};
+use memfit_recording::{Moment, MomentKind, Snapshot, TraceAction, Track};
 use memfit_report::text;
 use memfit_report::wire::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport, schema};
 
@@ -19,7 +19,7 @@ pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) 
     let (input, problems) = input::read(&args.file)?;
     let report = match input {
         Input::Snapshot(snapshot) => of_snapshot(args, &snapshot, problems)?,
-        Input::Recording => {
+        Input::Recording(_) => {
             return Err(CliError::Unreadable {
                 path: args.file.clone(),
                 why: "a recording of memfit's cannot be replayed yet".to_owned(),
@@ -51,7 +51,7 @@ fn of_snapshot(
     if let Some(release) = args.torch {
         recorded.release = release;
     }
-    let Tracked { track, verification, .. } = track(snapshot, device as usize, &recorded)?;
+    let Tracked { track, verification } = track(snapshot, device as usize, &recorded)?;
     let failures = Failures { snapshot, device: device as usize };
     let own_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
     let torch = recorded.release.to_string();
@@ -61,7 +61,7 @@ fn of_snapshot(
     report.under = Circumstances { alloc_conf: own_conf, capacity: failures.limit(&track), torch };
     report.before = before(snapshot, device, &recorded);
     if args.alloc_conf.is_some() || args.capacity.is_some() {
-        other_circumstances(args, snapshot, &recorded, &mut report)?;
+        other_circumstances(args, &track, &recorded, &mut report)?;
     }
     Ok(report)
 }
@@ -114,7 +114,7 @@ const fn predicted(tally: Tally) -> Predicted {
 /// Makes the calls once more, under what was asked for.
 fn other_circumstances(
     args: &ReplayArgs,
-    snapshot: &Snapshot,
+    track: &Track,
     recorded: &Given,
     report: &mut ReplayReport,
 ) -> Result<(), CliError> {
@@ -127,7 +127,7 @@ fn other_circumstances(
     if let Some(capacity) = capacity {
         given.capacity = capacity;
     }
-    let then = what_if(snapshot, report.device as usize, recorded, &given, |_| false);
+    let then = Program::of(track, report.device as u8).run(&given, |_| Edit::Keep);
     let own = Circumstances {
         alloc_conf: args.alloc_conf.clone().unwrap_or_else(|| report.under.alloc_conf.clone()),
         capacity,
@@ -140,14 +140,22 @@ fn other_circumstances(
     });
     report.peak = peak_of(&then.stats);
     report.statistics = then.stats.named().into_iter().collect();
-    report.oom = then.died.map(|(event, oom)| ReplayOom {
-        event: event as u64,
+    report.oom = then.died.map(|(moment, oom)| ReplayOom {
+        event: event_at(track, moment, report.events),
         requested: oom.requested,
         allocated: oom.allocated,
         reserved: oom.reserved,
         device_free: Some(oom.device_free),
     });
     Ok(())
+}
+
+/// The place of a moment among the events of the trace: those that stand for what was there before are not counted.
+fn event_at(track: &Track, moment: u32, events: u64) -> u64 {
+    let traced = |moment: &Moment| moment.kind.has_totals();
+    let all = track.moments().iter().filter(traced).count() as u64;
+    let passed = track.moments().iter().take(moment as usize).filter(traced).count() as u64;
+    passed.saturating_sub(all.saturating_sub(events))
 }
 
 const fn peak_of(stats: &Stats) -> ReplayPeak {

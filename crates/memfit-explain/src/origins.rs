@@ -1,0 +1,262 @@
+//! What a stack tells: which of the user's lines asked, and on whose behalf the libraries above it were.
+
+use memfit_recording::{Frame, StackId, TextId, Track};
+
+/// A line of the user's own code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Site {
+    /// The file.
+    pub file: TextId,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: TextId,
+}
+
+impl Site {
+    /// `train.py:31`, with the path as it was recorded.
+    pub(crate) fn text(self, track: &Track) -> String {
+        format!("{}:{}", track.texts.get(self.file), self.line)
+    }
+}
+
+/// What PyTorch was doing when it asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// The user's code asked outside of any module.
+    Plain,
+    /// A module is being moved to the device, or made there.
+    Placing,
+    /// Within a module's call.
+    Forward,
+    /// Within a backward.
+    Backward,
+    /// Within an optimizer's step.
+    Optimizer,
+}
+
+/// Operations that are worth recognising.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// An optimizer's state is being made.
+    pub(crate) state: bool,
+    /// A library's handle gets its workspace.
+    pub(crate) workspace: bool,
+    /// A graph is being captured.
+    pub(crate) capture: bool,
+    /// A loss over classes.
+    pub(crate) loss: bool,
+}
+
+/// What a stack tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    /// The user's frames, innermost first.
+    pub(crate) user: Vec<Site>,
+    /// The user's line that called the outermost module.
+    pub(crate) caller: Option<Site>,
+    pub(crate) role: Role,
+    pub(crate) operation: Operation,
+}
+
+impl Origin {
+    /// The innermost line of the user's.
+    pub(crate) fn site(&self) -> Option<Site> {
+        self.user.first().copied()
+    }
+}
+
+/// All stacks of a track, read once.
+#[derive(Debug)]
+pub(crate) struct Origins(Vec<Origin>);
+
+impl Origins {
+    pub(crate) fn of(track: &Track) -> Self {
+        let read = |id| read(track, track.stacks.get(StackId(id)));
+        Self((0..track.stacks.len() as u32).map(read).collect())
+    }
+
+    pub(crate) fn get(&self, stack: StackId) -> &Origin {
+        // The empty stack is always there.
+        self.0.get(stack.0 as usize).unwrap_or(&self.0[0])
+    }
+
+    /// Whether anything is known of any stack.
+    pub(crate) fn any(&self) -> bool {
+        self.0.iter().any(|origin| !origin.user.is_empty())
+    }
+}
+
+fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
+    let mut origin = Origin::default();
+    let mut seen_any = false;
+    // Of the frames passed so far, from the inside: the last that was a module's call.
+    let mut in_module = false;
+    for frame in frames {
+        let (file, name) = (track.texts.get(frame.file), track.texts.get(frame.name));
+        seen_any = true;
+        if !is_users(file) {
+            note(&mut origin, file, name);
+            in_module |= name == "_call_impl" && file.ends_with("module.py");
+            continue;
+        }
+        let site = Site { file: frame.file, line: frame.line, function: frame.name };
+        origin.user.push(site);
+        if in_module {
+            // Overwritten further out, so that the outermost is left.
+            origin.caller = Some(site);
+            in_module = false;
+        }
+    }
+    if seen_any && origin.role == Role::Unknown {
+        origin.role = Role::Plain;
+    }
+    origin
+}
+
+/// What a library's frame tells. The strongest role wins: a backward may run modules, an optimizer a closure.
+fn note(origin: &mut Origin, file: &str, name: &str) {
+    let role = if name.contains("autograd::Engine") || name == "_engine_run_backward" || name == "_make_grads"
+    {
+        Role::Backward
+    } else if file.contains("torch/optim/") || (file.contains("/optim") && name == "step") {
+        Role::Optimizer
+    } else if name == "_apply" && file.ends_with("module.py") {
+        Role::Placing
+    } else if name == "_call_impl" && file.ends_with("module.py") {
+        Role::Forward
+    } else if name == "__init__" && file.contains("torch/nn/modules/") {
+        Role::Placing
+    } else {
+        Role::Unknown
+    };
+    if strength(role) > strength(origin.role) {
+        origin.role = role;
+    }
+    let operation = &mut origin.operation;
+    operation.state |= matches!(name, "_init_group" | "init_state" | "_init_state") && file.contains("optim");
+    operation.workspace |=
+        name.contains("allocateCUDABlasWorkspace") || name.contains("getCurrentCUDABlasHandle");
+    operation.capture |= file.ends_with("cuda/graphs.py");
+    operation.loss |= matches!(name, "cross_entropy" | "nll_loss" | "log_softmax");
+}
+
+const fn strength(role: Role) -> u8 {
+    match role {
+        Role::Unknown => 0,
+        Role::Plain => 1,
+        Role::Placing => 2,
+        Role::Forward => 3,
+        Role::Optimizer => 4,
+        Role::Backward => 5,
+    }
+}
+
+/// Whether a file is the user's, and not a library's, Python's own or native code.
+pub(crate) fn is_users(file: &str) -> bool {
+    let of_library = [
+        "/site-packages/",
+        "/dist-packages/",
+        "/lib/python3",
+        "/memfit_probe/",
+        "\\site-packages\\",
+        "\\lib\\",
+    ];
+    let native = [".so", ".cpp", ".cc", ".c", ".h", ".cu", ".cuh", ".dll"];
+    !file.is_empty()
+        && !file.starts_with('<')
+        && file != "??"
+        && !of_library.iter().any(|part| file.contains(part))
+        && !native.iter().any(|end| file.ends_with(end))
+        && !file.contains(".so.")
+        && !file.starts_with("torch/")
+        && !file.contains("frozen ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A track with one stack, innermost frame first.
+    fn origin(frames: &[(&str, &str)]) -> Origin {
+        let mut track = Track::default();
+        let frames: Vec<_> = frames
+            .iter()
+            .enumerate()
+            .map(|(line, (file, name))| {
+                let frame = Frame {
+                    file: track.texts.intern(file),
+                    name: track.texts.intern(name),
+                    line: line as u32,
+                };
+                track.stacks.intern_frame(frame)
+            })
+            .collect();
+        let stack = track.stacks.intern(&frames);
+        read(&track, track.stacks.get(stack))
+    }
+
+    const MODULE: (&str, &str) = ("/v/site-packages/torch/nn/modules/module.py", "_call_impl");
+
+    #[test]
+    fn the_users_frames_and_the_caller_of_the_outermost_module_are_found() {
+        let origin = origin(&[
+            ("/v/site-packages/torch/nn/modules/linear.py", "forward"),
+            MODULE,
+            ("/me/model.py", "forward"),
+            MODULE,
+            ("/me/train.py", "evaluate"),
+            ("/me/train.py", "<module>"),
+        ]);
+        assert_eq!(origin.role, Role::Forward);
+        assert_eq!(origin.user.iter().map(|site| site.line).collect::<Vec<_>>(), [2, 4, 5]);
+        assert_eq!(origin.caller.map(|site| site.line), Some(4));
+    }
+
+    #[test]
+    fn the_strongest_role_wins() {
+        let engine = ("/v/site-packages/torch/lib/libtorch_cpu.so", "torch::autograd::Engine::thread_main()");
+        for (frames, role) in [
+            (vec![("/me/train.py", "<module>")], Role::Plain),
+            (vec![MODULE, engine], Role::Backward),
+            (
+                vec![("/v/site-packages/torch/optim/adam.py", "_multi_tensor_adam"), ("/me/train.py", "f")],
+                Role::Optimizer,
+            ),
+            (
+                vec![("/v/site-packages/torch/nn/modules/module.py", "_apply"), ("/me/train.py", "f")],
+                Role::Placing,
+            ),
+            (vec![], Role::Unknown),
+        ] {
+            assert_eq!(origin(&frames).role, role, "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn files_of_libraries_and_of_python_are_not_the_users() {
+        for file in [
+            "",
+            "<string>",
+            "<frozen runpy>",
+            "??",
+            "/v/lib/python3.11/threading.py",
+            "/x/libc10_cuda.so",
+            "torch/csrc/autograd/engine.cpp",
+        ] {
+            assert!(!is_users(file), "{file}");
+        }
+        for file in [
+            "train.py",
+            "/home/me/models/net.py",
+            "C:\\work\\train.py",
+            "/content/notebook.ipynb",
+            "/me/torchling/a.py",
+        ] {
+            assert!(is_users(file), "{file}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What one step made, and the next still finds: gradients that are dropped too late, variables that are overwritten only when
+//! what replaces them is there already.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use memfit_allocator::Edit;
+use memfit_levers::{Category, Cause, Label, Lever, Phase};
+
+use super::{Finding, size};
+use crate::bench::{Bench, replayed};
+use crate::explanation::Apply;
+use crate::origins::{Role, Site};
+use crate::source::{assigned, indent_of, is_word, loop_end};
+use crate::story::Life;
+
+pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
+    let story = &bench.story;
+    let trouble = story.trouble;
+    trouble.requested?;
+    let now = story.period_of(trouble.moment);
+    if now == 0 {
+        return None;
+    }
+    // Lines of which something from before the last step is there as well keep it for good: that is growth.
+    let older: HashSet<Option<Site>> = story
+        .live()
+        .filter(|life| !life.stays() && story.period_of(life.block.born) + 1 < now)
+        .map(|life| life.site)
+        .collect();
+    let is_old = |life: &Life| {
+        !life.stays()
+            && story.period_of(life.block.born) + 1 == now
+            && life.block.bytes >= 1 << 16
+            && (life.category == Category::Gradients || !older.contains(&life.site))
+    };
+    let gradients_late = trouble.phase != Phase::Optimizer
+        && story.sum(|life| life.category == Category::Gradients && story.period_of(life.block.born) == now)
+            == 0;
+    let counts = |life: &Life| is_old(life) && (life.category != Category::Gradients || gradients_late);
+    let gradients = story.sum(|life| counts(life) && life.category == Category::Gradients);
+    let variables = story.sum(|life| counts(life) && life.category != Category::Gradients);
+    let total = gradients + variables;
+    if total == 0 {
+        return None;
+    }
+    let stacks =
+        bench.stacks(story.live().filter(|life| counts(life) && life.category != Category::Gradients));
+    let mut text = format!("{} of the step before were still there", size(total));
+    if gradients > 0 {
+        text += &format!(", {} of them gradients", size(gradients));
+    }
+    if variables > 0 {
+        text += &format!(
+            ", {} in variables that are overwritten only when what replaces them is there",
+            size(variables)
+        );
+    }
+    let boundary: HashMap<u32, u32> = story
+        .live()
+        .filter(|life| counts(life))
+        .filter_map(|life| Some((life.index, *story.periods().get(story.period_of(life.block.born))?)))
+        .collect();
+    let then = bench.replay(&bench.program, &bench.case.given, |block| {
+        boundary.get(&block).map_or(Edit::Keep, |end| Edit::FreeAt(*end))
+    });
+    let apply = edit(bench, &stacks.iter().map(|(stack, _)| *stack).collect::<Vec<_>>(), gradients > 0);
+    let how = match (gradients > 0, variables > 0) {
+        (true, false) => {
+            "call `optimizer.zero_grad()` right after `optimizer.step()`, before the next forward"
+        }
+        (false, _) => "`del` what a step made at its end, before the next batch comes",
+        (true, true) => {
+            "call `optimizer.zero_grad()` right after `optimizer.step()`, and `del` what the step made at its end"
+        }
+    };
+    let lever = if gradients > variables { Lever::ZeroGradEarlier } else { Lever::DropVariables };
+    let fix = replayed(lever, Label::Exact, how.to_owned(), &then, apply.unwrap_or_default());
+    Some(Finding {
+        cause: Cause::TwoBatchesAlive,
+        bytes: total,
+        enough: bench.enough(total) == Some(true) && bench.short().is_some(),
+        facts: vec![bench.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
+        fixes: vec![fix],
+    })
+}
+
+/// `del` at the end of the loop, and `zero_grad` behind `step`.
+fn edit(bench: &Bench<'_>, stacks: &[memfit_recording::StackId], gradients: bool) -> Option<Apply> {
+    let story = &bench.story;
+    let step =
+        story.lives.iter().filter(|life| life.role == Role::Optimizer).find_map(|life| {
+            story.origins.get(life.block.stack).user.iter().copied().find(|site| {
+                bench.source(*site).is_some_and(|source| source.line(site.line).contains(".step("))
+            })
+        });
+    let mut source = match step {
+        Some(step) => bench.source(step)?,
+        None => {
+            let site = stacks.iter().find_map(|stack| story.origins.get(*stack).user.last().copied())?;
+            bench.source(site)?
+        }
+    };
+    let file = |site: &Site| step.is_none_or(|step| step.file == site.file);
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    let mut anchor = step.map(|step| step.line);
+    for stack in stacks {
+        for site in story.origins.get(*stack).user.iter().filter(|site| file(site)) {
+            let text = source.line(site.line).to_owned();
+            // Only what the loop itself assigns: what a function assigns is gone when it returns.
+            let in_loop = loop_end(&source, site.line).map(|(last, _)| last);
+            let same = match (anchor.and_then(|anchor| loop_end(&source, anchor)), in_loop) {
+                (Some((with_step, _)), Some(own)) => with_step == own,
+                (None, Some(_)) => true,
+                _ => false,
+            };
+            if let Some((found, _)) = assigned(&text).filter(|_| same) {
+                names.extend(found.into_iter().filter(|name| *name != "_").map(str::to_owned));
+                anchor = anchor.or(Some(site.line));
+            }
+        }
+    }
+    let anchor = anchor?;
+    let (last, indent) = loop_end(&source, anchor)?;
+    if gradients {
+        move_zero_grad(&mut source, anchor);
+    }
+    if !names.is_empty() {
+        let end = crate::source::statement_end(&source, last);
+        let names: Vec<String> = names.into_iter().collect();
+        source.insert_before(end + 1, format!("{indent}del {}", names.join(", ")));
+    }
+    source.edit()
+}
+
+/// `zero_grad` that comes after the forward goes behind `step`.
+fn move_zero_grad(source: &mut crate::source::Source, step: u32) {
+    let found = source
+        .lines()
+        .filter(|(number, _)| *number < step)
+        .filter(|(_, text)| text.contains(".zero_grad(") && text.trim_end().ends_with(')'))
+        .last()
+        .map(|(number, text)| (number, text.to_owned()));
+    let Some((number, text)) = found else { return };
+    if indent_of(&text) != indent_of(source.line(step)) {
+        return;
+    }
+    let optimizer = text.trim().split('.').next().unwrap_or_default().to_owned();
+    if !is_word(source.line(step), &optimizer) && !optimizer.is_empty() {
+        return;
+    }
+    let call = text.replace("set_to_none=False", "");
+    source.replace_by(number, Vec::new());
+    source.insert_before(step + 1, call);
+}

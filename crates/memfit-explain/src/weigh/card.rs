@@ -1,0 +1,96 @@
+//! What is on the card beside the allocator: other processes, contexts.
+
+use memfit_levers::{Cause, Label, Lever};
+
+use super::{Finding, size};
+use crate::bench::{Bench, modelled};
+use crate::explanation::Apply;
+use crate::source::{assigned, indent_of, is_word};
+
+pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
+    let others = &bench.case.card.others;
+    if others.is_empty() || bench.story.trouble.requested.is_none() {
+        return Vec::new();
+    }
+    let total: u64 = others.iter().map(|other| other.bytes).sum();
+    let tensors: u64 = others.iter().map(|other| other.reserved).sum();
+    let contexts = total.saturating_sub(tensors);
+    let of_contexts = contexts > tensors;
+    let most = others.iter().max_by_key(|other| other.bytes);
+    let mut text = format!("{} other processes held {} of the card", others.len(), size(total));
+    if let Some(most) = most {
+        text += &format!(", process {} alone {}", most.pid, size(most.bytes));
+    }
+    if of_contexts {
+        text += &format!(
+            "; {} of it are CUDA contexts and libraries, which each process that touches the card pays for",
+            size(contexts)
+        );
+    }
+    let (cause, lever, how) = if of_contexts {
+        let how = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
+        (Cause::Outside, Lever::WorkersOffTheCard, how)
+    } else {
+        let how = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
+        (Cause::OtherProcesses, Lever::EndOtherProcess, how)
+    };
+    let apply = edit(bench, of_contexts).unwrap_or_default();
+    let fix = modelled(bench, lever, Label::Exact, total, how.to_owned(), apply);
+    vec![Finding {
+        cause,
+        bytes: total,
+        enough: bench.enough(total) == Some(true) && bench.short().is_some(),
+        facts: vec![bench.fact(text, total, None)],
+        fixes: vec![fix],
+    }]
+}
+
+/// Workers that are not started, or a child process that is waited for.
+fn edit(bench: &Bench<'_>, workers: bool) -> Option<Apply> {
+    for site in &bench.story.origins.get(bench.story.trouble.stack).user {
+        let Some(mut source) = bench.source(*site) else { continue };
+        let lines: Vec<(u32, String)> =
+            source.lines().map(|(number, text)| (number, text.to_owned())).collect();
+        if workers {
+            for (number, text) in &lines {
+                let Some(place) = text.find("num_workers=") else { continue };
+                let value = place + "num_workers=".len();
+                let end = text[value..].find([',', ')', ' ']).map_or(text.len(), |end| value + end);
+                if &text[value..end] == "0" {
+                    continue;
+                }
+                let mut line = format!("{}0{}", &text[..value], &text[end..]);
+                for option in [
+                    ", persistent_workers=True",
+                    ", prefetch_factor=2",
+                    ", multiprocessing_context=\"spawn\"",
+                ] {
+                    line = line.replace(option, "");
+                }
+                source.replace(*number, line);
+                return source.edit();
+            }
+        }
+        let child = |text: &str| {
+            let (names, value) = assigned(text)?;
+            let starts = value.contains("Popen(") || value.contains("Process(");
+            (starts && names.len() == 1).then(|| (names[0].to_owned(), value.contains("Popen(")))
+        };
+        for (number, text) in &lines {
+            let Some((name, is_popen)) = child(text) else { continue };
+            if is_popen {
+                let end = crate::source::statement_end(&source, *number);
+                source.insert_before(end + 1, format!("{}{name}.wait()", indent_of(text)));
+                return source.edit();
+            }
+            let started = lines
+                .iter()
+                .find(|(later, text)| later > number && text.contains(".start()") && is_word(text, &name));
+            if let Some((later, text)) = started {
+                source.insert_before(later + 1, format!("{}{name}.join()", indent_of(text)));
+                return source.edit();
+            }
+        }
+    }
+    None
+}

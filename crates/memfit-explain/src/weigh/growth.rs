@@ -1,0 +1,274 @@
+//! Steps that leave something behind: a few tensors, or their whole graph.
+
+use std::collections::HashSet;
+
+use memfit_allocator::Edit;
+use memfit_levers::{Category, Cause, Label, Lever};
+use memfit_recording::StackId;
+
+use super::{Finding, size};
+use crate::bench::{Bench, replayed};
+use crate::explanation::Apply;
+use crate::leaks::Leak;
+use crate::origins::Role;
+use crate::source::{Source, assigned, call_in, indent_of, is_word, replace_word};
+
+/// So many different places keep something, so it is a graph and not a tensor.
+const PLACES_OF_A_GRAPH: usize = 4;
+
+pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
+    let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
+    let per_step: u64 = leaks.iter().map(|leak| leak.per_step).sum();
+    // What grows by less than a thousandth of what is there in each step is no reason for anything.
+    if leaks.is_empty() || per_step * 1000 < bench.story.trouble.allocated {
+        return None;
+    }
+    let story = &bench.story;
+    let now = story.period_of(story.trouble.moment);
+    let blocks: HashSet<u32> = leaks.iter().flat_map(|leak| leak.blocks.iter().copied()).collect();
+    // What the step under way has made so far it may yet let go by itself.
+    let old: u64 = story
+        .live()
+        .filter(|life| blocks.contains(&life.index) && story.period_of(life.block.born) < now)
+        .map(|life| life.block.bytes)
+        .sum();
+    let activations: u64 =
+        leaks.iter().filter(|leak| leak.category == Category::Activations).map(|leak| leak.bytes).sum();
+    let places: HashSet<_> = leaks
+        .iter()
+        .filter(|leak| leak.category == Category::Activations && leak.per_step * 100 >= per_step)
+        .map(|leak| (leak.site, leak.module))
+        .collect();
+    let graph = places.len() >= PLACES_OF_A_GRAPH && activations * 2 > bytes;
+    let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
+    let first = leaks.first()?;
+    let stack = story.lives.iter().find(|life| life.index == first.blocks[0]).map(|life| life.block.stack);
+    let (cause, text) = if graph {
+        let text = format!(
+            "each step leaves {} behind, from {} places of the forward: its whole graph is kept, {} of {steps} steps by now",
+            size(per_step),
+            places.len(),
+            size(bytes)
+        );
+        (Cause::RetainedGraph, text)
+    } else {
+        let text =
+            format!("each step leaves {} behind, {} of {steps} steps by now", size(per_step), size(bytes));
+        (Cause::Leaking, text)
+    };
+    let mut facts = vec![bench.fact(text, bytes, stack)];
+    if let Some(step) = first.dies_at.filter(|_| story.trouble.requested.is_none()) {
+        facts.push(bench.fact(format!("at that rate the card is full in step {step}"), per_step, None));
+    }
+    let end_of = |block: u32| -> Edit {
+        let Some(life) =
+            story.lives.binary_search_by_key(&block, |life| life.index).ok().map(|at| &story.lives[at])
+        else {
+            return Edit::Keep;
+        };
+        if !blocks.contains(&block) {
+            return Edit::Keep;
+        }
+        story.periods().get(story.period_of(life.block.born)).map_or(Edit::Keep, |end| Edit::FreeAt(*end))
+    };
+    let then = bench.replay(&bench.program, &bench.case.given, end_of);
+    let (kept, released) = edits(bench, leaks, graph);
+    let fix = if graph {
+        let how = "keep no tensor with a graph from step to step: `.item()` or `.detach()` what is added up, `.detach()` what is carried over, and no `retain_graph=True` where one backward is enough";
+        replayed(
+            Lever::ReleaseGraph,
+            Label::Exact,
+            how.to_owned(),
+            &then,
+            released.or(kept).unwrap_or_default(),
+        )
+    } else {
+        let how = "keep what is collected from step to step without its graph and off the card: `.detach().cpu()`, or `.item()` for a number";
+        replayed(
+            Lever::KeepOffTheCard,
+            Label::Exact,
+            how.to_owned(),
+            &then,
+            kept.or(released).unwrap_or_default(),
+        )
+    };
+    let enough = match story.trouble.requested {
+        Some(_) => bench.enough(old) == Some(true),
+        None => true,
+    };
+    Some(Finding { cause, bytes, enough, facts, fixes: vec![fix] })
+}
+
+/// Changes of the lines that keep: of what is collected, and of the graph.
+fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<Apply>, Option<Apply>) {
+    let story = &bench.story;
+    let mut stacks: Vec<StackId> = Vec::new();
+    for leak in leaks.iter().take(8) {
+        let newest = leak.blocks.iter().rev().take(1);
+        for block in newest {
+            if let Ok(at) = story.lives.binary_search_by_key(block, |life| life.index) {
+                stacks.push(story.lives[at].block.stack);
+            }
+        }
+    }
+    let mut kept = None;
+    for stack in &stacks {
+        for site in &story.origins.get(*stack).user {
+            let Some(mut source) = bench.source(*site) else { continue };
+            if kept.is_none() && keep_off_the_card(&mut source, site.line, graph) {
+                kept = source.edit();
+            }
+        }
+    }
+    let backward =
+        story.lives.iter().rev().filter(|life| life.role == Role::Backward).map(|life| life.block.stack);
+    let users =
+        backward.chain(stacks.iter().copied()).find(|stack| story.origins.get(*stack).site().is_some());
+    let released = users.and_then(|stack| {
+        story.origins.get(stack).user.iter().find_map(|site| {
+            let mut source = bench.source(*site)?;
+            let changed = release_graph(&mut source);
+            let carried = detach_carried(&mut source);
+            let collected = !carried && collected_loss(&mut source);
+            (changed || carried || collected).then(|| source.edit()).flatten()
+        })
+    });
+    (kept, released)
+}
+
+/// `history.append(out)`, where `out` comes of the line: without its graph and off the card.
+fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> bool {
+    let text = source.line(line).to_owned();
+    let by = |name: &str| if graph { format!("{name}.detach()") } else { format!("{name}.detach().cpu()") };
+    // `history.append(model(x))`
+    if let Some((callee, argument)) = call_in(&text).filter(|(callee, _)| callee.ends_with(".append"))
+        && argument.contains('(')
+    {
+        let inner = by(&format!("({argument})"));
+        source.replace(line, format!("{}{callee}({inner})", indent_of(&text)));
+        return true;
+    }
+    let Some((names, _)) = assigned(&text) else { return false };
+    let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    let lines: Vec<(u32, String)> = source.lines().map(|(number, text)| (number, text.to_owned())).collect();
+    let end = crate::source::loop_end(source, line).map_or(source.len(), |(last, _)| last);
+    let mut changed = false;
+    for (number, text) in lines.iter().filter(|(number, _)| *number > line && *number <= end) {
+        for name in &names {
+            if let Some(new) = kept_without_graph(text, name, &by(name)) {
+                source.replace(*number, new);
+                changed = true;
+            }
+        }
+    }
+    changed
+}
+
+/// A line that keeps a name beyond the step, with something else kept in its place.
+fn kept_without_graph(text: &str, name: &str, by: &str) -> Option<String> {
+    let trimmed = text.trim();
+    if let Some((callee, argument)) = call_in(trimmed)
+        && (callee.ends_with(".append") || callee.ends_with(".add"))
+        && is_word(argument, name)
+        && !argument.contains(".item()")
+        && !argument.contains(".cpu()")
+    {
+        return Some(format!("{}{callee}({})", indent_of(text), replace_word(argument, name, by)));
+    }
+    if let Some((target, value)) = trimmed.split_once("+=")
+        && is_word(value, name)
+        && !value.contains(".item()")
+    {
+        let replaced = replace_word(value.trim(), name, &format!("{name}.detach()"));
+        return Some(format!("{}{}+= {replaced}", indent_of(text), target));
+    }
+    // `kept[key] = out`
+    let (target, value) = trimmed.split_once('=')?;
+    let subscript = target.trim_end().ends_with(']') && !target.contains('(');
+    (subscript && is_word(value, name) && !value.contains(".cpu()") && !value.contains(".item()"))
+        .then(|| format!("{}{target}= {}", indent_of(text), replace_word(value.trim(), name, by)))
+}
+
+/// `loss.backward(retain_graph=True)` lets go.
+fn release_graph(source: &mut Source) -> bool {
+    let lines: Vec<(u32, String)> = source.lines().map(|(number, text)| (number, text.to_owned())).collect();
+    let mut changed = false;
+    for (number, text) in lines {
+        if !text.contains(".backward(") {
+            continue;
+        }
+        let new = text
+            .replace(", retain_graph=True", "")
+            .replace("retain_graph=True, ", "")
+            .replace("retain_graph=True", "");
+        if new != text {
+            source.replace(number, new);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// `out, state = model(x, state)`: what is carried over comes without its graph.
+fn detach_carried(source: &mut Source) -> bool {
+    let lines: Vec<(u32, String)> = source.lines().map(|(number, text)| (number, text.to_owned())).collect();
+    for (number, text) in &lines {
+        let Some((names, value)) = assigned(text) else { continue };
+        let Some((_, arguments)) = call_in(value) else { continue };
+        let in_loop = crate::source::loop_end(source, *number).is_some();
+        let in_forward = crate::source::enclosing_def(source, *number)
+            .is_some_and(|def| source.line(def).contains("def forward"));
+        let carried = names.iter().find(|name| names.len() > 1 && is_word(arguments, name));
+        if let Some(name) = carried.filter(|_| in_loop && !in_forward) {
+            let indent = indent_of(text);
+            source.insert_before(*number, format!("{indent}if {name} is not None:"));
+            source.insert_before(
+                *number,
+                format!("{indent}    {name} = tuple(part.detach() for part in {name}) if isinstance({name}, tuple) else {name}.detach()"),
+            );
+            return true;
+        }
+    }
+    false
+}
+
+/// `total += loss`, where `loss` is what the backward starts from.
+fn collected_loss(source: &mut Source) -> bool {
+    let lines: Vec<(u32, String)> = source.lines().map(|(number, text)| (number, text.to_owned())).collect();
+    let losses: HashSet<String> = lines
+        .iter()
+        .filter_map(|(_, text)| text.trim().split_once(".backward(").map(|(name, _)| name.to_owned()))
+        .filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
+        .collect();
+    let mut changed = false;
+    for (number, text) in &lines {
+        for name in &losses {
+            if let Some(new) = kept_without_graph(text, name, &format!("{name}.detach()")) {
+                source.replace(*number, new);
+                changed = true;
+            }
+        }
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_kept_without_its_graph() {
+        for (text, expected) in [
+            ("    history.append(out)", Some("    history.append(out.detach().cpu())")),
+            ("    history.append((step, out))", Some("    history.append((step, out.detach().cpu()))")),
+            ("    history.append(out.item())", None),
+            ("    kept[step] = out", Some("    kept[step] = out.detach().cpu()")),
+            ("    total += out", Some("    total += out.detach()")),
+            ("    other.append(loss)", None),
+            ("    y = out", None),
+        ] {
+            let found = kept_without_graph(text, "out", "out.detach().cpu()");
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+    }
+}

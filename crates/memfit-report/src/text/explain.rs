@@ -1,0 +1,218 @@
+//! Why memory ran out, for people.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+use memfit_levers::{Cause, Phase, Proof};
+
+use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::{count, size};
+use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport};
+
+const SIZE: usize = 11;
+/// How many lines of a stack, branches of a tree and remedies are shown.
+const LINES: usize = 4;
+const BRANCHES: usize = 6;
+const FIXES: usize = 5;
+
+/// Why memory ran out.
+pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
+    let mut out = String::new();
+    headline(&mut out, report, canvas);
+    for evidence in &report.evidence {
+        out.push('\n');
+        out.push_str(&canvas.wrapped("  ", Style::new(), &evidence.text));
+        stack(&mut out, &evidence.stack, canvas);
+    }
+    if !report.fixes.is_empty() {
+        let title = if report.peak.requested.is_some() {
+            "What would have helped"
+        } else {
+            "What would make it smaller"
+        };
+        let _ = writeln!(out, "\n  {}", paint(BOLD, title));
+        fixes(&mut out, &report.fixes, canvas);
+    }
+    if !report.leaks.is_empty() {
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "What each step leaves behind"));
+        for leak in report.leaks.iter().take(BRANCHES) {
+            let place = leak.line.as_ref().map(place).or_else(|| leak.module.clone());
+            let text = format!(
+                "a step, {} by now: {}",
+                size(leak.bytes),
+                place.unwrap_or_else(|| "(line not known)".to_owned())
+            );
+            out.push_str(&canvas.wrapped(
+                &format!("  {:>SIZE$}  ", size(leak.per_step)),
+                Style::new(),
+                &text,
+            ));
+        }
+        if let Some(step) =
+            report.leaks.iter().find_map(|leak| leak.dies_at_step).filter(|_| report.peak.requested.is_none())
+        {
+            out.push_str(&canvas.wrapped(
+                &format!("  {:>SIZE$}  ", ""),
+                DIM,
+                &format!("at that rate the card is full in step {}", count(step)),
+            ));
+        }
+    }
+    if !report.holders.is_empty() {
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "Who held the memory"));
+        tree(&mut out, &report.holders, canvas);
+    }
+    for note in report.unknown.iter().chain(&report.problems) {
+        out.push_str(&canvas.wrapped("note: ", DIM, note));
+    }
+    out
+}
+
+/// What a cause is, in a few words.
+pub(super) fn sentence(cause: Cause) -> &'static str {
+    match cause {
+        Cause::None => "nothing ran out of memory, and nothing grows",
+        Cause::TooBig => "the tensors that a step needs are more than the card holds",
+        Cause::Fragmented => "there was room, in pieces that were too small",
+        Cause::Leaking => "each step leaves something behind",
+        Cause::RetainedGraph => "each step leaves its whole graph behind",
+        Cause::TwoBatchesAlive => "what one step made is still there while the next runs",
+        Cause::EvaluationWithGradients => "an evaluation keeps what only a backward needs",
+        Cause::FirstStepSurprise => "the optimizer's first step needs what no step before it did",
+        Cause::GiantRequest => "one request is out of proportion",
+        Cause::OtherProcesses => "other processes hold the card",
+        Cause::Outside => "contexts of other processes take the room",
+        Cause::PrivatePools => "the room is in pools that others may not use",
+        Cause::SettingThatHurts => "a setting keeps the allocator from using what it has",
+        Cause::DoesNotFit => "not even the model itself fits",
+    }
+}
+
+fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
+    let badge = report.cause.name().to_uppercase().replace('-', " ");
+    let style = match (report.cause, report.peak.requested) {
+        (Cause::None, None) => GOOD,
+        (_, None) => DOUBT,
+        _ => BAD,
+    };
+    let badge = if report.cause == Cause::None && report.peak.requested.is_none() {
+        "NOTHING RAN OUT".to_owned()
+    } else {
+        badge
+    };
+    let text = if badge == "NOTHING RAN OUT" { "and nothing grows" } else { sentence(report.cause) };
+    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, text));
+    let peak = &report.peak;
+    let phase = match peak.phase {
+        Some(Phase::Other) | None => String::new(),
+        Some(phase) => format!(", in the {phase}"),
+    };
+    let mut facts = format!("step {}{phase}", count(peak.step));
+    if let Some(requested) = peak.requested {
+        let _ = write!(facts, ": {} were asked for", size(requested));
+    }
+    let dot = canvas.dot();
+    let _ = write!(facts, "{dot}{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
+    if let Some(limit) = peak.limit {
+        let _ = write!(facts, " of {} that PyTorch could get", size(limit));
+    }
+    if let Some(missing) = peak.missing {
+        let _ = write!(facts, "{dot}{} were missing", size(missing));
+    }
+    out.push_str(&canvas.wrapped("  ", DIM, &facts));
+}
+
+fn place(line: &CodeLine) -> String {
+    format!("{}:{}", line.file, line.line)
+}
+
+fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
+    for line in lines.iter().take(LINES) {
+        let function =
+            if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
+        let text = canvas.shortened(&format!("at {}{function}", place(line)), canvas.columns() - 4);
+        let _ = writeln!(out, "    {}", paint(DIM, &text));
+        if let Some(code) = &line.text {
+            let _ = writeln!(out, "       {}", canvas.shortened(code, canvas.columns() - 8));
+        }
+    }
+}
+
+fn fixes(out: &mut String, fixes: &[ExplainFix], canvas: Canvas) {
+    for (index, fix) in fixes.iter().take(FIXES).enumerate() {
+        let proof = match fix.evidence {
+            Proof::Replayed => "replayed",
+            Proof::Modelled => "modelled",
+            Proof::Run => "run once more",
+        };
+        let enough = match fix.fits {
+            Some(true) => "enough",
+            Some(false) => "not enough alone",
+            None => "",
+        };
+        let mut head = format!("{} saves {}", fix.lever, size(fix.saves));
+        for part in [fix.label.name(), proof, enough] {
+            if !part.is_empty() {
+                head += canvas.dot();
+                head += part;
+            }
+        }
+        let style = if fix.fits == Some(true) { GOOD } else { ADVICE };
+        let _ = writeln!(out, "  {} {}", paint(style, &format!("{}.", index + 1)), paint(BOLD, &head));
+        out.push_str(&canvas.wrapped("     ", Style::new(), &fix.how));
+        let changed = fix.edit.iter().flat_map(|edit| edit.diff.lines().skip(2));
+        let shown = index == 0 || fix.fits == Some(true);
+        if let Some(edit) = fix.edit.as_ref().filter(|_| shown) {
+            let _ = writeln!(
+                out,
+                "     {}",
+                paint(DIM, &canvas.shortened(&format!("{}:{}", edit.file, edit.line), canvas.columns() - 6))
+            );
+            for line in changed.filter(|line| line.starts_with(['+', '-'])) {
+                let style = if line.starts_with('+') { GOOD } else { BAD };
+                let _ = writeln!(out, "     {}", paint(style, &canvas.shortened(line, canvas.columns() - 6)));
+            }
+        }
+    }
+    if fixes.len() > FIXES {
+        let _ = writeln!(
+            out,
+            "     {}",
+            paint(DIM, &format!("and {} more, with `--format json`", fixes.len() - FIXES))
+        );
+    }
+}
+
+fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
+    let room = canvas.columns().saturating_sub(SIZE + 10);
+    for category in holders.iter().take(BRANCHES + 4) {
+        let _ = writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &category.name));
+        // Modules and lines together, the largest first: most trees are wide and flat.
+        let mut leaves: Vec<(u64, String)> = category
+            .children
+            .iter()
+            .flat_map(|module| {
+                module.children.iter().map(move |line| {
+                    let known = |name: &str| !name.starts_with('(');
+                    let name = match (known(&module.name), known(&line.name)) {
+                        (true, true) => format!("{}  {}", module.name, line.name),
+                        (true, false) => module.name.clone(),
+                        _ => line.name.clone(),
+                    };
+                    (line.bytes, name)
+                })
+            })
+            .collect();
+        leaves.sort_by(|one, other| other.cmp(one));
+        leaves.retain(|(bytes, name)| !name.starts_with('(') && *bytes * 50 >= category.bytes);
+        for (bytes, name) in leaves.iter().take(3) {
+            let _ = writeln!(
+                out,
+                "  {:>SIZE$}    {:>SIZE$}  {}",
+                "",
+                size(*bytes),
+                paint(DIM, &canvas.shortened(name, room.saturating_sub(SIZE)))
+            );
+        }
+    }
+}

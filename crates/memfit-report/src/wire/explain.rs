@@ -1,0 +1,272 @@
+//! `memfit.explain/1`: why memory ran out, and what would have helped.
+
+use memfit_explain::{Apply, Explanation};
+use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
+use serde::{Deserialize, Serialize};
+
+/// Why memory ran out on one device, and what would have helped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainReport {
+    /// [`schema::EXPLAIN`](super::schema::EXPLAIN).
+    pub schema: String,
+    /// The file.
+    pub file: String,
+    /// The device.
+    pub device: u32,
+    /// The cause; `none` where memory did not run out and nothing says that it will.
+    pub cause: Cause,
+    /// What speaks for it, the strongest first.
+    pub evidence: Vec<Evidence>,
+    /// The moment that is explained: where memory ran out, else where it was fullest.
+    pub peak: ExplainPeak,
+    /// Who held the memory then: category, module, line. The branches add up to `peak.reserved`.
+    pub holders: Vec<Holder>,
+    /// What would have helped, the best first.
+    pub fixes: Vec<Fix>,
+    /// What each step leaves behind.
+    pub leaks: Vec<Leak>,
+    /// How much was reserved and could not be used.
+    pub fragmentation: Fragmentation,
+    /// The causes that were weighed.
+    pub considered: Vec<Considered>,
+    /// What is not known, as sentences.
+    pub unknown: Vec<String>,
+    /// What could not be read of the file.
+    pub problems: Vec<String>,
+}
+
+/// Something that speaks for a cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// A sentence.
+    pub text: String,
+    /// How many bytes it is about.
+    pub bytes: u64,
+    /// The lines of the user's code that it is about, innermost first.
+    pub stack: Vec<CodeLine>,
+}
+
+/// A line of the user's code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeLine {
+    /// The file, as it was recorded.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// What stands there, where the file is at hand.
+    pub text: Option<String>,
+}
+
+/// The moment that is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainPeak {
+    /// Bytes in blocks.
+    pub allocated: u64,
+    /// Bytes in segments.
+    pub reserved: u64,
+    /// What could not be served; absent where memory did not run out.
+    pub requested: Option<u64>,
+    /// What the allocator could get.
+    pub limit: Option<u64>,
+    /// What was missing.
+    pub missing: Option<u64>,
+    /// The step that was under way, from 1.
+    pub step: u64,
+    /// The phase that was under way.
+    pub phase: Option<Phase>,
+}
+
+/// A branch of who held the memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The category, the module or the line.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// How many blocks that is.
+    pub blocks: u64,
+    /// What it is made of.
+    pub children: Vec<Self>,
+}
+
+/// A remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fix {
+    /// What is done.
+    pub lever: Lever,
+    /// The bytes that it would have saved.
+    pub saves: u64,
+    /// How far the training stays the same.
+    pub label: Label,
+    /// How to do it.
+    pub how: String,
+    /// How it is known.
+    pub evidence: Proof,
+    /// Whether the run would have gone on; absent where that cannot be told.
+    pub fits: Option<bool>,
+    /// Environment variables to set; an empty value takes one away.
+    pub environment: Option<Environment>,
+    /// A change of a source file.
+    pub edit: Option<Edit>,
+    /// A card on which the allocator can get so much.
+    pub card: Option<u64>,
+}
+
+/// An environment variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// A change of a source file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edit {
+    /// The file.
+    pub file: String,
+    /// The first line that changes.
+    pub line: u32,
+    /// The change, as `patch` takes it.
+    pub diff: String,
+}
+
+/// What each step leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leak {
+    /// The line that asked for it.
+    pub line: Option<CodeLine>,
+    /// The module that it was made in.
+    pub module: Option<String>,
+    /// What it is.
+    pub category: Category,
+    /// Bytes that stay of each step.
+    pub per_step: u64,
+    /// Bytes that were there.
+    pub bytes: u64,
+    /// Of how many steps.
+    pub steps: u64,
+    /// The step in which the card is full.
+    pub dies_at_step: Option<u64>,
+}
+
+/// How much was reserved and could not be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fragmentation {
+    /// Reserved, and in no block in use.
+    pub unused: u64,
+    /// The share of what was reserved.
+    pub share: f64,
+    /// The largest free block.
+    pub largest_free: Option<u64>,
+    /// How many free blocks there were.
+    pub free_blocks: Option<u64>,
+    /// Free, and in pools of their own.
+    pub in_private_pools: u64,
+}
+
+/// A cause that was weighed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Considered {
+    /// The cause.
+    pub cause: Cause,
+    /// The bytes that it accounts for.
+    pub bytes: u64,
+    /// Whether without them there would have been enough.
+    pub enough: bool,
+}
+
+impl From<memfit_explain::Line> for CodeLine {
+    fn from(line: memfit_explain::Line) -> Self {
+        Self { file: line.file, line: line.line, function: line.function, text: line.text }
+    }
+}
+
+impl From<memfit_explain::Holder> for Holder {
+    fn from(holder: memfit_explain::Holder) -> Self {
+        let children = holder.children.into_iter().map(Self::from).collect();
+        Self { name: holder.name, bytes: holder.bytes, blocks: holder.blocks, children }
+    }
+}
+
+impl From<memfit_explain::Fix> for Fix {
+    fn from(fix: memfit_explain::Fix) -> Self {
+        let mut report = Self {
+            lever: fix.lever,
+            saves: fix.saves,
+            label: fix.label,
+            how: fix.how,
+            evidence: fix.proof,
+            fits: fix.fits,
+            environment: None,
+            edit: None,
+            card: None,
+        };
+        match fix.apply {
+            Apply::ByHand => {}
+            Apply::Environment(name, value) => {
+                report.environment = Some(Environment { name: name.to_owned(), value })
+            }
+            Apply::Edit { file, line, diff } => report.edit = Some(Edit { file, line, diff }),
+            Apply::Card(bytes) => report.card = Some(bytes),
+        }
+        report
+    }
+}
+
+impl ExplainReport {
+    /// An explanation, as other software reads it.
+    pub fn new(file: String, explanation: Explanation, problems: Vec<String>) -> Self {
+        let moment = explanation.moment;
+        let evidence = explanation.evidence.into_iter().map(|fact| Evidence {
+            text: fact.text,
+            bytes: fact.bytes,
+            stack: fact.lines.into_iter().map(CodeLine::from).collect(),
+        });
+        let leaks = explanation.leaks.into_iter().map(|leak| Leak {
+            line: leak.line.map(CodeLine::from),
+            module: leak.module,
+            category: leak.category,
+            per_step: leak.per_step,
+            bytes: leak.bytes,
+            steps: leak.steps,
+            dies_at_step: leak.dies_at,
+        });
+        let considered = explanation.considered.into_iter();
+        let figures = explanation.fragmentation;
+        Self {
+            schema: super::schema::EXPLAIN.to_owned(),
+            file,
+            device: u32::from(explanation.device),
+            cause: explanation.cause,
+            evidence: evidence.collect(),
+            peak: ExplainPeak {
+                allocated: moment.allocated,
+                reserved: moment.reserved,
+                requested: moment.requested,
+                limit: moment.limit,
+                missing: moment.missing,
+                step: moment.step,
+                phase: moment.phase,
+            },
+            holders: explanation.holders.into_iter().map(Holder::from).collect(),
+            fixes: explanation.fixes.into_iter().map(Fix::from).collect(),
+            leaks: leaks.collect(),
+            fragmentation: Fragmentation {
+                unused: figures.unused,
+                share: figures.share,
+                largest_free: figures.largest_free,
+                free_blocks: figures.free_blocks,
+                in_private_pools: figures.in_private_pools,
+            },
+            considered: considered
+                .map(|one| Considered { cause: one.cause, bytes: one.bytes, enough: one.enough })
+                .collect(),
+            unknown: explanation.unknown,
+            problems,
+        }
+    }
+}
