@@ -21,8 +21,8 @@ def evaluate(model: nn.Module, device: torch.device) -> float:
     model.eval()
     correct = 0.0
     for _ in range(2):
-        inputs = torch.randn(16384, 1024, device=device)
-        labels = torch.randint(0, 10, (16384,), device=device)
+        inputs = torch.randn(32768, 1024, device=device)
+        labels = torch.randint(0, 10, (32768,), device=device)
         outputs = model(inputs)
         correct += (outputs.argmax(dim=1) == labels).float().mean().item()
     return correct / 2

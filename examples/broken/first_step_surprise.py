@@ -6,7 +6,7 @@ from torch import nn
 
 def main() -> None:
     device = torch.device("cuda")
-    model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).to(device)
+    model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(9))).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for _ in range(3):
         inputs = torch.randn(64, 4096, device=device)

@@ -11,7 +11,7 @@ def make_model() -> nn.Module:
         nn.ReLU(),
         nn.Conv2d(32, 32, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(32, 8, 1),
+        nn.Conv2d(32, 32, 1),
     )
 
 
@@ -21,8 +21,8 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     predictions = []
     for _ in range(30):
-        images = torch.randn(8, 3, 256, 256, device=device)
-        masks = torch.randint(0, 8, (8, 128, 128), device=device)
+        images = torch.randn(64, 3, 256, 256, device=device)
+        masks = torch.randint(0, 32, (64, 128, 128), device=device)
         logits = model(images)
         loss = F.cross_entropy(logits, masks)
         optimizer.zero_grad()

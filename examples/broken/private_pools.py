@@ -20,7 +20,7 @@ def main() -> None:
     model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(6))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
-        inputs = torch.randn(32768, 2048, device=device) - offset
+        inputs = torch.randn(16384, 2048, device=device) - offset
         loss = model(inputs).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -22,7 +22,7 @@ def main() -> None:
     model = Net().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     total = torch.zeros((), device=device)
-    for _ in range(20):
+    for _ in range(60):
         inputs = torch.randn(2048, 1024, device=device)
         labels = torch.randint(0, 10, (2048,), device=device)
         loss = F.cross_entropy(model(inputs), labels)

@@ -1,8 +1,8 @@
-"""`max_split_size_mb` was copied from a forum. With batches that grow, oversize blocks are never used again."""
+"""A setting that was copied from a forum rounds sizes up to half powers of two: each tensor here takes half as much again."""
 
 import os
 
-os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:21")
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:2")
 
 import torch
 from torch import nn
@@ -10,12 +10,12 @@ from torch import nn
 
 def main() -> None:
     device = torch.device("cuda")
-    model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).to(device)
+    layers = [module for _ in range(7) for module in (nn.Linear(1024, 1024), nn.GELU())]
+    model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(12):
-        rows = 49152 - 3072 * (step % 6)
-        inputs = torch.randn(rows, 512, device=device)
-        loss = (model(inputs) - inputs).square().mean()
+    for _ in range(3):
+        inputs = torch.randn(33500, 1024, device=device)
+        loss = model(inputs).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

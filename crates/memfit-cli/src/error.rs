@@ -152,15 +152,11 @@ pub enum CliError {
         /// Why.
         source: Box<RecordingError>,
     },
-    /// A file that holds nothing that memfit can read.
-    #[error("`{}` is neither a memory snapshot nor a recording", path.display())]
-    Unreadable {
+    /// A file that holds no allocator's trace.
+    #[error("`{}` holds no trace that can be replayed", path.display())]
+    NothingToReplay {
         /// The file.
         path: PathBuf,
-        /// Why, as either.
-        why: String,
-        /// What to do about it.
-        hint: Option<&'static str>,
     },
     /// Allocator settings that PyTorch would refuse.
     #[error("`--alloc-conf`: {0}")]
@@ -232,7 +228,8 @@ impl CliError {
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
             Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
-            Self::Unreadable { .. } | Self::Unopenable { .. } => "unreadable",
+            Self::Unopenable { .. } => "unreadable",
+            Self::NothingToReplay { .. } => "nothing-to-replay",
             Self::Replay(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
             Self::Serve(_) => "serve",
@@ -298,10 +295,9 @@ impl Hint for CliError {
                 "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
             ],
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
-            Self::Unreadable { why, hint, .. } => {
-                let hint = hint.unwrap_or("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot, `memfit run -o FILE.memfit` a recording");
-                vec![why.clone(), hint.to_owned()]
-            }
+            Self::NothingToReplay { .. } => vec![
+                "`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes one that can be".to_owned(),
+            ],
             Self::AllocConf(_) => vec!["the settings are written as in PYTORCH_ALLOC_CONF: `name:value,name:value`".to_owned()],
             Self::NoSuchDevice { devices, .. } if devices.is_empty() => vec!["it has nothing of any device".to_owned()],
             Self::NoSuchDevice { devices, .. } => {

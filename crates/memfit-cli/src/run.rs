@@ -97,7 +97,7 @@ fn once(
     let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
     let facts = facts::gather(command, torch, &stage, watched, &tracks, wall);
     if let Some(path) = request.output.as_deref().filter(|_| first) {
-        recording::save(path, request, command.words(), facts.torch.clone(), tracks)?;
+        recording::save(path, request, command.words(), &facts, tracks)?;
     }
     if request.keep {
         printer.remark(&format!("the run's files are in `{}`", stage.keep().display()));

@@ -30,6 +30,12 @@ pub struct Origin {
     /// The card's memory in bytes, as PyTorch sees it.
     #[serde(default)]
     pub capacity: Option<u64>,
+    /// PyTorch's message, where memory ran out.
+    #[serde(default)]
+    pub oom: Option<String>,
+    /// The allocator's settings, as the environment gave them.
+    #[serde(default)]
+    pub alloc_conf: Option<String>,
     /// The command that was run.
     #[serde(default)]
     pub command: Vec<String>,

@@ -1,14 +1,14 @@
 //! `memfit explain FILE`.
 
 use memfit_allocator::{Given, Release, recording};
-use memfit_explain::{Card, Case, Explanation, explain as explained};
-use memfit_recording::{MomentKind, Recording, Snapshot, TraceAction, Track};
+use memfit_explain::{Card, Case, Explanation, OtherProcess, card_of, explain as explained, explain_text};
+use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track, find_oom_texts};
 use memfit_report::text;
 use memfit_report::wire::ExplainReport;
 
 use super::answer;
 use crate::args::ExplainArgs;
-use crate::input::{self, Input};
+use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
@@ -16,8 +16,10 @@ use crate::{CliError, Exit, Printer};
 pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let (input, problems) = input::read(&args.file)?;
     let explanation = match input {
-        Input::Snapshot(snapshot) => of_snapshot(args, &snapshot)?,
-        Input::Recording(recording) => of_recording(args, &recording)?,
+        Source::Snapshot(snapshot) => of_snapshot(args, &snapshot)?,
+        Source::Recording(recording) => of_recording(args, &recording)?,
+        // The last is the one that ended it.
+        Source::Texts(texts) => texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text),
     };
     let report = ExplainReport::new(args.file.display().to_string(), explanation, problems);
     let canvas = printer.canvas();
@@ -56,19 +58,38 @@ fn of_recording(args: &ExplainArgs, recording: &Recording) -> Result<Explanation
         .iter()
         .flat_map(|track| track.devices().into_iter().map(move |device| (track, device)))
         .collect();
+    if tracks.is_empty() {
+        return Ok(Explanation::of_nothing(0));
+    }
     let (track, device) = chosen(args, &tracks)?;
-    let release = recording.origin.torch.as_deref().and_then(|torch| torch.parse::<Release>().ok());
+    let origin = &recording.origin;
+    let release = origin.torch.as_deref().and_then(|torch| torch.parse::<Release>().ok());
     let release = args.torch.or(release).unwrap_or_default();
-    let traced = track.settings.clone().unwrap_or_default();
-    let settings = memfit_allocator::Settings::parse(&traced.text, release).unwrap_or_default();
-    let given = Given { settings, release, capacity: recording.origin.capacity.unwrap_or(256 << 30) };
-    let card = Card {
-        name: recording.origin.device.clone(),
-        capacity: recording.origin.capacity,
-        limit: asked(args),
-        ..Card::default()
-    };
-    Ok(judged(&Case { track, device, card, given, alloc_conf: traced.text, source: &source }))
+    let traced = track.settings.as_ref().map(|settings| settings.text.clone());
+    let alloc_conf = traced.or_else(|| origin.alloc_conf.clone()).unwrap_or_default();
+    let settings = memfit_allocator::Settings::parse(&alloc_conf, release).unwrap_or_default();
+    let given = Given { settings, release, capacity: origin.capacity.unwrap_or(256 << 30) };
+    // PyTorch's own message tells what was left on the card, and who else was there.
+    let message = origin.oom.as_deref().unwrap_or_default();
+    let texts = find_oom_texts(message.as_bytes()).unwrap_or_default();
+    let told = texts.last().map(card_of).unwrap_or_default();
+    let limit = asked(args).or(told.limit);
+    let others = others(track, device, &tracks, told.others);
+    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
+    Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
+}
+
+/// What the recording itself knows of the other processes' tensors.
+fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProcess>) -> Vec<OtherProcess> {
+    told.into_iter()
+        .filter(|other| other.pid != own.pid)
+        .map(|other| {
+            let track = tracks.iter().find(|(track, of)| track.pid == other.pid && *of == device);
+            let moments = track.map(|(track, _)| track.moments().iter());
+            let reserved = moments.and_then(|moments| moments.map(|moment| moment.reserved).max());
+            OtherProcess { reserved: reserved.unwrap_or(0).min(other.bytes), ..other }
+        })
+        .collect()
 }
 
 fn judged(case: &Case<'_>) -> Explanation {

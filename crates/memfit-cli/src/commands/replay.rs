@@ -4,13 +4,13 @@ use memfit_allocator::{
     BlockState, Edit, Given, Program, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification,
     rewind, track,
 };
-use memfit_recording::{Moment, MomentKind, Snapshot, TraceAction, Track};
+use memfit_recording::{Moment, MomentKind, Snapshot, Source, TraceAction, Track};
 use memfit_report::text;
 use memfit_report::wire::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport, schema};
 
 use super::answer;
 use crate::args::ReplayArgs;
-use crate::input::{self, Input};
+use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
@@ -18,13 +18,9 @@ use crate::{CliError, Exit, Printer};
 pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let (input, problems) = input::read(&args.file)?;
     let report = match input {
-        Input::Snapshot(snapshot) => of_snapshot(args, &snapshot, problems)?,
-        Input::Recording(_) => {
-            return Err(CliError::Unreadable {
-                path: args.file.clone(),
-                why: "a recording of memfit's cannot be replayed yet".to_owned(),
-                hint: None,
-            });
+        Source::Snapshot(snapshot) => of_snapshot(args, &snapshot, problems)?,
+        Source::Recording(_) | Source::Texts(_) => {
+            return Err(CliError::NothingToReplay { path: args.file.clone() });
         }
     };
     let canvas = printer.canvas();

@@ -9,8 +9,8 @@ use memfit_link::{RunDir, events};
 use memfit_recording::{MomentKind, Origin, OriginKind, Recording, Track};
 use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
 
-use super::Request;
 use super::inbox::Inbox;
+use super::{Facts, Request};
 use crate::CliError;
 
 /// How many modules a report names.
@@ -74,12 +74,18 @@ fn wire(composition: Composition) -> AtPeak {
     }
 }
 
+/// The allocator's settings, as the environment gives them to the script: the newer name wins.
+pub(crate) fn alloc_conf() -> Option<String> {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    set("PYTORCH_ALLOC_CONF").or_else(|| set("PYTORCH_CUDA_ALLOC_CONF"))
+}
+
 /// Saves the recording of a run.
 pub(super) fn save(
     path: &Path,
     request: &Request,
     command: Vec<String>,
-    torch: Option<String>,
+    facts: &Facts,
     tracks: Vec<Track>,
 ) -> Result<(), CliError> {
     let device = request.card.info();
@@ -87,9 +93,11 @@ pub(super) fn save(
         origin: Origin {
             kind: if request.card.is_local() { OriginKind::RealRun } else { OriginKind::VirtualRun },
             memfit: crate::VERSION.to_owned(),
-            torch,
+            torch: facts.torch.clone(),
             device: Some(device.name),
             capacity: Some(device.capacity).filter(|capacity| *capacity > 0),
+            oom: facts.oom.as_ref().and_then(|oom| oom.text.clone()),
+            alloc_conf: alloc_conf(),
             command,
         },
         tracks,

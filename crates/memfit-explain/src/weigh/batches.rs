@@ -18,7 +18,10 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let trouble = story.trouble;
     trouble.requested?;
     let now = story.period_of(trouble.moment);
-    if now == 0 {
+    // Without a backward in between it is one and the same batch.
+    if now == 0
+        || !story.ran(Phase::Backward, 0, story.periods()[now - 1]) && story.steps_at(trouble.moment) == 0
+    {
         return None;
     }
     // Lines of which something from before the last step is there as well keep it for good: that is growth.
@@ -27,9 +30,20 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .filter(|life| !life.stays() && story.period_of(life.block.born) + 1 < now)
         .map(|life| life.site)
         .collect();
+    // What is made behind the optimizer's step, further down in the same loop, belongs to the step that is over.
+    let round = story.rounds_at(trouble.moment).checked_sub(1).map_or(0, |round| story.rounds[round]);
+    let step_line =
+        story.lives.iter().rev().filter(|life| life.role == Role::Optimizer).find_map(|life| life.site);
+    let tail = |life: &Life| {
+        story.period_of(life.block.born) == now
+            && life.block.born < round
+            && life.site.zip(step_line).is_some_and(|(site, step)| {
+                site.file == step.file && site.function == step.function && site.line > step.line
+            })
+    };
     let is_old = |life: &Life| {
         !life.stays()
-            && story.period_of(life.block.born) + 1 == now
+            && (story.period_of(life.block.born) + 1 == now || tail(life))
             && life.block.bytes >= 1 << 16
             && (life.category == Category::Gradients || !older.contains(&life.site))
     };
@@ -58,7 +72,10 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let boundary: HashMap<u32, u32> = story
         .live()
         .filter(|life| counts(life))
-        .filter_map(|life| Some((life.index, *story.periods().get(story.period_of(life.block.born))?)))
+        .filter_map(|life| {
+            let end = story.periods().get(story.period_of(life.block.born)).copied();
+            Some((life.index, if tail(life) { round } else { end? }))
+        })
         .collect();
     let then = bench.replay(&bench.program, &bench.case.given, |block| {
         boundary.get(&block).map_or(Edit::Keep, |end| Edit::FreeAt(*end))

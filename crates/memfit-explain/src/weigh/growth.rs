@@ -12,9 +12,10 @@ use crate::explanation::Apply;
 use crate::leaks::Leak;
 use crate::origins::Role;
 use crate::source::{Source, assigned, call_in, indent_of, is_word, replace_word};
+use crate::story::Life;
 
-/// So many different places keep something, so it is a graph and not a tensor.
-const PLACES_OF_A_GRAPH: usize = 4;
+/// So many tensors of each step stay, so it is a graph and not what somebody collects.
+const TENSORS_OF_A_GRAPH: usize = 4;
 
 pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
@@ -34,20 +35,23 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
         .sum();
     let activations: u64 =
         leaks.iter().filter(|leak| leak.category == Category::Activations).map(|leak| leak.bytes).sum();
-    let places: HashSet<_> = leaks
-        .iter()
-        .filter(|leak| leak.category == Category::Activations && leak.per_step * 100 >= per_step)
-        .map(|leak| (leak.site, leak.module))
-        .collect();
-    let graph = places.len() >= PLACES_OF_A_GRAPH && activations * 2 > bytes;
+    // Of a graph, many tensors of a step stay, and most of what its forward made for the backward.
+    let typical = now.saturating_sub(2);
+    let made =
+        |life: &&Life| life.category == Category::Activations && story.period_of(life.block.born) == typical;
+    let whole: u64 = story.lives.iter().filter(made).map(|life| life.block.bytes).sum();
+    let stayed = || story.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
+    let tensors = stayed().count();
+    let stays: u64 = stayed().map(|life| life.block.bytes).sum();
+    let graph = tensors >= TENSORS_OF_A_GRAPH && activations * 2 > bytes && stays * 5 >= whole * 2;
+    let unused = story.trouble.reserved.saturating_sub(story.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
     let stack = story.lives.iter().find(|life| life.index == first.blocks[0]).map(|life| life.block.stack);
     let (cause, text) = if graph {
         let text = format!(
-            "each step leaves {} behind, from {} places of the forward: its whole graph is kept, {} of {steps} steps by now",
+            "each step leaves {} behind, in {tensors} tensors of the forward: its whole graph is kept, {} of {steps} steps by now",
             size(per_step),
-            places.len(),
             size(bytes)
         );
         (Cause::RetainedGraph, text)
@@ -93,7 +97,8 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
         )
     };
     let enough = match story.trouble.requested {
-        Some(_) => bench.enough(old) == Some(true),
+        // What is left behind has to be what fills the card, and not a trickle beside something else.
+        Some(_) => bench.enough(old) == Some(true) && old * 4 >= story.trouble.allocated && old >= unused,
         None => true,
     };
     Some(Finding { cause, bytes, enough, facts, fixes: vec![fix] })

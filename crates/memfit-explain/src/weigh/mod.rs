@@ -10,6 +10,8 @@ mod optimizer;
 mod room;
 mod size;
 
+pub(crate) use room::VARIABLE;
+
 use memfit_levers::Cause;
 
 use crate::bench::Bench;
@@ -31,10 +33,10 @@ pub(crate) struct Finding {
 pub(crate) fn findings(bench: &Bench<'_>, leaks: &[Leak]) -> Vec<Finding> {
     let mut findings = Vec::new();
     // From the most specific to the most general: what comes first wins where it is enough.
+    findings.extend(growth::find(bench, leaks));
     findings.extend(room::find(bench));
     findings.extend(card::find(bench));
     findings.extend(size::does_not_fit(bench));
-    findings.extend(growth::find(bench, leaks));
     findings.extend(optimizer::find(bench));
     findings.extend(evaluation::find(bench));
     findings.extend(batches::find(bench));

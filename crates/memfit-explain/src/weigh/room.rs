@@ -11,6 +11,9 @@ use crate::explanation::{Apply, Fix};
 pub(crate) const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 const OLDER_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
+/// One in so many of what the allocator could get is little.
+const LITTLE: u64 = 10;
+
 fn variable(bench: &Bench<'_>) -> &'static str {
     let old = "2.9".parse().is_ok_and(|new| bench.case.given.release < new);
     if old { OLDER_VARIABLE } else { VARIABLE }
@@ -37,7 +40,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            enough: there_was_room,
+            // Where next to nothing is unused, pieces are not the problem: the card was about to be full anyway.
+            enough: there_was_room && unused >= requested && unused >= limit / LITTLE,
             facts: vec![bench.fact(text, held, Some(trouble.stack))],
             fixes,
         });
@@ -73,6 +77,7 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
         }
         let then = bench.replay(&bench.program, &Given { settings, ..recorded }, |_| Edit::Keep);
         if then.fits == Some(true) || (then.fits.is_none() && then.saves > 0) {
+            let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
                 format!("leave `{name}` out of {}: that is, do not set it", variable(bench))
             } else {
@@ -230,7 +235,9 @@ fn remedies(bench: &Bench<'_>) -> Vec<Fix> {
 
 /// Settings with another behind them.
 fn with(conf: &str, more: &str) -> String {
-    if conf.is_empty() { more.to_owned() } else { format!("{conf},{more}") }
+    let name = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
+    let others = split(conf).into_iter().filter(|item| name(item) != name(more)).map(str::trim);
+    others.chain([more]).collect::<Vec<_>>().join(",")
 }
 
 /// `: reserved 21.30 GiB → 18.20 GiB`.

@@ -1,0 +1,256 @@
+//! What the text of an out-of-memory error proves by itself, and what it does not.
+
+use memfit_levers::{Cause, Label, Lever, Proof};
+use memfit_recording::{OomKind, OomText};
+
+use crate::case::{Card, OtherProcess};
+use crate::explanation::{Apply, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, Weighed};
+use crate::weigh::{VARIABLE, size};
+
+/// What requests of the caching allocator's become on the device.
+const SMALL_SEGMENT: u64 = 2 << 20;
+const LARGE_SEGMENT: u64 = 20 << 20;
+
+/// What a text proves. Of a text alone no holder, no leak and no line of the model can be told; what to record to learn
+/// more is among the unknown.
+pub fn explain_text(text: &OomText) -> Explanation {
+    let figures = &text.figures;
+    let bytes = |amount: Option<memfit_recording::Amount>| amount.map(memfit_recording::Amount::bytes);
+    let (requested, free) = (bytes(figures.requested), bytes(figures.free));
+    let idle = bytes(figures.idle());
+    let card = card_of(text);
+    let device = figures.device.and_then(|device| u8::try_from(device).ok()).unwrap_or(0);
+    let mut explanation = Explanation::of_nothing(device);
+    let allocated = bytes(figures.allocated).unwrap_or(0);
+    let reserved = bytes(figures.total_reserved()).unwrap_or(allocated);
+    let missing =
+        requested.zip(card.limit).map(|(requested, limit)| (allocated + requested).saturating_sub(limit));
+    explanation.moment = MomentFacts {
+        requested,
+        allocated,
+        reserved,
+        limit: card.limit,
+        missing: missing.filter(|missing| *missing > 0),
+        ..MomentFacts::default()
+    };
+    let unused = idle.unwrap_or(0);
+    explanation.fragmentation = Fragmentation {
+        unused,
+        share: if reserved == 0 { 0.0 } else { unused as f64 / reserved as f64 },
+        in_private_pools: bytes(figures.private_pools).unwrap_or(0),
+        ..Fragmentation::default()
+    };
+    let lines: Vec<Line> = text
+        .frames
+        .iter()
+        .rev()
+        .filter(|frame| crate::origins::is_users(&frame.file))
+        .map(|frame| Line {
+            file: frame.file.clone(),
+            line: frame.line,
+            function: frame.function.clone(),
+            text: None,
+        })
+        .collect();
+    let others = card.others_total();
+    let room = free.unwrap_or(0) + unused;
+    let wanted = requested.unwrap_or(u64::MAX);
+    let absurd =
+        figures.capacity.is_some_and(|capacity| wanted > capacity.bytes()) || text.kind == OomKind::Absurd;
+    let mut fact =
+        |text: String, bytes: u64| explanation.evidence.push(Fact { text, bytes, lines: Vec::new() });
+    let cause = if absurd {
+        fact(format!("one request of {} is more than the whole card", size(wanted)), wanted);
+        Cause::GiantRequest
+    } else if others > 0 && others + room >= wanted && others > unused {
+        fact(
+            format!(
+                "other processes held {} of the card; without them the request of {} would have been served",
+                size(others),
+                size(wanted)
+            ),
+            others,
+        );
+        Cause::OtherProcesses
+    } else if bytes(figures.private_pools).is_some_and(|pools| pools + room >= wanted && pools > unused) {
+        let pools = bytes(figures.private_pools).unwrap_or(0);
+        fact(
+            format!(
+                "{} were in private pools (CUDA graphs, `MemPool`), where others may not use what is free",
+                size(pools)
+            ),
+            pools,
+        );
+        Cause::PrivatePools
+    } else if room >= wanted && unused > 0 {
+        fact(
+            format!(
+                "{} were reserved and in no tensor, and {} were left on the card: together more than the {} that were asked for, in pieces that were too small",
+                size(unused),
+                size(free.unwrap_or(0)),
+                size(wanted)
+            ),
+            unused,
+        );
+        Cause::Fragmented
+    } else if outside(text).is_some_and(|outside| outside >= wanted && outside > allocated) {
+        let outside = outside(text).unwrap_or(0);
+        fact(
+            format!(
+                "{} of what this process held are not PyTorch's tensors: CUDA contexts and libraries",
+                size(outside)
+            ),
+            outside,
+        );
+        Cause::Outside
+    } else if requested.is_some() {
+        fact(
+            format!(
+                "{} were in tensors, {} reserved beside them, {} left on the card: {} more did not fit",
+                size(allocated),
+                size(unused),
+                size(free.unwrap_or(0)),
+                size(wanted)
+            ),
+            allocated,
+        );
+        Cause::TooBig
+    } else {
+        fact("the message gives no figures: it proves only that memory ran out".to_owned(), 0);
+        Cause::TooBig
+    };
+    if let Some(first) = explanation.evidence.first_mut() {
+        first.lines = lines;
+    }
+    if let Some(note) = segment_note(text, requested) {
+        explanation.evidence.push(Fact { text: note, bytes: requested.unwrap_or(0), lines: Vec::new() });
+    }
+    explanation.cause = cause;
+    explanation.considered = vec![Weighed { cause, bytes: wanted.min(allocated.max(unused)), enough: true }];
+    explanation.fixes = fixes(cause, unused, others, requested.unwrap_or(0), text);
+    if let Some(rank) = text.rank {
+        explanation
+            .unknown
+            .push(format!("this is rank {rank}'s message; other ranks may have failed for it"));
+    }
+    if !text.kind.is_certain(&text.message) {
+        explanation.unknown.push("a library said it, which may have failed for another reason".to_owned());
+    }
+    explanation.unknown.push("who held the memory, and whether it grew, a text does not say: `memfit run -o run.memfit -- python train.py` records it without a GPU, and `torch.cuda.memory._record_memory_history()` with `_dump_snapshot(\"snapshot.pickle\")` where the error is caught does on one; `memfit explain` reads either".to_owned());
+    explanation
+}
+
+/// What a text says of the card.
+pub fn card_of(text: &OomText) -> Card {
+    let figures = &text.figures;
+    let held = figures.total_reserved().map(memfit_recording::Amount::bytes);
+    let free = figures.free.map(memfit_recording::Amount::bytes);
+    let allowed = figures.allowed.map(memfit_recording::Amount::bytes);
+    let limit = held.zip(free).map(|(held, free)| held + free);
+    let others = figures.other_processes.iter().map(|(pid, amount)| OtherProcess {
+        pid: *pid,
+        reserved: amount.bytes(),
+        bytes: amount.bytes(),
+    });
+    Card {
+        name: None,
+        capacity: figures.capacity.map(memfit_recording::Amount::bytes),
+        limit: match (limit, allowed) {
+            (Some(limit), Some(allowed)) => Some(limit.min(allowed)),
+            (limit, allowed) => limit.or(allowed),
+        },
+        own_outside: outside(text),
+        others: others.collect(),
+    }
+}
+
+/// What this process held beside PyTorch's allocator.
+fn outside(text: &OomText) -> Option<u64> {
+    let process = text.figures.this_process?.bytes();
+    Some(process.saturating_sub(text.figures.total_reserved()?.bytes()))
+}
+
+/// "Tried to allocate" is the segment's size, which for small requests says nothing of theirs.
+fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
+    if text.kind != OomKind::CachingAllocator {
+        return None;
+    }
+    match requested? {
+        SMALL_SEGMENT => Some("\"Tried to allocate 2.00 MiB\" stands for any request of up to 1 MiB: the card was full to the brim, and what asked last is hardly to blame".to_owned()),
+        LARGE_SEGMENT => Some("\"Tried to allocate 20.00 MiB\" stands for any request from 1 to 10 MiB: the card was full, and what asked last is hardly to blame".to_owned()),
+        _ => None,
+    }
+}
+
+fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText) -> Vec<Fix> {
+    let fix = |lever, saves, label, how: &str, fits, apply| Fix {
+        lever,
+        saves,
+        label,
+        how: how.to_owned(),
+        proof: Proof::Modelled,
+        fits,
+        apply,
+    };
+    let expandable = || {
+        let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
+        let apply = Apply::Environment(VARIABLE, "expandable_segments:True".to_owned());
+        (!on).then(|| fix(Lever::ExpandableSegments, unused, Label::Exact, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of what is reserved and in no tensor can then be used", None, apply))
+    };
+    let mut fixes = Vec::new();
+    match cause {
+        Cause::OtherProcesses => fixes.push(fix(
+            Lever::EndOtherProcess,
+            others,
+            Label::Exact,
+            "end the other processes (`nvidia-smi` shows them), or use another card (CUDA_VISIBLE_DEVICES)",
+            Some(true),
+            Apply::ByHand,
+        )),
+        Cause::Outside => fixes.push(fix(
+            Lever::WorkersOffTheCard,
+            0,
+            Label::Exact,
+            "keep CUDA out of helper processes, and close what else holds the card",
+            None,
+            Apply::ByHand,
+        )),
+        Cause::PrivatePools => fixes.push(fix(
+            Lever::SharePool,
+            unused,
+            Label::Exact,
+            "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later)",
+            None,
+            Apply::ByHand,
+        )),
+        _ => {}
+    }
+    fixes.extend(expandable().filter(|_| unused * 10 > requested));
+    if matches!(cause, Cause::TooBig | Cause::GiantRequest) {
+        fixes.push(fix(
+            Lever::Checkpointing,
+            0,
+            Label::Exact,
+            "`torch.utils.checkpoint` around repeated blocks, where activations are what fills the card",
+            None,
+            Apply::ByHand,
+        ));
+        fixes.push(fix(
+            Lever::MicroBatch,
+            0,
+            Label::Rounding,
+            "a batch in pieces with the gradients added up",
+            None,
+            Apply::ByHand,
+        ));
+        fixes.push(fix(
+            Lever::AutocastBf16,
+            0,
+            Label::Precision,
+            "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`",
+            None,
+            Apply::ByHand,
+        ));
+    }
+    fixes
+}

@@ -1,0 +1,162 @@
+"""The scripts of examples/broken, from their snapshots and recordings: the cause, the line, and a first fix that makes each fit.
+
+All scripts run in two processes, once as they are and once with their first fix, since most of a run is the import of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import GIB, ROOT, invoke, memfit
+
+SCRIPTS = ROOT / "examples" / "broken"
+DRIVER = Path(__file__).with_name("broken_driver.py")
+MEMORY = 3 * GIB
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script, what is wrong with it, and a text that stands on the line that the explanation must point at."""
+
+    script: str
+    cause: str
+    line: str
+    settings: str = ""
+    lever: str = ""
+
+
+CASES = [
+    Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
+    Case("fragmented", "fragmented", "", lever="expandable-segments"),
+    Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
+    Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
+    Case("two_batches_alive", "two-batches-alive", "F.interpolate(scores", lever="drop-variables"),
+    Case("evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"),
+    Case("first_step_surprise", "first-step-surprise", "optimizer.step()"),
+    Case("giant_request", "giant-request", "torch.softmax(scores", lever="sdpa"),
+    Case("private_pools", "private-pools", "torch.randn(640", lever="pool-on-oom"),
+    Case("setting_that_hurts", "setting-that-hurts", "model(inputs)", "roundup_power2_divisions:2", "drop-setting"),
+    Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="larger-card"),
+]
+
+
+def drive(folder: Path, scripts: list[str], memory: int = MEMORY) -> dict[str, dict[str, Any]]:
+    """Runs scripts one after another on a virtual card, and says what came of each."""
+    arguments = ["run", "--gpu", "t4", "--memory", f"{memory // 1024**2}MiB", "--steps", "0", "--show-output"]
+    answer = invoke([*arguments, "--", sys.executable, str(DRIVER), str(folder), *scripts], cwd=folder)
+    lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith('{"script"')]
+    assert len(lines) == len(scripts), answer.stderr[-3000:]
+    return {line["script"]: line for line in lines}
+
+
+def explain(file: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [memfit(), "explain", str(file), "--format", "json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def apply_first(report: dict[str, Any], case: Case, folder: Path) -> str:
+    """The script with its first fix, as an argument of the driver."""
+    fix = report["fixes"][0]
+    source = SCRIPTS / f"{case.script}.py"
+    settings = fix["environment"]["value"] if fix["environment"] else case.settings
+    fixed = folder / source.name
+    shutil.copy(source, fixed)
+    if fix["edit"]:
+        assert Path(fix["edit"]["file"]) == source
+        patched = subprocess.run(
+            ["patch", "--quiet", str(fixed)], input=fix["edit"]["diff"], capture_output=True, text=True, check=False
+        )
+        assert patched.returncode == 0, patched.stdout + fix["edit"]["diff"]
+    return f"{fixed}@{settings}" if settings else str(fixed)
+
+
+@pytest.fixture(scope="module")
+def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Each script's explanation, from the snapshot of its failure."""
+    folder = tmp_path_factory.mktemp("broken")
+    scripts = [f"{SCRIPTS / case.script}.py" + (f"@{case.settings}" if case.settings else "") for case in CASES]
+    came = drive(folder, scripts)
+    fitted = [name for name, what in came.items() if what["oom"] is None]
+    assert not fitted, "they have to run out of memory"
+    return {case.script: explain(folder / f"{case.script}.pickle") for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def mended(
+    as_they_are: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What comes of each script with its first fix."""
+    folder = tmp_path_factory.mktemp("mended")
+    own = [case for case in CASES if as_they_are[case.script]["fixes"][0]["card"] is None]
+    return drive(folder, [apply_first(as_they_are[case.script], case, folder) for case in own])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
+def test_the_cause_is_named(case: Case, as_they_are: dict[str, dict[str, Any]]) -> None:
+    report = as_they_are[case.script]
+    assert report["schema"] == "memfit.explain/1"
+    assert report["cause"] == case.cause, report["considered"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
+def test_the_line_is_pointed_at(case: Case, as_they_are: dict[str, dict[str, Any]]) -> None:
+    lines = [line for fact in as_they_are[case.script]["evidence"] for line in fact["stack"]]
+    assert lines
+    assert any(case.line in (line["text"] or "") for line in lines), lines
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
+def test_the_holders_add_up(case: Case, as_they_are: dict[str, dict[str, Any]]) -> None:
+    report = as_they_are[case.script]
+
+    def adds_up(holder: dict[str, Any]) -> bool:
+        children = holder["children"]
+        whole = not children or sum(child["bytes"] for child in children) == holder["bytes"]
+        return whole and all(map(adds_up, children))
+
+    assert sum(holder["bytes"] for holder in report["holders"]) == report["peak"]["reserved"]
+    assert all(map(adds_up, report["holders"]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
+def test_the_first_fix_makes_it_fit(
+    case: Case, as_they_are: dict[str, dict[str, Any]], mended: dict[str, dict[str, Any]]
+) -> None:
+    fix = as_they_are[case.script]["fixes"][0]
+    assert fix["fits"] is True
+    if case.lever:
+        assert fix["lever"] == case.lever
+    if fix["card"] is None:
+        assert mended[case.script]["oom"] is None, fix
+
+
+def test_a_model_that_does_not_fit_fits_the_card_that_is_named(
+    as_they_are: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    card = as_they_are["does_not_fit"]["fixes"][0]["card"]
+    came = drive(tmp_path, [f"{SCRIPTS / 'does_not_fit'}.py"], memory=card)
+    assert came["does_not_fit"]["oom"] is None
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "memory"), [("other_processes", "other-processes", 3 * GIB), ("leaking", "leaking", 3 * GIB)]
+)
+def test_a_recording_of_a_run_is_explained_as_well(script: str, cause: str, memory: int, tmp_path: Path) -> None:
+    recording = tmp_path / "run.memfit"
+    size = f"{memory // 1024**2}MiB"
+    arguments = ["run", "--gpu", "t4", "--memory", size, "--steps", "0", "-o", str(recording)]
+    answer = invoke([*arguments, "--", sys.executable, str(SCRIPTS / f"{script}.py")], cwd=tmp_path)
+    assert answer.status == 1, answer.stderr
+    report = explain(recording)
+    assert report["cause"] == cause, report["considered"]
+    assert report["fixes"][0]["edit"], report["fixes"]
