@@ -46,9 +46,13 @@ def main():
         args.batch_size * args.steps * args.accumulate * accelerator.num_processes, args.width
     )
     loader = DataLoader(TensorDataset(inputs, torch.randint(10, (len(inputs),))), batch_size=args.batch_size)
-    # FSDP1 replaces the parameters, so the optimizer is made of the prepared model's.
-    model = accelerator.prepare(model)
-    optimizer, loader = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
+    if args.fsdp == 1:
+        # It replaces the parameters, so the optimizer is made of the prepared model's.
+        model = accelerator.prepare(model)
+        optimizer, loader = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     if accelerator.is_main_process:
         # FSDP1 gathers whole parameters beside the shards.
         held = {} if args.fsdp == 1 else {"parameters": share}
