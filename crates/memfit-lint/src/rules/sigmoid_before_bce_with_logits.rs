@@ -31,8 +31,13 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
-        let takes = call.is("torch.nn.functional.binary_cross_entropy_with_logits") || context.criterion(call) == Some(Criterion::BceWithLogits);
-        if let Some(first) = call.argument(0, "input").filter(|first| takes && first.value.is(Flags::SIGMOID)) {
+        // What is passed is looked at first: whose call it is takes a search.
+        let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SIGMOID));
+        let takes = |call: &memfit_source::Call| {
+            call.is("torch.nn.functional.binary_cross_entropy_with_logits")
+                || context.criterion(call) == Some(Criterion::BceWithLogits)
+        };
+        if let Some(first) = first.filter(|_| takes(call)) {
             findings.at(first.value_span, "these are probabilities: the loss applies the sigmoid to them once more").help("pass the logits");
         }
     }

@@ -32,10 +32,9 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
-        if !takes_logits(context, call) {
-            continue;
-        }
-        if let Some(first) = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX)) {
+        // What is passed is looked at first: whose call it is takes a search.
+        let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX));
+        if let Some(first) = first.filter(|_| takes_logits(context, call)) {
             // `log_softmax` twice is the same as once.
             let text = &context.facts.text;
             if text.contains("log_softmax") || text.contains("LogSoftmax") {
