@@ -1,0 +1,363 @@
+//! The whole of a step: from a batch that arrives to gradients that may be stepped with.
+//!
+//! ```text
+//! arrive ─▶ next ─▶ passed ─▶ next ─▶ … ─▶ none ─┬─▶ the window is not whole: the next batch arrives
+//!   ▲        ▲                  │                └─▶ status ─▶ (agree) ─▶ correction ─▶ stepped
+//!   │        └── restart ◀── failed
+//!   └────────────────────────────────────────────────────────────────────────────────── (next window)
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling, split,
+    split_by_cost,
+};
+
+/// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
+const ATTEMPTS: u32 = 40;
+/// Windows in a row in which the allocator had to flush its cache, after which the size is taken for too large.
+const THRASHING: u32 = 2;
+
+/// What does not change during a training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Batches of the loader in one optimizer step.
+    pub accumulate: u32,
+    /// Samples that go through the model together, at most; none to let the controller choose.
+    pub micro_batch: Option<u32>,
+    /// Whether shapes that are new are entered with small sizes first, so that their need is known before it is met.
+    pub careful: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { accumulate: 1, micro_batch: None, careful: false }
+    }
+}
+
+/// A batch of the open window.
+#[derive(Clone, Debug, PartialEq)]
+struct Batch {
+    shape: String,
+    /// Elements in its largest sample.
+    elements: u64,
+    items: usize,
+    /// What each sample costs, where they differ.
+    costs: Option<Vec<u64>>,
+    /// The parts of this attempt that are decided.
+    parts: Vec<Part>,
+    /// How many of them were handed out.
+    given: usize,
+}
+
+impl Batch {
+    /// Where the next part begins.
+    fn covered(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// Decides the rest: parts of at most `most` samples.
+    fn cut(&mut self, most: u32) {
+        let start = self.covered();
+        let most = most as usize;
+        let rest = match &self.costs {
+            // Padded to the largest sample, a part of `most` samples is what fits: smaller samples go together in larger
+            // numbers.
+            Some(costs) => {
+                let largest = costs.iter().copied().max().unwrap_or(1).max(1);
+                split_by_cost(&costs[start..], self.items, largest.saturating_mul(most as u64))
+            }
+            None => split(self.items - start, most),
+        };
+        self.parts.extend(rest.into_iter().map(|part| start + part.start..start + part.end));
+    }
+}
+
+/// Which attempt at which window this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Optimizer steps before.
+    pub window: u64,
+    /// Failures before, in this window.
+    pub attempt: u32,
+}
+
+/// What follows from a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Put everything back, and run the window again: the sizes are smaller now.
+    Again,
+    /// There is nothing more to try.
+    GiveUp(Failure),
+}
+
+/// Why there is nothing more to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// One sample alone does not fit.
+    OneSample,
+    /// It was tried as often as makes sense.
+    TooOften,
+    /// The device needs a new process.
+    Sticky,
+    /// It is not memory.
+    NotMemory,
+}
+
+/// Decides for one model's training.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    settings: Settings,
+    memory: Memory,
+    attempt: u32,
+    batches: Vec<Batch>,
+    /// Windows in a row in which the allocator flushed its cache.
+    thrashing: u32,
+    growth: Growth,
+}
+
+/// What a controller remembers from one process to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Memory {
+    window: Window,
+    /// Windows that were stepped with.
+    windows: u64,
+    predictor: Predictor,
+    ceilings: BTreeMap<String, Ceiling>,
+    scale: ScaleHistory,
+    /// Failures that a later attempt made good.
+    survived: u64,
+}
+
+impl Controller {
+    /// A controller that has seen nothing.
+    pub fn new(settings: Settings) -> Result<Self, TrainError> {
+        if settings.micro_batch == Some(0) {
+            return Err(TrainError::Zero { name: "micro_batch" });
+        }
+        let memory = Memory {
+            window: Window::new(settings.accumulate)?,
+            windows: 0,
+            predictor: Predictor::default(),
+            ceilings: BTreeMap::new(),
+            scale: ScaleHistory::default(),
+            survived: 0,
+        };
+        Ok(Self { settings, memory, attempt: 0, batches: Vec::new(), thrashing: 0, growth: Growth::default() })
+    }
+
+    /// A batch arrives: `items` samples of a shape, the largest of so many elements, that are expected to count so much.
+    /// `costs` are the samples' own sizes where they differ. Whether it begins a window.
+    pub fn arrive(
+        &mut self,
+        shape: &str,
+        elements: u64,
+        items: u32,
+        costs: Option<Vec<u64>>,
+        expected: f64,
+    ) -> Result<bool, TrainError> {
+        if items == 0 {
+            return Err(TrainError::EmptyBatch);
+        }
+        let first = self.memory.window.arrive(expected)?;
+        let items = items as usize;
+        let costs = costs.filter(|costs| costs.len() == items);
+        let shape = shape.to_owned();
+        self.batches.push(Batch { shape, elements, items, costs, parts: Vec::new(), given: 0 });
+        Ok(first)
+    }
+
+    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `budget` is what the
+    /// allocator may come to, where that is known.
+    pub fn next(&mut self, batch: usize, budget: Option<u64>) -> Option<Part> {
+        let entry = self.batches.get(batch)?;
+        if entry.given == entry.parts.len() && entry.covered() < entry.items {
+            let (most, sure) = self.size(entry, budget);
+            let entry = &mut self.batches[batch];
+            if sure {
+                entry.cut(most);
+            } else {
+                let start = entry.covered();
+                entry.parts.push(start..(start + most as usize).min(entry.items));
+            }
+        }
+        let entry = &mut self.batches[batch];
+        let part = entry.parts.get(entry.given).cloned();
+        entry.given += usize::from(part.is_some());
+        part
+    }
+
+    /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is entered in steps,
+    /// each twice the one before, until what was seen tells where they would end.
+    fn size(&self, batch: &Batch, budget: Option<u64>) -> (u32, bool) {
+        let items = u32::try_from(batch.items).unwrap_or(u32::MAX);
+        let wanted = self.settings.micro_batch.unwrap_or(items).min(items);
+        let ceiling = self.memory.ceilings.get(&batch.shape);
+        let limit = ceiling.map_or(wanted, |ceiling| ceiling.limit(wanted));
+        let foreseen = budget.and_then(|budget| {
+            self.memory.predictor.largest(&batch.shape, batch.elements, limit, budget)
+        });
+        if let Some(foreseen) = foreseen {
+            return (foreseen.min(limit), true);
+        }
+        let safe = ceiling.map_or(0, |ceiling| ceiling.safe);
+        let entering = self.settings.careful && self.settings.micro_batch.is_none() && self.attempt == 0;
+        if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
+    }
+
+    /// A part of a batch ran to its end. `peak` is the allocator's highest so far, if this part set it.
+    pub fn passed(&mut self, batch: usize, size: u32, peak: Option<u64>) {
+        let Some(batch) = self.batches.get(batch) else { return };
+        if let Some(peak) = peak {
+            self.memory.predictor.saw(&batch.shape, batch.elements, size, peak);
+        }
+        // Samples of different sizes: how many of them fitted says nothing of as many of the largest.
+        if batch.costs.is_none() {
+            let ceiling = self.memory.ceilings.entry(batch.shape.clone()).or_default();
+            if self.attempt == 0 && ceiling.failed.is_none() {
+                ceiling.safe = ceiling.safe.max(size);
+            }
+        }
+    }
+
+    /// What the part counted.
+    pub fn count(&mut self, count: f64) -> Result<(), TrainError> {
+        self.memory.window.count(count)
+    }
+
+    /// A part of a batch failed.
+    pub fn failed(&mut self, batch: usize, size: u32, fault: Fault) -> Decision {
+        match fault {
+            Fault::Other => return Decision::GiveUp(Failure::NotMemory),
+            Fault::Sticky => return Decision::GiveUp(Failure::Sticky),
+            Fault::DeviceMemory(_) | Fault::HostMemory => {}
+        }
+        if let Some(batch) = self.batches.get(batch) {
+            self.memory.ceilings.entry(batch.shape.clone()).or_default().failed(size.max(1));
+        }
+        if size <= 1 {
+            Decision::GiveUp(Failure::OneSample)
+        } else if self.attempt + 1 >= ATTEMPTS {
+            Decision::GiveUp(Failure::TooOften)
+        } else {
+            Decision::Again
+        }
+    }
+
+    /// The window begins again, after this rank's failure or another's.
+    pub fn restart(&mut self) {
+        self.attempt += 1;
+        self.memory.window.rewind();
+        for batch in &mut self.batches {
+            batch.parts.clear();
+            batch.given = 0;
+        }
+    }
+
+    /// The window is dropped: what it had is as if it had not arrived.
+    pub fn abandon(&mut self) {
+        self.attempt = 0;
+        self.batches.clear();
+        self.memory.window.close();
+    }
+
+    /// Which attempt this is.
+    pub fn attempt(&self) -> Attempt {
+        Attempt { window: self.memory.windows, attempt: self.attempt }
+    }
+
+    /// The window's books.
+    pub fn window(&self) -> &Window {
+        &self.memory.window
+    }
+
+    /// Sets what losses are divided by, where all ranks know it before the first backward.
+    pub fn divide_by(&mut self, divisor: f64) -> Result<(), TrainError> {
+        self.memory.window.divide_by(divisor)
+    }
+
+    /// How many batches of the window this process has; after a resume the books may know of more.
+    pub fn held(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// How many parts the window was run in.
+    pub fn parts(&self) -> usize {
+        self.batches.iter().map(|batch| batch.given).sum()
+    }
+
+    /// What to tell the other ranks.
+    pub fn status(&self, outcome: Outcome) -> Status {
+        Status {
+            window: self.memory.windows,
+            attempt: self.attempt,
+            outcome,
+            count: self.memory.window.counted(),
+        }
+    }
+
+    /// The optimizer stepped: the next window begins. `flushed` says whether the allocator had to flush its cache.
+    pub fn stepped(&mut self, flushed: bool) {
+        self.memory.survived += u64::from(self.attempt);
+        self.memory.windows += 1;
+        self.thrashing = if flushed { self.thrashing + 1 } else { 0 };
+        let thrashes = self.thrashing >= THRASHING;
+        if thrashes {
+            self.thrashing = 0;
+        }
+        let mut largest: BTreeMap<&str, u32> = BTreeMap::new();
+        for batch in self.batches.iter().filter(|batch| batch.costs.is_none()) {
+            let size = batch.parts.iter().map(Part::len).max().unwrap_or(0);
+            let entry = largest.entry(&batch.shape).or_default();
+            *entry = (*entry).max(u32::try_from(size).unwrap_or(u32::MAX));
+        }
+        for (shape, size) in largest {
+            let ceiling = self.memory.ceilings.entry(shape.to_owned()).or_default();
+            if thrashes && size > 1 { ceiling.failed(size) } else { ceiling.passed(size) }
+        }
+        self.attempt = 0;
+        self.batches.clear();
+        self.memory.window.close();
+    }
+
+    /// Live memory over the steps.
+    pub fn growth(&mut self) -> &mut Growth {
+        &mut self.growth
+    }
+
+    /// The loss scale over the windows.
+    pub fn scale(&mut self) -> &mut ScaleHistory {
+        &mut self.memory.scale
+    }
+
+    /// Failures that a later attempt made good.
+    pub fn survived(&self) -> u64 {
+        self.memory.survived
+    }
+
+    /// Optimizer steps so far.
+    pub fn windows(&self) -> u64 {
+        self.memory.windows
+    }
+
+    /// What to remember from one process to the next, as something serde can write.
+    pub fn memory(&self) -> impl Serialize + '_ {
+        &self.memory
+    }
+
+    /// Takes up what was remembered. The window's length is this process's own.
+    pub fn remember<'de, D: serde::Deserializer<'de>>(&mut self, source: D) -> Result<(), D::Error> {
+        let mut memory = Memory::deserialize(source)?;
+        memory.window.set_length(self.settings.accumulate);
+        self.memory = memory;
+        self.attempt = 0;
+        self.batches.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! What the controller decides, on a device that is a number.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Library;
+
+/// A device on which a part of `n` samples needs `base + n * each`, and fails above its capacity.
+struct Device {
+    base: u64,
+    each: u64,
+    capacity: u64,
+    failures: u32,
+    highest: u64,
+}
+
+impl Device {
+    fn new(capacity: u64) -> Self {
+        Self { base: 100, each: 10, capacity, failures: 0, highest: 0 }
+    }
+
+    /// Runs a step on a batch of one shape; the sizes that ran in the end, or why none did.
+    fn step(&mut self, controller: &mut Controller, items: u32, budget: bool) -> Result<Vec<usize>, Failure> {
+        let budget = budget.then_some(self.capacity);
+        controller.arrive("shape", 1, items, None, f64::from(items)).expect("a batch");
+        let mut sizes = Vec::new();
+        while let Some(part) = controller.next(0, budget) {
+            let size = u32::try_from(part.len()).expect("small");
+            let need = self.base + self.each * u64::from(size);
+            if need > self.capacity {
+                self.failures += 1;
+                match controller.failed(0, size, Fault::DeviceMemory(Library::Torch)) {
+                    Decision::Again => controller.restart(),
+                    Decision::GiveUp(why) => {
+                        controller.abandon();
+                        return Err(why);
+                    }
+                }
+                sizes.clear();
+                continue;
+            }
+            let peak = (need > self.highest).then_some(need);
+            self.highest = self.highest.max(need);
+            controller.passed(0, size, peak);
+            controller.count(f64::from(size)).expect("a count");
+            sizes.push(part.len());
+        }
+        assert_eq!(controller.window().correction(controller.window().counted()), Ok(1.0));
+        controller.stepped(false);
+        Ok(sizes)
+    }
+}
+
+fn controller(settings: Settings) -> Controller {
+    Controller::new(settings).expect("these are settings")
+}
+
+#[test]
+fn a_batch_that_fits_goes_whole() {
+    let mut controller = controller(Settings::default());
+    assert_eq!(Device::new(1 << 20).step(&mut controller, 32, false), Ok(vec![32]));
+}
+
+#[test]
+fn the_size_asked_for_is_taken() {
+    let mut controller = controller(Settings { micro_batch: Some(12), ..Settings::default() });
+    assert_eq!(Device::new(1 << 20).step(&mut controller, 32, false), Ok(vec![12, 12, 8]));
+}
+
+#[test]
+fn a_failure_is_run_again_in_smaller_parts_and_remembered() {
+    let mut device = Device::new(200);
+    let mut controller = controller(Settings::default());
+    assert_eq!(device.step(&mut controller, 32, false), Ok(vec![8; 4]));
+    assert_eq!(device.failures, 2);
+    assert_eq!(controller.survived(), 2);
+    assert_eq!(device.step(&mut controller, 32, false), Ok(vec![8; 4]));
+    assert_eq!(device.failures, 2, "what failed is not tried again at once");
+}
+
+#[test]
+fn a_careful_start_meets_no_failure_and_ends_at_what_fits() {
+    let mut device = Device::new(200);
+    let mut controller = controller(Settings { careful: true, ..Settings::default() });
+    let first = device.step(&mut controller, 64, true).expect("it fits");
+    assert_eq!(first[..3], [1, 2, 10], "two sizes tell the rest");
+    assert_eq!(device.step(&mut controller, 64, true), Ok(vec![10, 10, 10, 10, 10, 10, 4]));
+    assert_eq!(device.failures, 0);
+}
+
+#[test]
+fn one_sample_that_does_not_fit_ends_it() {
+    let mut controller = controller(Settings::default());
+    assert_eq!(Device::new(50).step(&mut controller, 8, false), Err(Failure::OneSample));
+    assert!(controller.window().is_empty());
+}
+
+#[test]
+fn what_is_not_memory_is_not_tried_again() {
+    let mut controller = controller(Settings::default());
+    controller.arrive("shape", 1, 4, None, 4.0).expect("a batch");
+    controller.next(0, None);
+    assert_eq!(controller.failed(0, 4, Fault::Sticky), Decision::GiveUp(Failure::Sticky));
+    assert_eq!(controller.failed(0, 4, Fault::Other), Decision::GiveUp(Failure::NotMemory));
+}
+
+#[test]
+fn thrashing_lowers_the_size_before_anything_fails() {
+    let mut controller = controller(Settings::default());
+    for flushed in [true, true] {
+        controller.arrive("shape", 1, 16, None, 16.0).expect("a batch");
+        assert_eq!(controller.next(0, None), Some(0..16));
+        controller.stepped(flushed);
+    }
+    controller.arrive("shape", 1, 16, None, 16.0).expect("a batch");
+    assert_eq!(controller.next(0, None), Some(0..8));
+}
+
+#[test]
+fn samples_of_different_sizes_share_by_their_cost() {
+    let mut controller = controller(Settings { micro_batch: Some(2), ..Settings::default() });
+    controller.arrive("ragged", 100, 5, Some(vec![100, 100, 20, 20, 20]), 5.0).expect("a batch");
+    let parts: Vec<Part> = std::iter::from_fn(|| controller.next(0, None)).collect();
+    assert_eq!(parts, [0..2, 2..5]);
+}
+
+#[test]
+fn it_is_remembered_in_the_next_process() {
+    let mut device = Device::new(200);
+    let mut first = controller(Settings::default());
+    device.step(&mut first, 32, false).expect("it fits in the end");
+    let text = serde_json::to_string(&first.memory()).expect("it can be written");
+    let mut second = controller(Settings::default());
+    second.remember(&mut serde_json::Deserializer::from_str(&text)).expect("it can be read");
+    device.failures = 0;
+    assert_eq!(device.step(&mut second, 32, false), Ok(vec![8; 4]));
+    assert_eq!((device.failures, second.windows(), second.survived()), (0, 2, 2));
+}
+
+proptest! {
+    /// Whatever the device holds: every sample is run once in the attempt that counts, nothing is lost, and a device that
+    /// holds one sample is enough.
+    #[test]
+    fn no_sample_is_lost(
+        steps in prop::collection::vec((1u32..70, 0u64..900), 1..40), careful: bool, known: bool,
+        micro in prop::option::of(1u32..20),
+    ) {
+        let mut controller = controller(Settings { careful, micro_batch: micro, accumulate: 1 });
+        let mut device = Device::new(0);
+        for (items, room) in steps {
+            device.capacity = 110 + room;
+            let sizes = device.step(&mut controller, items, known).expect("one sample always fits");
+            prop_assert_eq!(sizes.iter().sum::<usize>(), items as usize);
+        }
+    }
+
+    /// With a device that does not change, failures end.
+    #[test]
+    fn failures_end(items in 1u32..200, room in 0u64..3000, careful: bool, known: bool) {
+        let mut controller = controller(Settings { careful, ..Settings::default() });
+        let mut device = Device::new(110 + room);
+        for _ in 0..300 {
+            device.step(&mut controller, items, known).expect("one sample always fits");
+        }
+        prop_assert!(device.failures <= 20, "{} failures", device.failures);
+        if careful && known {
+            prop_assert_eq!(device.failures, 0);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a caller can do wrong.
+
+use thiserror::Error;
+
+/// A fact that contradicts what was told before.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A number that has to be at least one.
+    #[error("`{name}` is 0, and has to be at least 1")]
+    Zero {
+        /// The argument's name.
+        name: &'static str,
+    },
+    /// A batch without samples.
+    #[error("the batch is empty: it has no sample along its first dimension")]
+    EmptyBatch,
+    /// A weight that no mean can be taken with.
+    #[error("a micro-batch's count is {count}: counts have to be finite and not negative")]
+    Count {
+        /// What was told.
+        count: f64,
+    },
+    /// An optimizer step on nothing.
+    #[error("the whole window counts nothing: every sample or token of it is ignored, so its mean is not defined")]
+    NothingCounted,
+    /// The ranks are not in the same place.
+    #[error(
+        "the ranks are not in the same step any more: rank {rank} is in window {window}, attempt {attempt}, this one in \
+         window {own_window}, attempt {own_attempt}"
+    )]
+    Diverged {
+        /// The rank that is elsewhere.
+        rank: usize,
+        /// Its window.
+        window: u64,
+        /// Its attempt.
+        attempt: u32,
+        /// The window of the rank that asks.
+        own_window: u64,
+        /// The attempt of the rank that asks.
+        own_attempt: u32,
+    },
+}
+
+impl TrainError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Zero { .. } => "leave it out to let memfit choose",
+            Self::EmptyBatch => "drop empty batches in the loader, or pass `batch_size=` where the first dimension is not the batch's",
+            Self::Count { .. } => "the loss function's second value is the number of samples or tokens in the sum that it returns first",
+            Self::NothingCounted => "leave such batches out of the loader, or skip the call of `step` for them",
+            Self::Diverged { .. } => "call `step` equally often on every rank; give each rank's loader the same number of batches",
+        }
+    }
+}

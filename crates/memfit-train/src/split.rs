@@ -1,0 +1,84 @@
+//! How a batch is cut into micro-batches.
+
+use std::ops::Range;
+
+/// Samples of a batch that go through the model together.
+pub type Part = Range<usize>;
+
+/// Cuts `items` samples into parts of `most`, the last of which may be shorter.
+///
+/// All parts but the last have one size, so that compiled models and cuDNN's choices see one shape.
+pub fn split(items: usize, most: usize) -> Vec<Part> {
+    let most = most.max(1);
+    (0..items).step_by(most).map(|start| start..(start + most).min(items)).collect()
+}
+
+/// Cuts samples of different sizes into parts of at most `most` samples whose padded cost stays within `budget`: the
+/// largest cost of a part times its length, as when all are padded to the largest. A sample that alone exceeds the budget
+/// goes alone.
+pub fn split_by_cost(costs: &[u64], most: usize, budget: u64) -> Vec<Part> {
+    let most = most.max(1);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut largest = 0;
+    for (index, &cost) in costs.iter().enumerate() {
+        let length = index - start;
+        let widest = largest.max(cost);
+        let padded = widest.saturating_mul(length as u64 + 1);
+        if length > 0 && (length == most || padded > budget) {
+            parts.push(start..index);
+            start = index;
+            largest = cost;
+        } else {
+            largest = widest;
+        }
+    }
+    if start < costs.len() {
+        parts.push(start..costs.len());
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_last_part_may_be_shorter() {
+        assert_eq!(split(10, 4), [0..4, 4..8, 8..10]);
+        assert_eq!(split(8, 4), [0..4, 4..8]);
+        assert_eq!(split(3, 100), [0..3]);
+        assert!(split(0, 4).is_empty());
+    }
+
+    #[test]
+    fn a_long_sample_goes_alone() {
+        assert_eq!(split_by_cost(&[1, 1, 50, 1, 1], 4, 10), [0..2, 2..3, 3..5]);
+        assert_eq!(split_by_cost(&[5, 5, 5, 5], 4, 10), [0..2, 2..4]);
+        assert_eq!(split_by_cost(&[1; 6], 4, u64::MAX), [0..4, 4..6]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_sample_is_in_one_part(items in 0usize..400, most in 0usize..50) {
+            let parts = split(items, most);
+            prop_assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..items).collect::<Vec<_>>());
+            prop_assert!(parts.iter().all(|part| (1..=most.max(1)).contains(&part.len())));
+        }
+
+        #[test]
+        fn no_part_of_several_exceeds_the_budget(
+            costs in prop::collection::vec(0u64..100, 0..60), most in 1usize..9, budget in 0u64..400,
+        ) {
+            let parts = split_by_cost(&costs, most, budget);
+            prop_assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..costs.len()).collect::<Vec<_>>());
+            for part in parts {
+                let padded = costs[part.clone()].iter().max().copied().unwrap_or(0) * part.len() as u64;
+                prop_assert!(part.len() == 1 || padded <= budget);
+                prop_assert!(part.len() <= most);
+            }
+        }
+    }
+}
