@@ -1,8 +1,57 @@
 """memfit: make PyTorch training fit in GPU memory.
 
-Importing this does not import torch.
+Importing this does not import torch: what needs it is loaded when it is first asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from memfit._core import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from memfit._train.batches import register_batch_type
+    from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
+    from memfit._train.holding import Holder, holders, release
+    from memfit._train.inference import Inference, inference
+    from memfit._train.step import Result, Step
+
+__all__ = [
+    "Holder",
+    "Inference",
+    "MemfitError",
+    "Result",
+    "Step",
+    "StepDoesNotFit",
+    "StepInvalid",
+    "__version__",
+    "holders",
+    "inference",
+    "register_batch_type",
+    "release",
+]
+
+_HOMES = {
+    "Holder": "holding",
+    "Inference": "inference",
+    "MemfitError": "faults",
+    "Result": "step",
+    "Step": "step",
+    "StepDoesNotFit": "faults",
+    "StepInvalid": "faults",
+    "holders": "holding",
+    "inference": "inference",
+    "register_batch_type": "batches",
+    "release": "holding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"memfit._train.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -3,6 +3,8 @@
 //! Owns the types that cross between Python and Rust. It must not know how anything is done: each function converts its
 //! arguments, lets go of the interpreter's lock, and calls one function of another crate.
 
+mod train;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -14,6 +16,9 @@ use pyo3::pymodule;
 mod _core {
     use super::{Home, OsString, PathBuf};
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::train::Controller;
 
     /// Runs the command with these arguments, the first of which is the program's name, and returns its exit status.
     ///

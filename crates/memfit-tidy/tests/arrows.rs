@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["memfit-devices", "memfit-levers", "memfit-lint", "memfit-recording", "memfit-explain"],
     ),
     ("memfit-view", &["memfit-levers", "memfit-recording", "memfit-explain"]),
+    ("memfit-train", &[]),
     (
         "memfit-cli",
         &[
@@ -40,7 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit", &["memfit-cli"]),
-    ("memfit-py", &["memfit-cli"]),
+    ("memfit-py", &["memfit-cli", "memfit-train"]),
     ("memfit-tidy", &[]),
 ];
 

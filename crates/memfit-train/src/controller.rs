@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling, split,
-    split_by_cost,
+    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling,
+    split, split_by_cost,
 };
 
 /// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
@@ -146,7 +146,14 @@ impl Controller {
             scale: ScaleHistory::default(),
             survived: 0,
         };
-        Ok(Self { settings, memory, attempt: 0, batches: Vec::new(), thrashing: 0, growth: Growth::default() })
+        Ok(Self {
+            settings,
+            memory,
+            attempt: 0,
+            batches: Vec::new(),
+            thrashing: 0,
+            growth: Growth::default(),
+        })
     }
 
     /// A batch arrives: `items` samples of a shape, the largest of so many elements, that are expected to count so much.
@@ -197,9 +204,8 @@ impl Controller {
         let wanted = self.settings.micro_batch.unwrap_or(items).min(items);
         let ceiling = self.memory.ceilings.get(&batch.shape);
         let limit = ceiling.map_or(wanted, |ceiling| ceiling.limit(wanted));
-        let foreseen = budget.and_then(|budget| {
-            self.memory.predictor.largest(&batch.shape, batch.elements, limit, budget)
-        });
+        let foreseen = budget
+            .and_then(|budget| self.memory.predictor.largest(&batch.shape, batch.elements, limit, budget));
         if let Some(foreseen) = foreseen {
             return (foreseen.min(limit), true);
         }

@@ -22,7 +22,9 @@ pub enum TrainError {
         count: f64,
     },
     /// An optimizer step on nothing.
-    #[error("the whole window counts nothing: every sample or token of it is ignored, so its mean is not defined")]
+    #[error(
+        "the whole window counts nothing: every sample or token of it is ignored, so its mean is not defined"
+    )]
     NothingCounted,
     /// The ranks are not in the same place.
     #[error(
@@ -48,10 +50,18 @@ impl TrainError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Zero { .. } => "leave it out to let memfit choose",
-            Self::EmptyBatch => "drop empty batches in the loader, or pass `batch_size=` where the first dimension is not the batch's",
-            Self::Count { .. } => "the loss function's second value is the number of samples or tokens in the sum that it returns first",
-            Self::NothingCounted => "leave such batches out of the loader, or skip the call of `step` for them",
-            Self::Diverged { .. } => "call `step` equally often on every rank; give each rank's loader the same number of batches",
+            Self::EmptyBatch => {
+                "drop empty batches in the loader, or pass `batch_size=` where the first dimension is not the batch's"
+            }
+            Self::Count { .. } => {
+                "the loss function's second value is the number of samples or tokens in the sum that it returns first"
+            }
+            Self::NothingCounted => {
+                "leave such batches out of the loader, or skip the call of `step` for them"
+            }
+            Self::Diverged { .. } => {
+                "call `step` equally often on every rank; give each rank's loader the same number of batches"
+            }
         }
     }
 }

@@ -113,8 +113,11 @@ const SUSPECTS: &[(&str, Library)] = &[
 ];
 
 /// Texts that mean the host's memory.
-const HOST: &[&str] =
-    &["DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "Cannot allocate memory"];
+const HOST: &[&str] = &[
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "Cannot allocate memory",
+];
 
 /// Judges an exception by the names of its type and that type's bases, by its message, and by the memory that was left.
 pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
@@ -161,17 +164,33 @@ mod tests {
         use Fault::{DeviceMemory, HostMemory, Other, Sticky};
         let torch = &["torch.OutOfMemoryError", "RuntimeError"][..];
         let accelerator = &["torch.AcceleratorError", "RuntimeError"][..];
-        let distributed = &["torch.distributed.DistBackendError", "torch.distributed.DistError", "RuntimeError"][..];
+        let distributed =
+            &["torch.distributed.DistBackendError", "torch.distributed.DistError", "RuntimeError"][..];
         for (types, message, evidence, fault) in [
             (torch, "whatever it says", PLENTY, DeviceMemory(Library::Torch)),
             (&["MemoryError"], "", PLENTY, HostMemory),
             (RUNTIME, "CUDA out of memory. Tried to allocate 2.00 GiB", PLENTY, DeviceMemory(Library::Torch)),
-            (RUNTIME, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", PLENTY, DeviceMemory(Library::Cublas)),
+            (
+                RUNTIME,
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+                PLENTY,
+                DeviceMemory(Library::Cublas),
+            ),
             (RUNTIME, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", SHORT, DeviceMemory(Library::Cudnn)),
             (RUNTIME, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", PLENTY, Other),
             (RUNTIME, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", Evidence::default(), Other),
-            (distributed, "NCCL error: unhandled cuda error\nCuda failure 'out of memory'", PLENTY, DeviceMemory(Library::Nccl)),
-            (RUNTIME, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", PLENTY, HostMemory),
+            (
+                distributed,
+                "NCCL error: unhandled cuda error\nCuda failure 'out of memory'",
+                PLENTY,
+                DeviceMemory(Library::Nccl),
+            ),
+            (
+                RUNTIME,
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+                PLENTY,
+                HostMemory,
+            ),
             (accelerator, "CUDA error: an illegal memory access was encountered", SHORT, Sticky),
             (accelerator, "CUDA error: out of memory", PLENTY, DeviceMemory(Library::Torch)),
             (accelerator, "CUDA error: unknown error", PLENTY, Sticky),

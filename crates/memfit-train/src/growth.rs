@@ -40,8 +40,12 @@ impl Growth {
         if self.live.len() < LEAST {
             return None;
         }
-        let mut differences: Vec<i64> =
-            self.live.iter().zip(self.live.iter().skip(1)).map(|(a, b)| b.cast_signed() - a.cast_signed()).collect();
+        let mut differences: Vec<i64> = self
+            .live
+            .iter()
+            .zip(self.live.iter().skip(1))
+            .map(|(a, b)| b.cast_signed() - a.cast_signed())
+            .collect();
         let growing = differences.iter().filter(|&&difference| difference > 0).count();
         differences.sort_unstable();
         let median = differences[differences.len() / 2];

@@ -1,0 +1,237 @@
+//! The training controller as Python sees it.
+#![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
+
+use memfit_train::{
+    Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Status, TrainError, Verdict, agree,
+    classify,
+};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+};
+
+/// Decides what a training step does next; see `memfit.Step`, which calls torch for it.
+#[pyclass(module = "memfit._core", name = "Controller")]
+pub(crate) struct Controller {
+    inner: memfit_train::Controller,
+}
+
+#[pymethods]
+impl Controller {
+    #[new]
+    #[pyo3(signature = (*, accumulate = 1, micro_batch = None, careful = false))]
+    fn new(accumulate: u32, micro_batch: Option<u32>, careful: bool) -> PyResult<Self> {
+        let settings = Settings { accumulate, micro_batch, careful };
+        Ok(Self { inner: memfit_train::Controller::new(settings).map_err(value_error)? })
+    }
+
+    /// A batch arrives; whether it begins a window.
+    #[pyo3(signature = (shape, elements, items, expected, costs = None))]
+    fn arrive(
+        &mut self,
+        shape: &str,
+        elements: u64,
+        items: u32,
+        expected: f64,
+        costs: Option<Vec<u64>>,
+    ) -> PyResult<bool> {
+        self.inner.arrive(shape, elements, items, costs, expected).map_err(value_error)
+    }
+
+    /// Where the next part of a batch begins and ends, or None when all of it was run.
+    #[pyo3(signature = (batch, budget = None))]
+    fn next(&mut self, batch: usize, budget: Option<u64>) -> Option<(usize, usize)> {
+        self.inner.next(batch, budget).map(|part| (part.start, part.end))
+    }
+
+    /// A part ran to its end.
+    #[pyo3(signature = (batch, size, peak = None))]
+    fn passed(&mut self, batch: usize, size: u32, peak: Option<u64>) {
+        self.inner.passed(batch, size, peak);
+    }
+
+    /// What a part counted.
+    fn count(&mut self, count: f64) -> PyResult<()> {
+        self.inner.count(count).map_err(value_error)
+    }
+
+    /// A part failed with an exception of these types and this message: "again", or why not.
+    fn failed(
+        &mut self,
+        batch: usize,
+        size: u32,
+        types: Vec<String>,
+        message: &str,
+        free: u64,
+        capacity: u64,
+    ) -> &'static str {
+        match self.inner.failed(batch, size, judge(&types, message, free, capacity)) {
+            Decision::Again => "again",
+            Decision::GiveUp(Failure::OneSample) => "one-sample",
+            Decision::GiveUp(Failure::TooOften) => "too-often",
+            Decision::GiveUp(Failure::Sticky) => "sticky",
+            Decision::GiveUp(Failure::NotMemory) => "not-memory",
+        }
+    }
+
+    /// The window begins again.
+    fn restart(&mut self) {
+        self.inner.restart();
+    }
+
+    /// The window is dropped.
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
+    /// Sets what losses are divided by.
+    fn divide_by(&mut self, divisor: f64) -> PyResult<()> {
+        self.inner.divide_by(divisor).map_err(value_error)
+    }
+
+    /// What losses are divided by.
+    #[getter]
+    fn divisor(&self) -> f64 {
+        self.inner.window().divisor()
+    }
+
+    /// What the window's parts counted so far.
+    #[getter]
+    fn counted(&self) -> f64 {
+        self.inner.window().counted()
+    }
+
+    /// Whether the window has all its batches.
+    #[getter]
+    fn whole(&self) -> bool {
+        self.inner.window().is_whole()
+    }
+
+    /// Whether the window has no batch.
+    #[getter]
+    fn empty(&self) -> bool {
+        self.inner.window().is_empty()
+    }
+
+    /// Batches of the window that this process was given.
+    #[getter]
+    fn held(&self) -> usize {
+        self.inner.held()
+    }
+
+    /// Parts of the window that were run.
+    #[getter]
+    fn parts(&self) -> usize {
+        self.inner.parts()
+    }
+
+    /// Failures so far in this window.
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.inner.attempt().attempt
+    }
+
+    /// Optimizer steps so far.
+    #[getter]
+    fn windows(&self) -> u64 {
+        self.inner.windows()
+    }
+
+    /// Failures that a later attempt made good.
+    #[getter]
+    fn survived(&self) -> u64 {
+        self.inner.survived()
+    }
+
+    /// What the gradients have to be multiplied by, if all ranks' parts counted so much together.
+    fn correction(&self, total: f64) -> PyResult<f64> {
+        self.inner.window().correction(total).map_err(value_error)
+    }
+
+    /// The numbers to tell the other ranks: `outcome` is "done", "again" or "over".
+    fn status(&self, outcome: &str) -> PyResult<Vec<f64>> {
+        let outcome = match outcome {
+            "done" => Outcome::Done,
+            "again" => Outcome::Again,
+            "over" => Outcome::Over,
+            other => return Err(PyValueError::new_err(format!("`{other}` is no outcome"))),
+        };
+        Ok(self.inner.status(outcome).encode().to_vec())
+    }
+
+    /// What all ranks do, given what all told: ("step", total), ("again", 0) or ("over", rank).
+    #[staticmethod]
+    fn agree(statuses: Vec<[f64; Status::NUMBERS]>, own: usize) -> PyResult<(&'static str, f64)> {
+        let statuses: Vec<Status> = statuses.into_iter().map(Status::decode).collect();
+        match agree(&statuses, own) {
+            Ok(Verdict::Step { total }) => Ok(("step", total)),
+            Ok(Verdict::Again) => Ok(("again", 0.0)),
+            Ok(Verdict::Over { rank }) => Ok(("over", rank as f64)),
+            Err(error) => Err(PyRuntimeError::new_err(text(&error))),
+        }
+    }
+
+    /// The optimizer stepped.
+    fn stepped(&mut self, flushed: bool) {
+        self.inner.stepped(flushed);
+    }
+
+    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing.
+    #[pyo3(signature = (live, budget = None))]
+    fn live(&mut self, live: u64, budget: Option<u64>) -> Option<(u64, Option<u64>)> {
+        let growth = self.inner.growth();
+        growth.after_step(live);
+        growth.leak(budget).map(|leak| (leak.per_step, leak.steps_left))
+    }
+
+    /// A window ended with this loss scale: what is wrong with it, if something is.
+    fn scaled(&mut self, scale: f64, skipped: bool) -> Option<String> {
+        let history = self.inner.scale();
+        history.window(scale, skipped);
+        history.trouble().map(|trouble| match trouble {
+            ScaleTrouble::Skipping { skipped, of } => {
+                format!("{skipped} of the last {of} optimizer steps were skipped, because fp16 gradients overflowed")
+            }
+            ScaleTrouble::Collapsed { scale } => {
+                format!("the loss scale has fallen to {scale}: fp16 gradients overflow without any scaling")
+            }
+        })
+    }
+
+    /// What to remember from one process to the next.
+    fn memory(&self) -> PyResult<String> {
+        serde_json::to_string(&self.inner.memory())
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Takes up what was remembered.
+    fn remember(&mut self, memory: &str) -> PyResult<()> {
+        self.inner
+            .remember(&mut serde_json::Deserializer::from_str(memory))
+            .map_err(|error| PyValueError::new_err(format!("this is no state of memfit's: {error}")))
+    }
+
+    /// Whether an exception of these types and this message means memory: "device", "host", "sticky" or "other".
+    #[staticmethod]
+    fn judge(types: Vec<String>, message: &str, free: u64, capacity: u64) -> &'static str {
+        match judge(&types, message, free, capacity) {
+            Fault::DeviceMemory(_) => "device",
+            Fault::HostMemory => "host",
+            Fault::Sticky => "sticky",
+            Fault::Other => "other",
+        }
+    }
+}
+
+fn judge(types: &[String], message: &str, free: u64, capacity: u64) -> Fault {
+    let types: Vec<&str> = types.iter().map(String::as_str).collect();
+    classify(&types, message, Evidence { free, capacity })
+}
+
+fn value_error(error: TrainError) -> PyErr {
+    PyValueError::new_err(text(&error))
+}
+
+fn text(error: &TrainError) -> String {
+    format!("{error}\nhint: {}", error.hint())
+}

@@ -1,0 +1,278 @@
+"""What a batch is made of, and parts of it.
+
+A batch is whatever a loader gives: tensors, and containers of them. What has the batch dimension is cut along it, and all
+else goes to every part as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter, UserDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+Items = Callable[[Any], int]
+Cut = Callable[[Any, int, int], Any]
+
+_REGISTERED: dict[type, tuple[Items, Cut]] = {}
+
+
+def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
+    """Let `memfit.Step` split batches of a type of your own.
+
+    `items(value)` is the number of samples, `cut(value, start, stop)` the value with the samples from start to stop.
+    """
+    _REGISTERED[kind] = (items, cut)
+
+
+def _registered(value: Any) -> tuple[Items, Cut] | None:
+    for kind in type(value).__mro__:
+        if kind in _REGISTERED:
+            return _REGISTERED[kind]
+    return None
+
+
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_fields(value: Any) -> bool:
+    """Whether a list or tuple holds a batch's fields, and not its samples."""
+    if _is_namedtuple(value):
+        return True
+    return not (value and all(isinstance(entry, (Mapping, str, bytes, int, float)) for entry in value))
+
+
+class Batch:
+    """A batch, and where it can be cut."""
+
+    def __init__(self, value: Any, size: int | None = None) -> None:
+        self.value = value
+        sizes: Counter[int] = Counter()
+        lists: list[Any] = []
+        self._survey(value, sizes, lists, top=True)
+        self.items = size if size is not None else self._guess(sizes, lists)
+        # Fields by their place: whether they are cut.
+        self._shapes: list[str] = []
+        self._elements = 0
+        self._costs: list[int] | None = None
+        self._describe(value, top=True)
+
+    @property
+    def shape(self) -> str:
+        """What the samples look like, without their number."""
+        return " ".join(self._shapes)
+
+    @property
+    def elements(self) -> int:
+        """Numbers in one sample, the largest one where they differ."""
+        return max(self._elements + (max(self._costs) if self._costs else 0), 1)
+
+    @property
+    def costs(self) -> list[int] | None:
+        """Numbers in each sample, where they differ."""
+        if self._costs is None or len(set(self._costs)) == 1:
+            return None
+        return [self._elements + cost for cost in self._costs]
+
+    def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
+        """The samples from start to stop, on a device; with `own`, in memory that is not the batch's."""
+        whole = start == 0 and stop == self.items
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            moved = tensor if device is None else tensor.to(device, non_blocking=True)
+            return moved.clone() if own and moved.data_ptr() == tensor.data_ptr() else moved
+
+        def walk(value: Any, top: bool) -> Any:
+            found = _registered(value)
+            if found is not None:
+                return value if whole else found[1](value, start, stop)
+            if isinstance(value, torch.Tensor):
+                if whole or not self._is_cut(value):
+                    return place(value)
+                if value.is_nested:
+                    rows = list(value.unbind())[start:stop]
+                    return place(torch.nested.as_nested_tensor(rows, layout=value.layout))
+                return place(value[start:stop])
+            if isinstance(value, PackedSequence):
+                return _cut_packed(value, start, stop).to(device)
+            if isinstance(value, UserDict):
+                same = copy.copy(value)
+                same.data = {key: walk(entry, False) for key, entry in value.items()}
+                return same
+            if isinstance(value, Mapping):
+                entries = {key: walk(entry, False) for key, entry in value.items()}
+                return entries if type(value) is dict else type(value)(entries)  # type: ignore[call-arg]
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                fields = [field for field in dataclasses.fields(value) if field.init]
+                return dataclasses.replace(
+                    value, **{field.name: walk(getattr(value, field.name), False) for field in fields}
+                )
+            if isinstance(value, (list, tuple)):
+                if self._is_samples(value, top):
+                    value = value[start:stop]
+                entries = [walk(entry, False) for entry in value] if not _leaves(value) else list(value)
+                return type(value)(*entries) if _is_namedtuple(value) else type(value)(entries)
+            return value
+
+        return walk(self.value, True)
+
+    def versions(self) -> list[int]:
+        """How often each tensor of the batch was written to."""
+        found: list[int] = []
+        _visit(self.value, lambda tensor: found.append(tensor._version))
+        return found
+
+    def _is_cut(self, tensor: torch.Tensor) -> bool:
+        return tensor.dim() > 0 and tensor.size(0) == self.items
+
+    def _is_samples(self, value: Any, top: bool) -> bool:
+        """Whether a list has one entry for each sample."""
+        if _is_namedtuple(value) or len(value) != self.items:
+            return False
+        if not _is_fields(value):
+            return True
+        # Several tensors that all have the batch dimension are fields; the samples of a ragged batch do not.
+        tensors = [entry for entry in value if isinstance(entry, torch.Tensor)]
+        return not top and bool(tensors) and not all(self._is_cut(entry) for entry in tensors)
+
+    def _survey(self, value: Any, sizes: Counter[int], lists: list[Any], top: bool) -> None:
+        found = _registered(value)
+        if found is not None:
+            sizes[found[0](value)] += 1000
+        elif isinstance(value, torch.Tensor):
+            if value.dim() > 0:
+                sizes[value.size(0)] += 1
+        elif isinstance(value, PackedSequence):
+            sizes[int(value.batch_sizes[0])] += 1000
+        elif isinstance(value, Mapping):
+            for entry in value.values():
+                self._survey(entry, sizes, lists, False)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for field in dataclasses.fields(value):
+                self._survey(getattr(value, field.name), sizes, lists, False)
+        elif isinstance(value, (list, tuple)) and value:
+            if top and _is_fields(value):
+                for entry in value:
+                    self._survey(entry, sizes, lists, False)
+            elif not _is_namedtuple(value):
+                lists.append(value)
+
+    @staticmethod
+    def _guess(sizes: Counter[int], lists: list[Any]) -> int:
+        """The number of samples: what most tensors have first, or the length of the lists of samples."""
+        lengths = Counter(len(entry) for entry in lists)
+        if not sizes and not lengths:
+            raise ValueError(
+                "this batch has nothing along which it could be split: no tensor, and no list of samples\n"
+                "hint: teach memfit its type with `memfit.register_batch_type`"
+            )
+        # A list of samples names its own length; where tensors have it too, both agree.
+        if lengths:
+            length, _ = lengths.most_common(1)[0]
+            fields = all(isinstance(entry, torch.Tensor) for entries in lists for entry in entries)
+            if not sizes or not fields or length in sizes:
+                return length
+        most = max(sizes.values())
+        # Of equally many, the first that was met.
+        return next(size for size, count in sizes.items() if count == most)
+
+    def _describe(self, value: Any, top: bool) -> None:
+        if isinstance(value, torch.Tensor):
+            if self._is_cut(value) and not value.is_nested:
+                inner = value.shape[1:]
+                self._shapes.append(f"{str(value.dtype).removeprefix('torch.')}{list(inner)}")
+                self._elements += inner.numel()
+        elif isinstance(value, Mapping):
+            for entry in value.values():
+                self._describe(entry, False)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for field in dataclasses.fields(value):
+                self._describe(getattr(value, field.name), False)
+        elif isinstance(value, (list, tuple)):
+            if self._is_samples(value, top):
+                costs = [_numbers(entry) for entry in value]
+                known = self._costs or [0] * len(costs)
+                self._costs = [before + cost for before, cost in zip(known, costs, strict=True)]
+                self._shapes.append("samples")
+            elif not _leaves(value):
+                for entry in value:
+                    self._describe(entry, False)
+        else:
+            self._shapes.append(type(value).__name__)
+
+
+def _leaves(value: Any) -> bool:
+    """Whether a list holds plain values only, such as names of files."""
+    return all(isinstance(entry, (str, bytes, int, float, type(None))) for entry in value)
+
+
+def _visit(value: Any, seen: Callable[[torch.Tensor], Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        seen(value)
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            _visit(entry, seen)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _visit(getattr(value, field.name), seen)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            _visit(entry, seen)
+
+
+def _numbers(value: Any) -> int:
+    """How many numbers are in a sample."""
+    total = 0
+
+    def add(tensor: torch.Tensor) -> None:
+        nonlocal total
+        total += tensor.numel()
+
+    _visit(value, add)
+    return total
+
+
+def _cut_packed(value: PackedSequence, start: int, stop: int) -> PackedSequence:
+    padded, lengths = pad_packed_sequence(value, batch_first=True)
+    lengths = lengths[start:stop]
+    return pack_padded_sequence(
+        padded[start:stop, : int(lengths.max())], lengths, batch_first=True, enforce_sorted=False
+    )
+
+
+def join(parts: list[Any]) -> Any:
+    """Puts outputs of parts together as the output of the whole: the opposite of cutting."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts) if first.dim() > 0 else torch.stack(parts)
+    if isinstance(first, UserDict):
+        same = copy.copy(first)
+        same.data = {key: join([part[key] for part in parts]) for key in first}
+        return same
+    if isinstance(first, Mapping):
+        entries = {key: join([part[key] for part in parts]) for key in first}
+        return entries if type(first) is dict else type(first)(**entries)
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        return dataclasses.replace(
+            first,
+            **{
+                field.name: join([getattr(part, field.name) for part in parts])
+                for field in dataclasses.fields(first)
+                if field.init
+            },
+        )
+    if isinstance(first, (list, tuple)):
+        if _is_namedtuple(first):
+            return type(first)(*(join(list(entries)) for entries in zip(*parts, strict=True)))
+        samples = not first or not all(isinstance(entry, torch.Tensor) for entry in first)
+        if samples and isinstance(first, list):
+            return [entry for part in parts for entry in part]
+        return type(first)(join(list(entries)) for entries in zip(*parts, strict=True))
+    return first if all(part == first for part in parts) else list(parts)

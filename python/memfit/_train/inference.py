@@ -1,0 +1,230 @@
+"""Evaluation in parts that fit."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit import _core
+
+from .batches import Batch, join
+from .faults import Fault, StepDoesNotFit, collect, forget, room
+from .precision import Precision
+from .step import _MARGIN, _device_of
+
+
+class Inference:
+    """Runs a model without gradients, in parts that fit, and puts their outputs together in order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        precision: str | None = None,
+        batch_size: int | None = None,
+        output_device: torch.device | str | None = "cpu",
+        forward: Callable[[nn.Module, Any], Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.model = model
+        self.device, self._move = _device_of(model, device)
+        self._precision = precision
+        self._output = torch.device(output_device) if output_device is not None else None
+        self._forward = forward if forward is not None else _call
+        self._cuda = self.device.type == "cuda"
+        self._controller = _core.Controller(micro_batch=batch_size, careful=self._cuda)
+        self._modes: dict[nn.Module, bool] = {}
+        self._stack: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> Inference:
+        self._modes = {module: module.training for module in self.model.modules()}
+        self._stack = contextlib.ExitStack()
+        precision = Precision(self._precision, self.device, scaler=False)
+        self._stack.callback(precision.close)
+        self.model.eval()
+        self._stack.enter_context(torch.inference_mode())
+        self._stack.enter_context(precision())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
+        for module, mode in self._modes.items():
+            module.training = mode
+        self._modes = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """The model's outputs for a batch."""
+        if self._stack is None:
+            raise RuntimeError("this is a context: write `with memfit.inference(model) as infer:`")
+        entry = Batch(batch)
+        self._controller.arrive(entry.shape, entry.elements, entry.items, float(entry.items), entry.costs)
+        try:
+            outputs = self._run(entry)
+        except BaseException:
+            self._controller.abandon()
+            raise
+        self._controller.stepped(False)
+        return join(outputs)
+
+    def over(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The outputs of all batches of a loader, of any length, one after the other."""
+        for batch in loader:
+            yield self(batch)
+
+    def _run(self, entry: Batch) -> list[Any]:
+        outputs: list[Any] = []
+        done = 0
+        while (part := self._controller.next(0, self._budget())) is not None:
+            start, stop = part
+            if stop <= done:
+                # It ran before a later part failed: its output is here already.
+                self._controller.passed(0, stop - start)
+                continue
+            start = max(start, done)
+            before = self._peak()
+            fault = None
+            try:
+                value = entry.part(start, stop, self.device if self._move else None)
+                outputs.append(_to(self._forward(self.model, value), self._output))
+                del value
+                done = stop
+            except Exception as error:
+                fault = Fault.of(error, self.device)
+                if fault.kind in ("other", "sticky"):
+                    raise
+                forget(error)
+            if fault is None:
+                after = self._peak()
+                self._controller.passed(0, stop - start, after if after > before else None)
+                continue
+            decision = self._controller.failed(
+                0, stop - start, fault.types, fault.message, fault.free, fault.capacity
+            )
+            collect(self.device)
+            if decision != "again":
+                raise StepDoesNotFit(
+                    "a single sample does not fit into the device's memory\n"
+                    "hint: `infer.sliding` runs images in windows; a precision of fewer bits makes a sample smaller\n"
+                    f"{fault.message}"
+                )
+            self._controller.restart()
+        return outputs
+
+    def sliding(
+        self,
+        image: torch.Tensor,
+        window: int | Sequence[int],
+        *,
+        overlap: float = 0.25,
+        blend: str = "cosine",
+    ) -> torch.Tensor:
+        """A fully convolutional model's output for images that are too large for it, window by window.
+
+        `image` is (N, C, then one to three spatial sizes). Windows overlap by that share, and where they do their outputs
+        are blended, weighed by the distance from their borders ("cosine") or alike ("constant"). The model's output has to
+        be as large as its input, or a whole fraction or multiple of it.
+        """
+        spatial = tuple(image.shape[2:])
+        sizes = (window,) * len(spatial) if isinstance(window, int) else tuple(window)
+        if len(sizes) != len(spatial):
+            raise ValueError(f"`window` has {len(sizes)} sizes, and the image {len(spatial)}")
+        if not 0 <= overlap < 1:
+            raise ValueError("`overlap` is a share of the window: from 0 to less than 1")
+        if blend not in ("cosine", "constant"):
+            raise ValueError('`blend` is "cosine" or "constant"')
+        sizes = tuple(min(size, length) for size, length in zip(sizes, spatial, strict=True))
+        starts = [_starts(length, size, overlap) for length, size in zip(spatial, sizes, strict=True)]
+        total: torch.Tensor | None = None
+        weights = torch.empty(0)
+        weight = torch.empty(0)
+        scale = [1.0] * len(spatial)
+        for corner in itertools.product(*starts):
+            cut = tuple(slice(start, start + size) for start, size in zip(corner, sizes, strict=True))
+            output = self(image[(slice(None), slice(None), *cut)])
+            if total is None:
+                scale = [out / size for out, size in zip(output.shape[2:], sizes, strict=True)]
+                shape = [_scaled(length, factor) for length, factor in zip(spatial, scale, strict=True)]
+                kind = torch.float64 if output.dtype == torch.float64 else torch.float32
+                total = torch.zeros(*output.shape[:2], *shape, dtype=kind, device=output.device)
+                weights = torch.zeros(shape, dtype=kind, device=output.device)
+                weight = _weight(output.shape[2:], blend, kind, output.device)
+            place = tuple(
+                slice(_scaled(start, factor), _scaled(start, factor) + length)
+                for start, factor, length in zip(corner, scale, output.shape[2:], strict=True)
+            )
+            total[(slice(None), slice(None), *place)] += output * weight
+            weights[place] += weight
+        assert total is not None
+        return total / weights
+
+    def _budget(self) -> int | None:
+        if not self._cuda:
+            return None
+        free, capacity = room(self.device)
+        reserved = torch.cuda.memory_stats(self.device).get("reserved_bytes.all.current", 0)
+        return max(free + reserved - int(capacity * _MARGIN), 0)
+
+    def _peak(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) if self._cuda else 0
+
+
+def inference(model: nn.Module, **settings: Any) -> Inference:
+    """A context in which a model is evaluated: `with memfit.inference(model) as infer: outputs = infer(batch)`.
+
+    Without gradients, in evaluation mode (put back afterwards), in parts that fit, outputs moved to the host as they come.
+    """
+    return Inference(model, **settings)
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    """Calls a model as its batches ask for: a mapping's entries are keywords, and of a pair the first is the input."""
+    if hasattr(batch, "keys"):
+        return model(**{key: batch[key] for key in batch.keys()})  # noqa: SIM118
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], torch.Tensor):
+        return model(batch[0])
+    return model(batch)
+
+
+def _to(value: Any, device: torch.device | None) -> Any:
+    if device is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if hasattr(value, "keys") and not isinstance(value, type):
+        moved = {key: _to(value[key], device) for key in value.keys()}  # noqa: SIM118
+        return moved if type(value) is dict else type(value)(**moved)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_to(entry, device) for entry in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to(entry, device) for entry in value)
+    return value
+
+
+def _scaled(length: int, factor: float) -> int:
+    return round(length * factor)
+
+
+def _starts(length: int, size: int, overlap: float) -> list[int]:
+    """Where windows begin: the last one ends with the image."""
+    stride = max(int(size * (1 - overlap)), 1)
+    return [*range(0, max(length - size, 0), stride), max(length - size, 0)]
+
+
+def _weight(shape: Sequence[int], blend: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    weight = torch.ones((), dtype=dtype, device=device)
+    for length in shape:
+        if blend == "cosine":
+            middle = (torch.arange(length, dtype=dtype, device=device) + 0.5) / length
+            # Never zero: at the image's own border a window stands alone.
+            line = torch.sin(middle * torch.pi) + 1e-3
+        else:
+            line = torch.ones(length, dtype=dtype, device=device)
+        weight = weight.unsqueeze(-1) * line
+    return weight

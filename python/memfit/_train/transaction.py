@@ -1,0 +1,98 @@
+"""The state that a step changes before its optimizer does, kept so that a failed step leaves no trace."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+# Buffers together larger than this wait on the host.
+_LARGE = 64 << 20
+
+
+class RandomState:
+    """Where all random number generators are."""
+
+    def __init__(self, devices: list[torch.device]) -> None:
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+        self._host = torch.get_rng_state()
+        self._devices = {
+            device.index or 0: torch.cuda.get_rng_state(device)
+            for device in devices
+            if device.type == "cuda" and torch.cuda.is_initialized()
+        }
+
+    def restore(self) -> None:
+        """Put them back there."""
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        torch.set_rng_state(self._host)
+        for index, state in self._devices.items():
+            torch.cuda.set_rng_state(state, index)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As something that `torch.save` takes."""
+        return {"python": self._python, "numpy": self._numpy, "host": self._host, "devices": self._devices}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> RandomState:
+        """From what `state_dict` gave."""
+        made = cls.__new__(cls)
+        made._python, made._numpy = state["python"], state["numpy"]
+        made._host, made._devices = state["host"], state["devices"]
+        return made
+
+
+class Buffers:
+    """A module's buffers: running statistics and the like, which a forward may write to.
+
+    In the first window all are copied. From then on only those that were ever seen to change, since copies take time.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._changing: set[str] | None = None
+        self._copies: dict[str, torch.Tensor] = {}
+        self._versions: dict[str, int] = {}
+
+    def keep(self) -> None:
+        """Remember the buffers as they are now."""
+        named = dict(self._model.named_buffers())
+        kept = named if self._changing is None else {k: v for k, v in named.items() if k in self._changing}
+        with torch.no_grad():
+            if sum(buffer.nbytes for buffer in kept.values()) > _LARGE:
+                self._copies = _on_host(kept)
+            else:
+                try:
+                    self._copies = {name: buffer.clone() for name, buffer in kept.items()}
+                except torch.OutOfMemoryError:
+                    self._copies = _on_host(kept)
+        self._versions = {name: buffer._version for name, buffer in named.items()}
+
+    def restore(self) -> None:
+        """Write back what was kept, where it is another now."""
+        with torch.no_grad():
+            for name, buffer in self._model.named_buffers():
+                if name in self._copies and buffer._version != self._versions.get(name):
+                    buffer.copy_(self._copies[name])
+
+    def settle(self) -> set[str]:
+        """The window is over; the names of the buffers that ever changed."""
+        changed = {
+            name
+            for name, buffer in self._model.named_buffers()
+            if buffer._version != self._versions.get(name)
+        }
+        self._changing = changed if self._changing is None else self._changing | changed
+        self._copies = {}
+        return self._changing
+
+
+def _on_host(kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: buffer.to("cpu", copy=True) for name, buffer in kept.items()}

@@ -1,0 +1,511 @@
+"""`memfit.Step`: the same mathematics as a loop over whole batches, whatever the split, and whatever fails on the way."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import subprocess
+import sys
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from training import (
+    Convolutional,
+    FailAt,
+    Normalised,
+    Perceptron,
+    Tagger,
+    Transformer,
+    flat,
+    mean_loss,
+    summed_loss,
+)
+
+import memfit
+
+MODELS: dict[str, Any] = {
+    "perceptron": Perceptron,
+    "convolutional": Convolutional,
+    "tagger": Tagger,
+    "transformer": Transformer,
+}
+INPUTS = {"perceptron": (6,), "convolutional": (2, 5, 5), "tagger": (7,), "transformer": (7,)}
+
+
+def batches(kind: str, sizes: list[int], dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches for a model, the last of which may be shorter; a tagger's labels are ignored here and there."""
+    generator = torch.Generator().manual_seed(7)
+    made = []
+    for size in sizes:
+        shape = (size, *INPUTS[kind])
+        tokens = kind in ("tagger", "transformer")
+        inputs = (
+            torch.randint(0, 11, shape, generator=generator)
+            if tokens
+            else torch.randn(shape, generator=generator, dtype=dtype)
+        )
+        labels = torch.randint(0, 5, shape if kind == "tagger" else (size,), generator=generator)
+        if kind == "tagger":
+            labels[torch.rand(shape, generator=generator) < 0.3] = -100
+            labels[0, 0] = 1
+        made.append((inputs, labels))
+    return made
+
+
+def whole_batches(
+    model: nn.Module, data: list[Any], loss: Any, window: int, clip: float | None, scheduled: bool
+) -> list[float]:
+    """The loop that memfit stands for: a window's batches at once, one mean, one step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
+    losses = []
+    for start in range(0, len(data), window):
+        taken = data[start : start + window]
+        batch = (torch.cat([entry[0] for entry in taken]), torch.cat([entry[1] for entry in taken]))
+        returned = loss(model, batch)
+        value = returned[0] / returned[1] if isinstance(returned, tuple) else returned
+        optimizer.zero_grad()
+        value.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+COMBINATIONS = list(
+    itertools.product(
+        MODELS,
+        [[8, 8, 8, 8], [8, 5, 8, 3], [1, 7]],
+        [None, 1, 3, 8],
+        [1, 3],
+        [None, 0.1],
+        [torch.float64, torch.float32],
+    )
+)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
+    """384 combinations of model, batches, split, window, clipping and type, with and without a schedule."""
+    chosen = [entry for entry in COMBINATIONS if entry[0] == kind and entry[5] == dtype]
+    assert len(chosen) == 48
+    for index, (_, sizes, micro, window, clip, _) in enumerate(chosen):
+        scheduled = index % 2 == 0
+        # Means over samples, and sums with a count of their own; a tagger's labels are ignored, so it has to count.
+        loss = summed_loss if kind == "tagger" or index % 3 == 0 else mean_loss
+        torch.manual_seed(3)
+        expected = MODELS[kind]().to(dtype)
+        actual = copy.deepcopy(expected)
+        data = batches(kind, sizes, dtype)
+        losses = whole_batches(expected, data, loss, window, clip, scheduled)
+        optimizer = torch.optim.AdamW(actual.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
+        with memfit.Step(
+            actual,
+            optimizer,
+            loss,
+            micro_batch=micro,
+            accumulate=window,
+            clip_grad_norm=clip,
+            scheduler=scheduler,
+        ) as step:
+            results = [step(batch) for batch in data]
+            step.finish()
+        assert [result.micro_batches for result in results] == [-(-n // (micro or n)) for n in sizes]
+        assert step.steps == len(losses)
+        if window == 1:
+            tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+            assert [float(result.loss) for result in results] == pytest.approx(losses, rel=tolerance)
+        difference = (flat(expected) - flat(actual)).norm() / flat(expected).norm()
+        # Adam divides a gradient by its own size, so rounding of a gradient near zero is seen in the parameter.
+        assert difference < (1e-10 if dtype == torch.float64 else 2e-3), (sizes, micro, window, clip)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_gradients_are_those_of_the_whole_batch_to_the_last_digits(kind: str) -> None:
+    """With plain gradient descent a parameter's change is its gradient."""
+    for sizes, micro, window in itertools.product([[8, 8], [8, 5, 3], [7]], [1, 3, 5], [1, 2, 4]):
+        torch.manual_seed(3)
+        model = MODELS[kind]().double()
+        reference = copy.deepcopy(model)
+        data = batches(kind, sizes, torch.float64)
+        seen: list[list[torch.Tensor]] = []
+
+        class Looking(torch.optim.SGD):
+            def step(self, closure: Any = None) -> None:  # type: ignore[override]
+                seen.append([p.grad.clone() for group in self.param_groups for p in group["params"]])  # noqa: B023
+
+        with memfit.Step(
+            model, Looking(model.parameters(), lr=0.1), summed_loss, micro_batch=micro, accumulate=window
+        ) as step:
+            for batch in data:
+                step(batch)
+        for index, start in enumerate(range(0, len(data), window)):
+            taken = data[start : start + window]
+            reference.zero_grad()
+            total, count = summed_loss(reference, tuple(torch.cat(field) for field in zip(*taken, strict=True)))
+            (total / count).backward()
+            for parameter, gradient in zip(reference.parameters(), seen[index], strict=True):
+                error = (parameter.grad - gradient).norm() / parameter.grad.norm().clamp_min(1e-3)
+                assert error < 1e-12
+
+
+def same_split(model: nn.Module, data: list[Any], loss: Any, micro: int, **settings: Any) -> memfit.Step:
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters(), lr=0.01), loss, micro_batch=micro, **settings)
+    for batch in data:
+        step(batch)
+    step.finish()
+    step.close()
+    return step
+
+
+FRAGILE: dict[str, tuple[Any, str, Any]] = {
+    "dropout": (lambda: Perceptron(0.5), "perceptron", mean_loss),
+    "batch norm": (Normalised, "perceptron", mean_loss),
+    "convolution with dropout": (lambda: Convolutional(0.5), "convolutional", mean_loss),
+    "recurrent with dropout": (lambda: Tagger(0.5), "tagger", summed_loss),
+    "attention with dropout": (lambda: Transformer(0.5), "transformer", mean_loss),
+}
+
+
+@pytest.mark.parametrize("name", FRAGILE)
+@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.filterwarnings("ignore:memfit")
+def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: int) -> None:
+    """The retried window is bit for bit the one that began with the smaller size."""
+    build, kind, loss = FRAGILE[name]
+    data = batches(kind, [8] * window, torch.float32)
+    torch.manual_seed(1)
+    fresh = build()
+
+    def run(at: int | None, micro: int) -> tuple[FailAt, nn.Module, memfit.Step, list[Any]]:
+        model = copy.deepcopy(fresh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        step = memfit.Step(model, optimizer, loss, micro_batch=micro, accumulate=window)
+        torch.manual_seed(2)
+        results = []
+        for batch in data[:-1]:
+            results.append(step(batch))
+        # The last batch is where it fails: forward or backward, up to the optimizer's own step.
+        with FailAt(at) as fault:
+            results.append(step(data[-1]))
+        step.close()
+        return fault, model, step, results
+
+    counting = FailAt()
+    original = torch.optim.SGD.step
+
+    def note(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        counting.at = counting.at or -counting.seen
+        return original(self, *arguments, **keywords)
+
+    model = copy.deepcopy(fresh)
+    step = memfit.Step(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False),
+        loss,
+        micro_batch=8,
+        accumulate=window,
+    )
+    torch.manual_seed(2)
+    for batch in data[:-1]:
+        step(batch)
+    with pytest.MonkeyPatch.context() as patch, counting:
+        patch.setattr(torch.optim.SGD, "step", note)
+        step(data[-1])
+    operations = -(counting.at or 0)
+    assert operations > 20
+    _, expected, _, _ = run(None, 4)
+    survived = 0
+    for at in range(1, operations + 1):
+        fault, model, step, results = run(at, 8)
+        assert fault.raised
+        if results[-1].retries == 0:
+            # It was noticed where nothing of the step depends on it, as in looking at the labels.
+            continue
+        survived += 1
+        assert results[-1].retries == 1
+        assert results[-1].micro_batches == 2
+        assert torch.equal(flat(model), flat(expected)), f"operation {at} of {operations}"
+    assert survived > operations * 0.8
+
+
+def test_a_failed_attempt_holds_nothing() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        hidden = model(batch[0]) * 1
+        if len(batch[0]) > 4:
+            held.append(weakref.ref(hidden))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        assert all(reference() is None for reference in held)
+        return F.cross_entropy(hidden, batch[1])
+
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+    result = step(batches("perceptron", [8], torch.float32)[0])
+    assert (result.retries, result.micro_batches, len(held)) == (1, 2, 1)
+    assert (step.retries, step.steps) == (1, 1)
+
+
+def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        model(batch[0])
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB.")
+
+    torch.manual_seed(0)
+    model = Normalised()
+    before, state = flat(model), torch.get_rng_state()
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), loss)
+    with pytest.raises(memfit.StepDoesNotFit, match="single sample") as error:
+        step(batches("perceptron", [8], torch.float32)[0])
+    assert "hint:" in str(error.value)
+    assert torch.equal(flat(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_users_own_errors_go_on_as_they_are() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        raise ZeroDivisionError("mine")
+
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), loss)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        step(batches("perceptron", [8], torch.float32)[0])
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
+def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
+    """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it is invalid."""
+    data = batches("perceptron", [4], torch.float32)[0]
+    outcomes: dict[str, int] = {}
+    for backup, at in itertools.product([False, True], range(1, 60)):
+        torch.manual_seed(0)
+        model = Perceptron()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        step = memfit.Step(model, optimizer, mean_loss, backup=backup)
+        if not first:
+            step(data)
+        before = flat(model)
+        fault = FailAt(at)
+        original = optimizer.step
+
+        def failing(*arguments: Any, fault: FailAt = fault, original: Any = original, **keywords: Any) -> Any:
+            with fault:
+                return original(*arguments, **keywords)
+
+        optimizer.step = failing  # type: ignore[method-assign]
+        reference = copy.deepcopy(model)
+        stepped = torch.optim.AdamW(reference.parameters(), lr=0.01, foreach=False)
+        stepped.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        mean_loss(reference, data).backward()
+        stepped.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                step(data)
+            except memfit.StepInvalid:
+                outcomes["invalid"] = outcomes.get("invalid", 0) + 1
+                assert not backup
+                continue
+        if not fault.raised:
+            break
+        kind = "survived"
+        outcomes[kind] = outcomes.get(kind, 0) + 1
+        assert not torch.equal(flat(model), before)
+        assert torch.allclose(flat(model), flat(reference), rtol=0, atol=1e-7)
+    assert outcomes["survived"] > 10
+
+
+def test_windows_of_several_batches_step_once() -> None:
+    model = Perceptron().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    data = batches("perceptron", [4] * 6, torch.float64)
+    step = memfit.Step(model, optimizer, mean_loss, accumulate=4, scheduler=scheduler)
+    results = list(step.over(iter(data)))
+    assert [result.stepped for result in results] == [False, False, False, True, False, False]
+    assert step.steps == 2
+    assert scheduler.last_epoch == 2
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not step.finish()
+
+
+def test_a_window_that_is_left_open_is_said() -> None:
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, accumulate=2)
+    step(batches("perceptron", [4], torch.float32)[0])
+    with pytest.warns(UserWarning, match="step.finish"):
+        step.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        step(batches("perceptron", [4], torch.float32)[0])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32"])
+def test_precisions(precision: str) -> None:
+    model = Perceptron()
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    types = []
+    model.net[0].register_forward_hook(lambda module, inputs, output: types.append(output.dtype))
+    step = memfit.Step(
+        model,
+        torch.optim.AdamW(model.parameters()),
+        mean_loss,
+        precision=precision,
+        micro_batch=4,
+        clip_grad_norm=1.0,
+    )
+    result = step(batches("perceptron", [8], torch.float32)[0])
+    expected = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    assert set(types) == {expected}
+    assert result.grad_norm is not None
+    assert result.loss.isfinite()
+    assert torch.backends.cuda.matmul.allow_tf32 == (tf32 or precision == "tf32")
+    step.close()
+    assert torch.backends.cuda.matmul.allow_tf32 == tf32
+    with pytest.raises(ValueError, match="int3"):
+        memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss, precision="int3")
+
+
+def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_window() -> None:
+    model = Perceptron()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    scales = []
+
+    def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+        scales.append(scaler.get_scale())
+        value = mean_loss(module, batch)
+        return value * float("inf") if len(scales) == 2 else value
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    step = memfit.Step(
+        model, optimizer, loss, precision="fp16", scaler=scaler, micro_batch=4, scheduler=scheduler
+    )
+    data = batches("perceptron", [8, 8], torch.float32)
+    before = flat(model)
+    first = step(data[0])
+    assert first.skipped
+    assert torch.equal(flat(model), before)
+    assert scheduler.last_epoch == 0
+    second = step(data[1])
+    assert not second.skipped
+    assert scales[:4] == [256.0, 256.0, 128.0, 128.0]
+
+
+def test_what_is_not_exact_is_said_once() -> None:
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Perceptron()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            return self.inner(inputs)
+
+    def contrastive(model: nn.Module, batch: Any) -> torch.Tensor:
+        codes = F.normalize(model(batch[0]), dim=1)
+        return F.cross_entropy(codes @ codes.T, torch.arange(len(codes)))
+
+    def editing(model: nn.Module, batch: Any) -> torch.Tensor:
+        batch[0].mul_(2)
+        return mean_loss(model, batch)
+
+    data = batches("perceptron", [8, 8], torch.float32)
+    for model, loss, text in [
+        (Normalised(), mean_loss, "batch normalisation"),
+        (Stateful(), mean_loss, "keep state"),
+        (Perceptron(), contrastive, "couples the samples"),
+        (Perceptron(), editing, "in place"),
+    ]:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=4)
+            results = [step((batch[0].clone(), batch[1])) for batch in data]
+        assert any(text in entry for result in results for entry in result.changed), text
+        assert sum(text in str(warning.message) for warning in said) == 1
+    model = Perceptron(0.5)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, micro_batch=4)
+    assert step(data[0]).changed == ()
+
+
+def test_several_losses_have_a_mean_each() -> None:
+    torch.manual_seed(0)
+    model = Perceptron().double()
+    reference = copy.deepcopy(model)
+    inputs, labels = batches("perceptron", [8], torch.float64)[0]
+    labels[::2] = -100
+
+    def losses(module: nn.Module, batch: Any) -> dict[str, Any]:
+        outputs = module(batch[0])
+        return {
+            "classes": (
+                F.cross_entropy(outputs, batch[1], ignore_index=-100, reduction="sum"),
+                (batch[1] != -100).sum(),
+            ),
+            "size": (outputs.pow(2).sum(), outputs.numel()),
+        }
+
+    whole = losses(reference, (inputs, labels))
+    sum(total / count for total, count in whole.values()).backward()
+    gradients: list[torch.Tensor] = []
+
+    class Looking(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            gradients.extend(p.grad.clone() for group in self.param_groups for p in group["params"])
+
+    result = memfit.Step(model, Looking(model.parameters(), lr=0.1), losses, micro_batch=3)((inputs, labels))
+    assert result.losses is not None
+    assert set(result.losses) == {"classes", "size"}
+    for parameter, gradient in zip(reference.parameters(), gradients, strict=True):
+        assert torch.allclose(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
+
+
+def test_a_killed_training_goes_on_as_if_it_was_not(tmp_path: Any) -> None:
+    """The state is taken after every batch in turn, also within a window."""
+    data = batches("perceptron", [8, 5, 8, 3, 8], torch.float64)
+
+    def begin() -> tuple[nn.Module, torch.optim.Optimizer, memfit.Step]:
+        torch.manual_seed(0)
+        model = Perceptron(0.5).double()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        step = memfit.Step(model, optimizer, mean_loss, accumulate=2, micro_batch=4)
+        torch.manual_seed(1)
+        return model, optimizer, step
+
+    expected, _, step = begin()
+    for batch in data:
+        step(batch)
+    step.finish()
+    for stop in range(len(data)):
+        model, optimizer, step = begin()
+        for batch in data[:stop]:
+            step(batch)
+        file = tmp_path / f"{stop}.pt"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step.state_dict()}, file)
+        model, optimizer, step = begin()
+        torch.manual_seed(99)
+        state = torch.load(file, weights_only=False)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step.load_state_dict(state["step"])
+        for batch in data[stop:]:
+            step(batch)
+        step.finish()
+        assert torch.allclose(flat(model), flat(expected), rtol=1e-12, atol=0), f"after {stop} batches"
+
+
+def test_importing_memfit_imports_no_torch() -> None:
+    code = "import sys, memfit; assert 'torch' not in sys.modules; memfit.Step; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,106 @@
+"""Models, losses and failures for the tests of `memfit.Step`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Perceptron(nn.Module):
+    """Dense layers; with dropout if asked."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(dropout), nn.Linear(12, 5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.net(inputs)
+
+
+class Convolutional(nn.Module):
+    """A small picture network with group normalisation, which does not look at other samples."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(self.body(inputs).mean((2, 3))))
+
+
+class Normalised(nn.Module):
+    """A network with batch normalisation, whose statistics are buffers that each forward writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.net(inputs)
+
+
+class Tagger(nn.Module):
+    """A recurrent network that tags every place of a sequence; a label of -100 is ignored."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.body = nn.GRU(8, 8, batch_first=True)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(self.body(self.embed(tokens))[0]))
+
+
+class Transformer(nn.Module):
+    """One layer of attention over a sequence, and a class for it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.body = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.embed(tokens)).mean(1))
+
+
+def mean_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """A mean over samples."""
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs), labels)
+
+
+def summed_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, float]:
+    """A sum, and what it is over: the labels that are not ignored."""
+    inputs, labels = batch
+    outputs = model(inputs)
+    losses = F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), ignore_index=-100, reduction="sum")
+    return losses, float((labels != -100).sum())
+
+
+class FailAt(TorchDispatchMode):
+    """Raises an out-of-memory error at the n-th operation that runs within it, and counts them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__()
+        self.at = at
+        self.seen = 0
+        self.raised = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.seen += 1
+        if self.seen == self.at:
+            self.raised = True
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return func(*args, **(kwargs or {}))
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    """All parameters and buffers in one row."""
+    return torch.cat([value.detach().reshape(-1).double() for value in model.state_dict().values()])
