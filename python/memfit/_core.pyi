@@ -16,7 +16,12 @@ def main(
 @final
 class Controller:
     def __new__(
-        cls, *, accumulate: int = 1, micro_batch: int | None = None, careful: bool = False
+        cls,
+        *,
+        accumulate: int = 1,
+        micro_batch: int | None = None,
+        careful: bool = False,
+        pairs: bool = False,
     ) -> Controller: ...
     def arrive(
         self, shape: str, elements: int, items: int, expected: float, costs: Sequence[int] | None = None

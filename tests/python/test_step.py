@@ -10,10 +10,11 @@ import warnings
 import weakref
 from typing import Any
 
+import memfit
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from training import (
     Convolutional,
     FailAt,
@@ -25,8 +26,6 @@ from training import (
     mean_loss,
     summed_loss,
 )
-
-import memfit
 
 MODELS: dict[str, Any] = {
     "perceptron": Perceptron,
@@ -141,7 +140,7 @@ def test_gradients_are_those_of_the_whole_batch_to_the_last_digits(kind: str) ->
         seen: list[list[torch.Tensor]] = []
 
         class Looking(torch.optim.SGD):
-            def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            def step(self, _closure: Any = None) -> None:  # type: ignore[override]
                 seen.append([p.grad.clone() for group in self.param_groups for p in group["params"]])  # noqa: B023
 
         with memfit.Step(
@@ -152,7 +151,9 @@ def test_gradients_are_those_of_the_whole_batch_to_the_last_digits(kind: str) ->
         for index, start in enumerate(range(0, len(data), window)):
             taken = data[start : start + window]
             reference.zero_grad()
-            total, count = summed_loss(reference, tuple(torch.cat(field) for field in zip(*taken, strict=True)))
+            total, count = summed_loss(
+                reference, tuple(torch.cat(field) for field in zip(*taken, strict=True))
+            )
             (total / count).backward()
             for parameter, gradient in zip(reference.parameters(), seen[index], strict=True):
                 error = (parameter.grad - gradient).norm() / parameter.grad.norm().clamp_min(1e-3)
@@ -160,7 +161,9 @@ def test_gradients_are_those_of_the_whole_batch_to_the_last_digits(kind: str) ->
 
 
 def same_split(model: nn.Module, data: list[Any], loss: Any, micro: int, **settings: Any) -> memfit.Step:
-    step = memfit.Step(model, torch.optim.AdamW(model.parameters(), lr=0.01), loss, micro_batch=micro, **settings)
+    step = memfit.Step(
+        model, torch.optim.AdamW(model.parameters(), lr=0.01), loss, micro_batch=micro, **settings
+    )
     for batch in data:
         step(batch)
     step.finish()
@@ -192,9 +195,7 @@ def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
         step = memfit.Step(model, optimizer, loss, micro_batch=micro, accumulate=window)
         torch.manual_seed(2)
-        results = []
-        for batch in data[:-1]:
-            results.append(step(batch))
+        results = [step(batch) for batch in data[:-1]]
         # The last batch is where it fails: forward or backward, up to the optimizer's own step.
         with FailAt(at) as fault:
             results.append(step(data[-1]))
@@ -226,7 +227,10 @@ def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: 
     assert operations > 20
     _, expected, _, _ = run(None, 4)
     survived = 0
-    for at in range(1, operations + 1):
+    # Every one of the first model's; of the others as many as there is time for, by turns.
+    stride = 1 if name == "dropout" and window == 1 else max(operations // 30, 1)
+    tried = range(1, operations + 1, stride)
+    for at in tried:
         fault, model, step, results = run(at, 8)
         assert fault.raised
         if results[-1].retries == 0:
@@ -236,7 +240,7 @@ def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: 
         assert results[-1].retries == 1
         assert results[-1].micro_batches == 2
         assert torch.equal(flat(model), flat(expected)), f"operation {at} of {operations}"
-    assert survived > operations * 0.8
+    assert survived > len(tried) * 0.8
 
 
 def test_a_failed_attempt_holds_nothing() -> None:
@@ -248,7 +252,7 @@ def test_a_failed_attempt_holds_nothing() -> None:
             held.append(weakref.ref(hidden))
             raise torch.OutOfMemoryError("CUDA out of memory.")
         assert all(reference() is None for reference in held)
-        return F.cross_entropy(hidden, batch[1])
+        return functional.cross_entropy(hidden, batch[1])
 
     model = Perceptron()
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
@@ -263,11 +267,11 @@ def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB.")
 
     torch.manual_seed(0)
-    model = Normalised()
+    model = Convolutional(0.5)
     before, state = flat(model), torch.get_rng_state()
     step = memfit.Step(model, torch.optim.AdamW(model.parameters()), loss)
     with pytest.raises(memfit.StepDoesNotFit, match="single sample") as error:
-        step(batches("perceptron", [8], torch.float32)[0])
+        step(batches("convolutional", [8], torch.float32)[0])
     assert "hint:" in str(error.value)
     assert torch.equal(flat(model), before)
     assert torch.equal(torch.get_rng_state(), state)
@@ -275,7 +279,7 @@ def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
 
 
 def test_the_users_own_errors_go_on_as_they_are() -> None:
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    def loss(*_: Any) -> torch.Tensor:
         raise ZeroDivisionError("mine")
 
     model = Perceptron()
@@ -289,7 +293,10 @@ def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
     """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it is invalid."""
     data = batches("perceptron", [4], torch.float32)[0]
     outcomes: dict[str, int] = {}
+    ended = {False: False, True: False}
     for backup, at in itertools.product([False, True], range(1, 60)):
+        if ended[backup]:
+            continue
         torch.manual_seed(0)
         model = Perceptron()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
@@ -319,12 +326,16 @@ def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
                 assert not backup
                 continue
         if not fault.raised:
-            break
+            ended[backup] = True
+            continue
         kind = "survived"
         outcomes[kind] = outcomes.get(kind, 0) + 1
         assert not torch.equal(flat(model), before)
-        assert torch.allclose(flat(model), flat(reference), rtol=0, atol=1e-7)
-    assert outcomes["survived"] > 10
+        assert torch.allclose(flat(model), flat(reference), rtol=0, atol=1e-6), (backup, at)
+    # Without a copy only a failure before the first write is survived: where the states are made.
+    assert outcomes["survived"] > 5
+    assert outcomes["invalid"] > 0
+    assert all(ended.values()), "every operation was tried"
 
 
 def test_windows_of_several_batches_step_once() -> None:
@@ -345,7 +356,7 @@ def test_a_window_that_is_left_open_is_said() -> None:
     model = Perceptron()
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, accumulate=2)
     step(batches("perceptron", [4], torch.float32)[0])
-    with pytest.warns(UserWarning, match="step.finish"):
+    with pytest.warns(UserWarning, match=r"step\.finish"):
         step.close()
     with pytest.raises(RuntimeError, match="closed"):
         step(batches("perceptron", [4], torch.float32)[0])
@@ -356,7 +367,7 @@ def test_precisions(precision: str) -> None:
     model = Perceptron()
     tf32 = torch.backends.cuda.matmul.allow_tf32
     types = []
-    model.net[0].register_forward_hook(lambda module, inputs, output: types.append(output.dtype))
+    model.net[0].register_forward_hook(lambda _module, _inputs, output: types.append(output.dtype))
     step = memfit.Step(
         model,
         torch.optim.AdamW(model.parameters()),
@@ -415,8 +426,12 @@ def test_what_is_not_exact_is_said_once() -> None:
             return self.inner(inputs)
 
     def contrastive(model: nn.Module, batch: Any) -> torch.Tensor:
-        codes = F.normalize(model(batch[0]), dim=1)
-        return F.cross_entropy(codes @ codes.T, torch.arange(len(codes)))
+        codes = functional.normalize(model(batch[0]), dim=1)
+        return functional.cross_entropy(codes @ codes.T, torch.arange(len(codes)))
+
+    def centred(model: nn.Module, batch: Any) -> torch.Tensor:
+        outputs = model(batch[0])
+        return (outputs - outputs.mean(0)).pow(2).mean()
 
     def editing(model: nn.Module, batch: Any) -> torch.Tensor:
         batch[0].mul_(2)
@@ -427,6 +442,7 @@ def test_what_is_not_exact_is_said_once() -> None:
         (Normalised(), mean_loss, "batch normalisation"),
         (Stateful(), mean_loss, "keep state"),
         (Perceptron(), contrastive, "couples the samples"),
+        (Perceptron(), centred, "couples the samples"),
         (Perceptron(), editing, "in place"),
     ]:
         with warnings.catch_warnings(record=True) as said:
@@ -435,9 +451,14 @@ def test_what_is_not_exact_is_said_once() -> None:
             results = [step((batch[0].clone(), batch[1])) for batch in data]
         assert any(text in entry for result in results for entry in result.changed), text
         assert sum(text in str(warning.message) for warning in said) == 1
-    model = Perceptron(0.5)
-    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, micro_batch=4)
-    assert step(data[0]).changed == ()
+    for kind, build in MODELS.items():
+        model = build(0.5)
+        loss = summed_loss if kind == "tagger" else mean_loss
+        # A part of as many samples as a sequence is long, or as the embedding is wide, is no reason for a suspicion.
+        for size, micro in [(16, 8), (14, 7), (8, 4)]:
+            batch = batches(kind, [size], torch.float32)[0]
+            step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro)
+            assert step(batch).changed == (), (kind, size)
 
 
 def test_several_losses_have_a_mean_each() -> None:
@@ -451,7 +472,7 @@ def test_several_losses_have_a_mean_each() -> None:
         outputs = module(batch[0])
         return {
             "classes": (
-                F.cross_entropy(outputs, batch[1], ignore_index=-100, reduction="sum"),
+                functional.cross_entropy(outputs, batch[1], ignore_index=-100, reduction="sum"),
                 (batch[1] != -100).sum(),
             ),
             "size": (outputs.pow(2).sum(), outputs.numel()),
@@ -462,14 +483,22 @@ def test_several_losses_have_a_mean_each() -> None:
     gradients: list[torch.Tensor] = []
 
     class Looking(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        def step(self, _closure: Any = None) -> None:  # type: ignore[override]
             gradients.extend(p.grad.clone() for group in self.param_groups for p in group["params"])
 
-    result = memfit.Step(model, Looking(model.parameters(), lr=0.1), losses, micro_batch=3)((inputs, labels))
+    def counts(batch: Any) -> dict[str, float]:
+        return {"classes": float((batch[1] != -100).sum()), "size": float(len(batch[0]) * 5)}
+
+    optimizer = Looking(model.parameters(), lr=0.1)
+    result = memfit.Step(model, optimizer, losses, micro_batch=3, count=counts)((inputs, labels))
+    assert result.changed == ()
     assert result.losses is not None
     assert set(result.losses) == {"classes", "size"}
     for parameter, gradient in zip(reference.parameters(), gradients, strict=True):
         assert torch.allclose(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
+    with pytest.warns(UserWarning, match="ratio differs"):
+        uncounted = memfit.Step(model, optimizer, losses, micro_batch=3)((inputs, labels))
+    assert any("ratio differs" in text for text in uncounted.changed)
 
 
 def test_a_killed_training_goes_on_as_if_it_was_not(tmp_path: Any) -> None:
@@ -493,7 +522,10 @@ def test_a_killed_training_goes_on_as_if_it_was_not(tmp_path: Any) -> None:
         for batch in data[:stop]:
             step(batch)
         file = tmp_path / f"{stop}.pt"
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step.state_dict()}, file)
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step.state_dict()},
+            file,
+        )
         model, optimizer, step = begin()
         torch.manual_seed(99)
         state = torch.load(file, weights_only=False)

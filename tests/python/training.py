@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+
+# These models are so small that threads would only wait for each other.
+torch.set_num_threads(1)
 
 
 class Perceptron(nn.Module):
@@ -37,7 +40,9 @@ class Normalised(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 5))
+        self.net = nn.Sequential(
+            nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 5)
+        )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.net(inputs)
@@ -73,14 +78,16 @@ class Transformer(nn.Module):
 def mean_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """A mean over samples."""
     inputs, labels = batch
-    return F.cross_entropy(model(inputs), labels)
+    return functional.cross_entropy(model(inputs), labels)
 
 
 def summed_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, float]:
     """A sum, and what it is over: the labels that are not ignored."""
     inputs, labels = batch
     outputs = model(inputs)
-    losses = F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), ignore_index=-100, reduction="sum")
+    losses = functional.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), ignore_index=-100, reduction="sum"
+    )
     return losses, float((labels != -100).sum())
 
 

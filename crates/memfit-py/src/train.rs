@@ -19,9 +19,9 @@ pub(crate) struct Controller {
 #[pymethods]
 impl Controller {
     #[new]
-    #[pyo3(signature = (*, accumulate = 1, micro_batch = None, careful = false))]
-    fn new(accumulate: u32, micro_batch: Option<u32>, careful: bool) -> PyResult<Self> {
-        let settings = Settings { accumulate, micro_batch, careful };
+    #[pyo3(signature = (*, accumulate = 1, micro_batch = None, careful = false, pairs = false))]
+    fn new(accumulate: u32, micro_batch: Option<u32>, careful: bool, pairs: bool) -> PyResult<Self> {
+        let settings = Settings { accumulate, micro_batch, careful, pairs };
         Ok(Self { inner: memfit_train::Controller::new(settings).map_err(value_error)? })
     }
 

@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling,
-    split, split_by_cost,
+    split, split_by_cost, split_in_pairs,
 };
 
 /// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
 const ATTEMPTS: u32 = 40;
 /// Windows in a row in which the allocator had to flush its cache, after which the size is taken for too large.
 const THRASHING: u32 = 2;
+/// Times that one sample may fail in a window in which more of them fitted before: somebody else took the memory then.
+const TRANSIENTS: u32 = 3;
 
 /// What does not change during a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,11 +32,13 @@ pub struct Settings {
     pub micro_batch: Option<u32>,
     /// Whether shapes that are new are entered with small sizes first, so that their need is known before it is met.
     pub careful: bool,
+    /// Whether a part of one sample is avoided where others are larger: batch normalisation takes no mean of one.
+    pub pairs: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { accumulate: 1, micro_batch: None, careful: false }
+        Self { accumulate: 1, micro_batch: None, careful: false, pairs: false }
     }
 }
 
@@ -60,7 +64,7 @@ impl Batch {
     }
 
     /// Decides the rest: parts of at most `most` samples.
-    fn cut(&mut self, most: u32) {
+    fn cut(&mut self, most: u32, pairs: bool) {
         let start = self.covered();
         let most = most as usize;
         let rest = match &self.costs {
@@ -70,6 +74,7 @@ impl Batch {
                 let largest = costs.iter().copied().max().unwrap_or(1).max(1);
                 split_by_cost(&costs[start..], self.items, largest.saturating_mul(most as u64))
             }
+            None if pairs => split_in_pairs(self.items - start, most),
             None => split(self.items - start, most),
         };
         self.parts.extend(rest.into_iter().map(|part| start + part.start..start + part.end));
@@ -113,6 +118,10 @@ pub struct Controller {
     settings: Settings,
     memory: Memory,
     attempt: u32,
+    /// Failures in this window with one sample alone.
+    singles: u32,
+    /// Whether something ran in this window, in any attempt.
+    something_fitted: bool,
     batches: Vec<Batch>,
     /// Windows in a row in which the allocator flushed its cache.
     thrashing: u32,
@@ -150,6 +159,8 @@ impl Controller {
             settings,
             memory,
             attempt: 0,
+            singles: 0,
+            something_fitted: false,
             batches: Vec::new(),
             thrashing: 0,
             growth: Growth::default(),
@@ -185,7 +196,7 @@ impl Controller {
             let (most, sure) = self.size(entry, budget);
             let entry = &mut self.batches[batch];
             if sure {
-                entry.cut(most);
+                entry.cut(most, self.settings.pairs);
             } else {
                 let start = entry.covered();
                 entry.parts.push(start..(start + most as usize).min(entry.items));
@@ -217,6 +228,7 @@ impl Controller {
     /// A part of a batch ran to its end. `peak` is the allocator's highest so far, if this part set it.
     pub fn passed(&mut self, batch: usize, size: u32, peak: Option<u64>) {
         let Some(batch) = self.batches.get(batch) else { return };
+        self.something_fitted = true;
         if let Some(peak) = peak {
             self.memory.predictor.saw(&batch.shape, batch.elements, size, peak);
         }
@@ -244,7 +256,8 @@ impl Controller {
         if let Some(batch) = self.batches.get(batch) {
             self.memory.ceilings.entry(batch.shape.clone()).or_default().failed(size.max(1));
         }
-        if size <= 1 {
+        self.singles += u32::from(size <= 1);
+        if size <= 1 && (!self.something_fitted || self.singles >= TRANSIENTS) {
             Decision::GiveUp(Failure::OneSample)
         } else if self.attempt + 1 >= ATTEMPTS {
             Decision::GiveUp(Failure::TooOften)
@@ -265,9 +278,7 @@ impl Controller {
 
     /// The window is dropped: what it had is as if it had not arrived.
     pub fn abandon(&mut self) {
-        self.attempt = 0;
-        self.batches.clear();
-        self.memory.window.close();
+        self.end_window();
     }
 
     /// Which attempt this is.
@@ -324,7 +335,13 @@ impl Controller {
             let ceiling = self.memory.ceilings.entry(shape.to_owned()).or_default();
             if thrashes && size > 1 { ceiling.failed(size) } else { ceiling.passed(size) }
         }
+        self.end_window();
+    }
+
+    fn end_window(&mut self) {
         self.attempt = 0;
+        self.singles = 0;
+        self.something_fitted = false;
         self.batches.clear();
         self.memory.window.close();
     }

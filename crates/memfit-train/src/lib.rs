@@ -25,5 +25,5 @@ pub use fault::{Evidence, Fault, Library, classify};
 pub use growth::{Growth, Leak};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
-pub use split::{Part, split, split_by_cost};
+pub use split::{Part, split, split_by_cost, split_in_pairs};
 pub use window::Window;

@@ -13,6 +13,19 @@ pub fn split(items: usize, most: usize) -> Vec<Part> {
     (0..items).step_by(most).map(|start| start..(start + most).min(items)).collect()
 }
 
+/// Cuts as [`split`] does, but leaves no sample alone at the end where the part before can spare one.
+pub fn split_in_pairs(items: usize, most: usize) -> Vec<Part> {
+    let mut parts = split(items, most);
+    if let [.., before, last] = parts.as_mut_slice()
+        && last.len() == 1
+        && before.len() > 2
+    {
+        before.end -= 1;
+        last.start -= 1;
+    }
+    parts
+}
+
 /// Cuts samples of different sizes into parts of at most `most` samples whose padded cost stays within `budget`: the
 /// largest cost of a part times its length, as when all are padded to the largest. A sample that alone exceeds the budget
 /// goes alone.
@@ -51,6 +64,14 @@ mod tests {
         assert_eq!(split(8, 4), [0..4, 4..8]);
         assert_eq!(split(3, 100), [0..3]);
         assert!(split(0, 4).is_empty());
+    }
+
+    #[test]
+    fn none_is_left_alone() {
+        assert_eq!(split_in_pairs(9, 4), [0..4, 4..7, 7..9]);
+        assert_eq!(split_in_pairs(5, 2), [0..2, 2..4, 4..5]);
+        assert_eq!(split_in_pairs(1, 4), split(1, 4));
+        assert_eq!(split_in_pairs(8, 4), split(8, 4));
     }
 
     #[test]

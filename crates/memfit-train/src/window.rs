@@ -21,6 +21,8 @@ pub struct Window {
     batches: u32,
     /// What the micro-batches that ran counted, on this rank.
     counted: f64,
+    /// What the first batch made one expect; none before it.
+    expected: Option<f64>,
     /// What the losses of this window are divided by; none before the first batch.
     divisor: Option<f64>,
 }
@@ -31,7 +33,7 @@ impl Window {
         if accumulate == 0 {
             return Err(TrainError::Zero { name: "accumulate" });
         }
-        Ok(Self { accumulate, batches: 0, counted: 0.0, divisor: None })
+        Ok(Self { accumulate, batches: 0, counted: 0.0, expected: None, divisor: None })
     }
 
     /// A batch arrives that is expected to count so much; whether it is the window's first.
@@ -44,7 +46,8 @@ impl Window {
         if first {
             let whole = expected * f64::from(self.accumulate);
             // A batch that counts nothing itself says nothing of those to come.
-            self.divisor = Some(if whole > 0.0 { whole } else { 1.0 });
+            self.expected = Some(if whole > 0.0 { whole } else { 1.0 });
+            self.divisor = self.expected;
         }
         Ok(first)
     }
@@ -100,15 +103,18 @@ impl Window {
         self.accumulate = accumulate.max(1);
     }
 
-    /// The window is run again from its start; its batches and its divisor stay.
+    /// The window is run again from its start: its batches stay, and what was learned while they ran is forgotten, so
+    /// that the new attempt is what it would have been as the first one.
     pub fn rewind(&mut self) {
         self.counted = 0.0;
+        self.divisor = self.expected;
     }
 
     /// The step is done: the next window begins.
     pub fn close(&mut self) {
         self.batches = 0;
         self.counted = 0.0;
+        self.expected = None;
         self.divisor = None;
     }
 }

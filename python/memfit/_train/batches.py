@@ -52,6 +52,8 @@ class Batch:
 
     def __init__(self, value: Any, size: int | None = None) -> None:
         self.value = value
+        # What each of several losses counts over the whole batch, where that is known beforehand.
+        self.counts: dict[str, float] | None = None
         sizes: Counter[int] = Counter()
         lists: list[Any] = []
         self._survey(value, sizes, lists, top=True)
@@ -124,7 +126,7 @@ class Batch:
     def versions(self) -> list[int]:
         """How often each tensor of the batch was written to."""
         found: list[int] = []
-        _visit(self.value, lambda tensor: found.append(tensor._version))
+        visit(self.value, lambda tensor: found.append(tensor._version))
         return found
 
     def _is_cut(self, tensor: torch.Tensor) -> bool:
@@ -211,18 +213,19 @@ def _leaves(value: Any) -> bool:
     return all(isinstance(entry, (str, bytes, int, float, type(None))) for entry in value)
 
 
-def _visit(value: Any, seen: Callable[[torch.Tensor], Any]) -> None:
+def visit(value: Any, seen: Callable[[torch.Tensor], Any]) -> None:
+    """Show all tensors of a batch."""
     if isinstance(value, torch.Tensor):
         seen(value)
     elif isinstance(value, Mapping):
         for entry in value.values():
-            _visit(entry, seen)
+            visit(entry, seen)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            _visit(getattr(value, field.name), seen)
+            visit(getattr(value, field.name), seen)
     elif isinstance(value, (list, tuple)):
         for entry in value:
-            _visit(entry, seen)
+            visit(entry, seen)
 
 
 def _numbers(value: Any) -> int:
@@ -233,8 +236,20 @@ def _numbers(value: Any) -> int:
         nonlocal total
         total += tensor.numel()
 
-    _visit(value, add)
+    visit(value, add)
     return total
+
+
+def _are_fields(parts: list[list[Any]]) -> bool:
+    """Whether lists hold the fields of outputs, which can be put end to end, and not one output for each sample."""
+    first = parts[0]
+    if not first or any(len(part) != len(first) for part in parts):
+        return False
+    return all(
+        isinstance(part[index], torch.Tensor) and part[index].shape[1:] == first[index].shape[1:]
+        for part in parts
+        for index in range(len(first))
+    )
 
 
 def _cut_packed(value: PackedSequence, start: int, stop: int) -> PackedSequence:
@@ -271,8 +286,7 @@ def join(parts: list[Any]) -> Any:
     if isinstance(first, (list, tuple)):
         if _is_namedtuple(first):
             return type(first)(*(join(list(entries)) for entries in zip(*parts, strict=True)))
-        samples = not first or not all(isinstance(entry, torch.Tensor) for entry in first)
-        if samples and isinstance(first, list):
+        if isinstance(first, list) and not _are_fields(parts):
             return [entry for part in parts for entry in part]
         return type(first)(join(list(entries)) for entries in zip(*parts, strict=True))
     return first if all(part == first for part in parts) else list(parts)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from .batches import visit
+from .coupling import Mixing
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
@@ -28,8 +31,14 @@ class Exactness:
             if isinstance(module, _BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm)
         ]
         self._modules = dict(model.named_modules())
-        self.tried_coupling = False
-        self._coupled = False
+        self._compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+        self._watched = False
+        self.coupled = False
+
+    @property
+    def normalises(self) -> bool:
+        """Whether statistics are taken over a part, of which one sample has none."""
+        return bool(self._norms)
 
     def of_parts(self, stateful: Iterable[str]) -> tuple[str, ...]:
         """What differs in a batch that was run in several parts."""
@@ -47,7 +56,7 @@ class Exactness:
                 f"modules keep state that each part updates ({_some(sorted(others))}): it is updated more often than by "
                 "the whole batch"
             )
-        if self._coupled:
+        if self.coupled:
             found.append(
                 "the loss couples the samples of a batch: its mean over parts is not the loss of the whole (contrastive "
                 "losses, losses that normalise over the batch); give `micro_batch` the size that it was designed for"
@@ -73,22 +82,24 @@ class Exactness:
             ]
         )
 
-    def try_coupling(self, losses: Any) -> None:
-        """Find out once whether a loss of four samples follows from those of two and two.
+    def watch_coupling(self, part: Any, items: int) -> contextlib.AbstractContextManager[Any]:
+        """Watches the forward of one part, the first of a batch that is run in several."""
+        if self._watched or items < 2 or torch.compiler.is_compiling() or self._compiled:
+            return contextlib.nullcontext()
+        self._watched = True
+        inputs: list[torch.Tensor] = []
+        visit(part, inputs.append)
+        mixing = Mixing(inputs, items)
+        return _Watch(self, mixing)
 
-        `losses` computes the (sum, count) of a number of ranges without leaving a trace.
-        """
-        self.tried_coupling = True
-        try:
-            (whole, count), (first, first_count), (second, second_count) = losses()
-        except Exception:
-            # The user's function did not like being called so; nothing is known then.
-            return
-        if count <= 0 or first_count + second_count != count or not math.isfinite(whole):
-            return
-        apart = (first + second) / count
-        together = whole / count
-        self._coupled = abs(together - apart) > 1e-2 * (abs(together) + abs(apart)) + 1e-6
+    def ratios(self) -> tuple[str, ...]:
+        """Several losses, each with a count of its own."""
+        return self._say(
+            [
+                "the losses have counts whose ratio differs from part to part, so their means over the whole batch cannot "
+                "be told beforehand; pass `count=`, a function from a batch to the counts by name"
+            ]
+        )
 
     def _say(self, found: list[str]) -> tuple[str, ...]:
         for text in found:
@@ -110,3 +121,18 @@ def _some(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:3]) + (
         f" and {len(names) - 3} more" if len(names) > 3 else ""
     )
+
+
+class _Watch:
+    """Runs a forward under a `Mixing`, and keeps what it found."""
+
+    def __init__(self, exactness: Exactness, mixing: Mixing) -> None:
+        self._exactness = exactness
+        self._mixing = mixing
+
+    def __enter__(self) -> None:
+        self._mixing.__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._mixing.__exit__(*failure)
+        self._exactness.coupled |= self._mixing.coupled

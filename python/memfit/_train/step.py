@@ -69,7 +69,7 @@ class Step:
         scheduler: Any = None,
         precision: str | None = None,
         scaler: Any = None,
-        count: Callable[[Any], float] | None = None,
+        count: Callable[[Any], float | Mapping[str, float]] | None = None,
         batch_size: Callable[[Any], int] | None = None,
         device: torch.device | str | None = None,
         group: Any = None,
@@ -93,10 +93,13 @@ class Step:
         self.device, self._move = _device_of(self.model, device)
         self._precision = Precision(precision, self.device, scaler)
         self._cuda = self.device.type == "cuda"
-        self._controller = _core.Controller(
-            accumulate=accumulate, micro_batch=micro_batch, careful=self._cuda
-        )
         self._exactness = Exactness(self.model)
+        self._controller = _core.Controller(
+            accumulate=accumulate,
+            micro_batch=micro_batch,
+            careful=self._cuda,
+            pairs=self._exactness.normalises,
+        )
         self._buffers = Buffers(self.model)
         self._stateful: set[str] = set()
         self._window: list[Batch] = []
@@ -117,7 +120,13 @@ class Step:
             raise RuntimeError("this `memfit.Step` was closed")
         size = self._batch_size(batch) if self._batch_size is not None else None
         entry = Batch(batch, size)
-        expected = float(self._count(batch)) if self._count is not None else float(entry.items)
+        expected = float(entry.items)
+        if self._count is not None:
+            counted = self._count(batch)
+            entry.counts = (
+                {name: float(n) for name, n in counted.items()} if isinstance(counted, Mapping) else None
+            )
+            expected = float(next(iter(counted.values())) if isinstance(counted, Mapping) else counted)
         if self._controller.empty:
             self._begin_window()
         self._controller.arrive(entry.shape, entry.elements, entry.items, expected, entry.costs)
@@ -223,15 +232,14 @@ class Step:
     def _run_part(self, entry: Batch, start: int, stop: int, tally: _Tally) -> None:
         """Forward and backward of the samples from start to stop."""
         whole = start == 0 and stop == entry.items
-        if not whole and not self._exactness.tried_coupling:
-            self._exactness.try_coupling(lambda: self._coupling(entry))
         part = entry.part(start, stop, self.device if self._move else None, own=self._own_parts)
         if not whole and self._count is None and tally.looks_at_labels:
             tally.labels(ignored_labels(part))
-        with self._precision():
+        watch = contextlib.nullcontext() if whole else self._exactness.watch_coupling(part, stop - start)
+        with self._precision(), watch:
             returned = self._loss(self.model, part)
         sums, counts = self._read(returned, part, stop - start)
-        first = self._controller.counted == 0 and self._controller.held == 1 and start == 0
+        first = entry is self._window[0] and start == 0 and not self._inherited
         if first and self._count is None and not _is_mean(returned):
             # Only now is it known what a sample counts; all of the window is taken to be like its first part.
             per_sample = next(iter(counts.values())) / (stop - start)
@@ -240,12 +248,9 @@ class Step:
         main = next(iter(counts.values()))
         loss = None
         for name, total in sums.items():
-            # Every loss has its own mean; all but the first are brought to the first one's divisor.
-            share = (
-                total / divisor
-                if counts[name] == main
-                else total * (main / max(counts[name], 1e-300) / divisor)
-            )
+            # Every loss has its own mean: its divisor is to the first one's as its count is to the first one's.
+            ratio = tally.ratio(name, main, counts[name], entry.counts)
+            share = total / divisor if ratio == 1.0 else total / (divisor * ratio)
             loss = share if loss is None else loss + share
         assert loss is not None
         scaler = self._precision.scaler
@@ -257,6 +262,8 @@ class Step:
         (scaler.scale(loss) if scaler is not None else loss).backward()
         self._controller.count(main)
         tally.add(sums, counts)
+        if tally.ratios_differ:
+            tally.changed += self._exactness.ratios()
         if tally.labels_differ:
             tally.changed += self._exactness.uncounted()
 
@@ -265,10 +272,11 @@ class Step:
         named = returned if isinstance(returned, Mapping) else {"": returned}
         if not named:
             raise TypeError("the loss function returned an empty dictionary: there is nothing to learn from")
-        weight = float(self._count(part)) if self._count is not None else float(items)
+        counted = self._count(part) if self._count is not None else float(items)
         sums: dict[str, torch.Tensor] = {}
         counts: dict[str, float] = {}
         for name, value in named.items():
+            weight = float(counted[name] if isinstance(counted, Mapping) else counted)
             if isinstance(value, torch.Tensor):
                 if value.numel() != 1:
                     raise TypeError(
@@ -284,30 +292,6 @@ class Step:
                     "hint: return a mean, `(sum, count)`, or a dictionary of these"
                 )
         return sums, counts
-
-    def _coupling(self, entry: Batch) -> list[tuple[float, float]]:
-        """Losses of four samples, and of their halves, without dropout, statistics or gradients."""
-        four = min(4, entry.items)
-        if four < 2:
-            raise ValueError("too few samples")
-        state = RandomState([self.device])
-        training = {module: module.training for module in self.model.modules()}
-        found = []
-        try:
-            self.model.eval()
-            for start, stop in ((0, four), (0, four // 2), (four // 2, four)):
-                part = entry.part(start, stop, self.device if self._move else None, own=True)
-                with torch.no_grad(), self._precision():
-                    sums, counts = self._read(self._loss(self.model, part), part, stop - start)
-                found.append(
-                    (float(sum(float(total) for total in sums.values())), next(iter(counts.values())))
-                )
-        finally:
-            for module, mode in training.items():
-                module.training = mode
-            self._buffers.restore()
-            state.restore()
-        return found
 
     # ------------------------------------------------------------------------------------------- the window's end
 
@@ -519,6 +503,8 @@ class _Tally:
         self._sums: dict[str, torch.Tensor] = {}
         self._counts: dict[str, float] = {}
         self._ignored: list[float] = []
+        self._ratios: dict[str, float] = {}
+        self.ratios_differ = False
         self.looks_at_labels = True
         self.parts = 0
         self.changed: tuple[str, ...] = ()
@@ -530,6 +516,15 @@ class _Tally:
     @property
     def labels_differ(self) -> bool:
         return len(set(self._ignored)) > 1
+
+    def ratio(self, name: str, main: float, count: float, whole: Mapping[str, float] | None) -> float:
+        """A loss's count to the first one's: over the whole batch where that is known, else in its first part."""
+        if whole is not None and name in whole:
+            return whole[name] / max(next(iter(whole.values())), 1e-300)
+        here = count / max(main, 1e-300)
+        ratio = self._ratios.setdefault(name, here)
+        self.ratios_differ |= abs(ratio - here) > 1e-9 * ratio
+        return ratio
 
     def labels(self, share: float | None) -> None:
         if share is None:

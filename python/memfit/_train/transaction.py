@@ -76,19 +76,23 @@ class Buffers:
         self._versions = {name: buffer._version for name, buffer in named.items()}
 
     def restore(self) -> None:
-        """Write back what was kept, where it is another now."""
+        """Write back what was kept."""
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
-                if name in self._copies and buffer._version != self._versions.get(name):
+                if name in self._copies:
                     buffer.copy_(self._copies[name])
 
     def settle(self) -> set[str]:
         """The window is over; the names of the buffers that ever changed."""
-        changed = {
-            name
-            for name, buffer in self._model.named_buffers()
-            if buffer._version != self._versions.get(name)
-        }
+        named = dict(self._model.named_buffers())
+        changed = {name for name, buffer in named.items() if buffer._version != self._versions.get(name)}
+        if self._changing is None:
+            # Batch normalisation writes its statistics without a new version, so all are compared once.
+            changed |= {
+                name
+                for name, copy in self._copies.items()
+                if name in named and not torch.equal(copy, named[name].to(copy.device))
+            }
         self._changing = changed if self._changing is None else self._changing | changed
         self._copies = {}
         return self._changing

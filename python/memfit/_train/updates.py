@@ -7,6 +7,7 @@ nothing was written yet, or if everything can be put back.
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -33,10 +34,10 @@ class Updates:
         )
         one_by_one = not self._has_room(device)
         for last in (one_by_one, True):
-            fault = self._attempt(step, device, last)
-            if isinstance(fault, bool):
-                return fault
-            self._undo(known, versions, copies, fault)
+            fault, wrote, skipped = self._attempt(step, device, last)
+            if fault is None:
+                return skipped
+            self._undo(known, versions, copies, fault, wrote)
             collect(device)
             if last:
                 raise StepDoesNotFit(
@@ -46,35 +47,46 @@ class Updates:
                 )
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempt(self, step: Callable[[], bool], device: torch.device, one_by_one: bool) -> bool | Fault:
+    def _attempt(
+        self, step: Callable[[], bool], device: torch.device, one_by_one: bool
+    ) -> tuple[Fault | None, bool, bool]:
+        """What went wrong, whether something may have been written by then, and whether the step was skipped."""
         kept = [(group, group["foreach"]) for group in self._optimizer.param_groups if "foreach" in group]
         if one_by_one:
             for group, _ in kept:
                 if not group.get("fused"):
                     group["foreach"] = False
             self._say()
-        fault = None
+        fault, wrote = None, True
         try:
-            return step()
+            return None, False, step()
         except Exception as error:
             fault = Fault.of(error, device)
             if fault.kind not in ("device", "host"):
                 raise
+            # States are made before anything is moved. Past that, only a copy helps: Adam's temporaries come after its
+            # moments have moved.
+            wrote = all(frame.name != "_init_group" for frame in traceback.extract_tb(error.__traceback__))
             forget(error)
         finally:
             for group, foreach in kept:
                 group["foreach"] = foreach
-        return fault
+        return fault, wrote, False
 
     def _undo(
-        self, known: set[torch.Tensor], versions: list[int], copies: list[torch.Tensor] | None, fault: Fault
+        self,
+        known: set[torch.Tensor],
+        versions: list[int],
+        copies: list[torch.Tensor] | None,
+        fault: Fault,
+        wrote: bool,
     ) -> None:
         """Take back what a failed step did."""
         # States that were made half-way would be taken for whole ones.
         for parameter in [parameter for parameter in self._optimizer.state if parameter not in known]:
             del self._optimizer.state[parameter]
         written = list(self._written())
-        if [tensor._version for tensor in written] == versions:
+        if not wrote and [tensor._version for tensor in written] == versions:
             return
         if copies is None:
             raise StepInvalid(

@@ -96,6 +96,23 @@ fn one_sample_that_does_not_fit_ends_it() {
 }
 
 #[test]
+fn one_sample_that_fails_where_more_fitted_is_tried_again() {
+    let mut controller = controller(Settings { micro_batch: Some(4), ..Settings::default() });
+    controller.arrive("shape", 1, 5, None, 5.0).expect("a batch");
+    let mut failures = 0;
+    loop {
+        assert_eq!(controller.next(0, None).map(|part| part.len()), Some(if failures == 0 { 4 } else { 1 }));
+        controller.passed(0, 1, None);
+        controller.next(0, None);
+        failures += 1;
+        match controller.failed(0, 1, Fault::DeviceMemory(Library::Torch)) {
+            Decision::Again => controller.restart(),
+            Decision::GiveUp(why) => break assert_eq!((why, failures), (Failure::OneSample, TRANSIENTS)),
+        }
+    }
+}
+
+#[test]
 fn what_is_not_memory_is_not_tried_again() {
     let mut controller = controller(Settings::default());
     controller.arrive("shape", 1, 4, None, 4.0).expect("a batch");
@@ -145,7 +162,7 @@ proptest! {
         steps in prop::collection::vec((1u32..70, 0u64..900), 1..40), careful: bool, known: bool,
         micro in prop::option::of(1u32..20),
     ) {
-        let mut controller = controller(Settings { careful, micro_batch: micro, accumulate: 1 });
+        let mut controller = controller(Settings { careful, micro_batch: micro, ..Settings::default() });
         let mut device = Device::new(0);
         for (items, room) in steps {
             device.capacity = 110 + room;
@@ -163,7 +180,8 @@ proptest! {
             device.step(&mut controller, items, known).expect("one sample always fits");
         }
         prop_assert!(device.failures <= 20, "{} failures", device.failures);
-        if careful && known {
+        // A line takes two sizes: where only one sample fits, two have to be tried.
+        if careful && known && room >= 10 {
             prop_assert_eq!(device.failures, 0);
         }
     }

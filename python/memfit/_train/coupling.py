@@ -1,0 +1,115 @@
+"""Whether a loss couples the samples of a batch, seen from the operations of one forward.
+
+Samples go through a model side by side: each operation keeps the batch's dimension, until the loss takes a mean over it. A
+loss that couples them does more: it multiplies samples with samples (contrastive losses), or takes something over the
+batch and brings it back to the samples (a batch's mean that is subtracted, weights that are normalised over the batch).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+# What takes something over dimensions that its second argument, or nothing, names.
+_REDUCTIONS = {
+    *("sum", "mean", "var", "std", "var_mean", "amax", "amin", "max", "min", "prod", "logsumexp", "median"),
+    *("linalg_vector_norm", "norm", "any", "all", "count_nonzero", "argmax", "argmin"),
+}
+_ALONG = {"_softmax", "_log_softmax", "cumsum", "cumprod", "sort"}
+_PRODUCTS = {"mm", "addmm", "_cdist_forward", "_euclidean_dist"}
+
+
+class Mixing(TorchDispatchMode):
+    """Watches the operations on tensors that a batch's samples were in; `coupled` is the answer."""
+
+    def __init__(self, inputs: list[torch.Tensor], items: int) -> None:
+        super().__init__()
+        self.coupled = False
+        self._items = items
+        # Where the batch's dimension is, and how long: a multiple where another one is folded into it. None for what was
+        # taken over the batch. What is not here is not known to depend on the samples.
+        self._batch: Any = WeakTensorKeyDictionary()
+        for tensor in inputs:
+            if tensor.dim() > 0 and tensor.size(0) == items:
+                self._batch[tensor] = (0, items)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        if not self.coupled:
+            self._follow(func._schema.name.split("::")[-1].rstrip("_") or "", args, returned)
+        return returned
+
+    def _follow(self, name: str, args: Any, returned: Any) -> None:
+        outputs = [value for value in _flat(returned) if isinstance(value, torch.Tensor)]
+        known = [(value, self._batch[value]) for value in _flat(args) if _known(value, self._batch)]
+        if not outputs or not known:
+            return
+        samples = [(value, place) for value, place in known if place is not None]
+        if not samples:
+            for output in outputs:
+                self._batch[output] = None
+            return
+        first, (place, rows) = samples[0]
+        # Something that was taken over the batch comes back to its samples.
+        if len(samples) < len(known) and any(_has(output, place, rows) for output in outputs):
+            self.coupled = True
+        if name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows):
+            self.coupled = True
+        over = _dimensions(args[1] if len(args) > 1 else None, first.dim())
+        if name in _ALONG and first.dim() > 1 and place in over:
+            self.coupled = True
+        for output in outputs:
+            if name in _REDUCTIONS and place in over:
+                self._batch[output] = None
+                continue
+            there = self._moved(name, args, place, rows, first, output)
+            if there is not None:
+                self._batch[output] = there
+
+    def _moved(
+        self, name: str, args: Any, place: int, rows: int, first: torch.Tensor, output: torch.Tensor
+    ) -> tuple[int, int] | None:
+        """Where the batch's dimension is after an operation, and how long; None where that cannot be told."""
+        if name in ("t", "transpose", "permute"):
+            order = list(range(first.dim()))
+            if name == "permute":
+                order = [index % first.dim() for index in args[1]]
+            else:
+                one, other = (0, 1) if name == "t" else (args[1] % first.dim(), args[2] % first.dim())
+                if first.dim() > 1:
+                    order[one], order[other] = order[other], order[one]
+            return order.index(place), rows
+        if name == "unsqueeze" and args[1] % (first.dim() + 1) <= place:
+            place += 1
+        if _has(output, place, rows) and output.dim() > place:
+            return place, rows
+        # Folded into rows with another dimension, or taken apart again.
+        folds = name in ("view", "_unsafe_view", "reshape", "_reshape_alias", "clone", "flatten")
+        if folds and place == 0 and output.dim() and output.size(0) and output.size(0) % self._items == 0:
+            return 0, output.size(0)
+        return None
+
+
+def _has(tensor: torch.Tensor, place: int, rows: int) -> bool:
+    return tensor.dim() > place and tensor.size(place) == rows
+
+
+def _known(value: Any, table: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value in table
+
+
+def _dimensions(named: Any, count: int) -> set[int]:
+    """The dimensions that an operation names; all where it names none."""
+    if isinstance(named, bool) or named is None or isinstance(named, (float, torch.Tensor)):
+        return set(range(count))
+    listed = [named] if isinstance(named, int) else [value for value in named if isinstance(value, int)]
+    return {value % max(count, 1) for value in listed} or set(range(count))
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [inner for entry in value for inner in _flat(entry)]
+    return [value]

@@ -1,0 +1,63 @@
+"""`memfit.Step` on several ranks: one that runs out of memory neither stops the others nor leaves them behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def ranks(world: int, runs: int) -> dict[str, Any]:
+    """Runs the script on so many ranks; what rank 0 said."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
+    }
+    command = [sys.executable, str(HERE / "rank_training.py"), str(runs)]
+    started = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        ended = [process.communicate(timeout=240) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert all(process.returncode == 0 for process in started), "\n".join(error for _, error in ended)
+    return json.loads(ended[0][0].splitlines()[-1])
+
+
+@pytest.mark.parametrize(("world", "runs"), [(2, 8), (4, 10)])
+def test_a_rank_that_runs_out_of_memory_changes_nothing(world: int, runs: int) -> None:
+    said = ranks(world, runs)
+    # A fault that falls on a part that never comes is none.
+    assert said["retried"] >= runs // 2
+    # The retried window is cut smaller, which is another order of rounding.
+    assert said["worst"] < 1e-5
+    assert said["apart"] == 0
+    assert said["whole"] < 1e-5
+    assert said["uneven"] == 0
+    assert said["normalised"] == 0
+    assert said["ended"].startswith("rank 1 cannot go on")
