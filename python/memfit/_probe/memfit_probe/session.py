@@ -15,6 +15,7 @@ from . import (
     checkpoints,
     extensions,
     generation,
+    graphs,
     loaders,
     modules,
     notes,
@@ -73,6 +74,7 @@ class Session:
         self.modules = modules.Modules(self)
         self.oom = oom.OutOfMemory(self)
         self.loaders = loaders.Loaders(self)
+        self.graphs = graphs.Graphs(self)
         self.checkpoints = checkpoints.Checkpoints(self)
 
     def _forget(self):
@@ -102,6 +104,7 @@ class Session:
         self.oom.arm()
         self.loaders.arm()
         shards.arm(self)
+        self.graphs.arm()
         if self.virtual:
             self._arm_stand_ins()
             self.checkpoints.arm()
@@ -238,7 +241,13 @@ class Session:
             # A step within the backward (an optimizer for each parameter) ends, and the backward goes on.
             before = self.phase_before_step.pop(key, codes.OTHER)
             self.watch.phase(before if before == codes.BACKWARD else codes.OTHER)
-        self._completed(self.steps.stepped(key))
+        if not self.graphs.captures(optimizer):
+            self._completed(self.steps.stepped(key))
+
+    @guarded
+    def stepped(self, optimizer):
+        """A captured step has happened."""
+        self._completed(self.steps.stepped(id(optimizer)))
 
     def abandon_steps(self):
         """A new forward begins, so no step is under way: one may have ended by an exception."""
