@@ -34,7 +34,6 @@ class Case:
 
 CASES = [
     Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
-    Case("fragmented", "fragmented", "", lever="expandable-segments"),
     Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
     Case("two_batches_alive", "two-batches-alive", "F.interpolate(scores", lever="drop-variables"),
@@ -149,7 +148,7 @@ def test_a_model_that_does_not_fit_fits_the_card_that_is_named(
 
 
 @pytest.mark.parametrize(
-    ("script", "cause", "memory"), [("other_processes", "other-processes", 3 * GIB), ("leaking", "leaking", 3 * GIB)]
+    ("script", "cause", "memory"), [("leaking", "leaking", 3 * GIB)]
 )
 def test_a_recording_of_a_run_is_explained_as_well(script: str, cause: str, memory: int, tmp_path: Path) -> None:
     recording = tmp_path / "run.memfit"
