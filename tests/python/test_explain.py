@@ -36,7 +36,6 @@ CASES = [
     Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
     Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
-    Case("two_batches_alive", "two-batches-alive", "F.interpolate(scores", lever="drop-variables"),
     Case("evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"),
     Case("first_step_surprise", "first-step-surprise", "optimizer.step()"),
     Case("giant_request", "giant-request", "torch.softmax(scores", lever="sdpa"),
