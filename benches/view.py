@@ -73,7 +73,7 @@ def in_browser(page: Path) -> dict[str, float] | None:
 
 def report(result: dict[str, Any]) -> str:
     """The result, as Markdown."""
-    names = {"memfit": "`memfit view -o`", "torch": "`python -m torch.cuda._memory_viz trace_plot`"}
+    names = {"memfit": "`memfit view --no-explain -o`", "torch": "`python -m torch.cuda._memory_viz trace_plot`"}
     rows = "\n".join(
         f"| {title} | {result[name]['seconds']:.1f} s | {result[name]['user']:.1f} s "
         f"| {result[name]['resident'] / MIB:,.0f} MiB | {result['pages'][name] / MIB:,.1f} MiB |"
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = Path(folder) / "memfit.html", Path(folder) / "torch.html"
         commands = {
-            "memfit": [os.environ.get("MEMFIT_COMMAND") or memfit(), "view", "-q", str(arguments.snapshot), "-o", str(ours)],
+            "memfit": [os.environ.get("MEMFIT_COMMAND") or memfit(), "view", "-q", "--no-explain", str(arguments.snapshot), "-o", str(ours)],
             "torch": [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(arguments.snapshot), "-o", str(theirs)],
         }  # fmt: skip
         best: dict[str, dict[str, float]] = {}

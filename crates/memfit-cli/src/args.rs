@@ -281,6 +281,10 @@ pub(crate) struct ViewArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u8>,
 
+    /// Leave out why memory ran out and what would have helped: for very long recordings.
+    #[arg(long)]
+    pub(crate) no_explain: bool,
+
     /// Do not start a browser; print the address.
     #[arg(long, conflicts_with = "output")]
     pub(crate) no_browser: bool,

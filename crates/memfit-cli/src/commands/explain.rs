@@ -15,16 +15,25 @@ use crate::{CliError, Exit, Printer};
 /// Says why memory ran out.
 pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let (input, problems) = input::read(&args.file)?;
-    let explanation = match input {
-        Source::Snapshot(snapshot) => of_snapshot(args, &snapshot)?,
-        Source::Recording(recording) => of_recording(args, &recording)?,
-        // The last is the one that ended it.
-        Source::Texts(texts) => texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text),
-    };
-    let report = ExplainReport::new(args.file.display().to_string(), explanation, problems);
+    let report = report(args, &input, problems)?;
     let canvas = printer.canvas();
     answer(&report, || text::explain(&report, canvas), &args.out, settings, printer)?;
     Ok(Exit::Good)
+}
+
+/// What there is to say of a file that was read.
+pub(super) fn report(
+    args: &ExplainArgs,
+    input: &Source,
+    problems: Vec<String>,
+) -> Result<ExplainReport, CliError> {
+    let explanation = match input {
+        Source::Snapshot(snapshot) => of_snapshot(args, snapshot)?,
+        Source::Recording(recording) => of_recording(args, recording)?,
+        // The last is the one that ended it.
+        Source::Texts(texts) => texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text),
+    };
+    Ok(ExplainReport::new(args.file.display().to_string(), explanation, problems))
 }
 
 fn of_snapshot(args: &ExplainArgs, snapshot: &Snapshot) -> Result<Explanation, CliError> {

@@ -8,7 +8,7 @@ use memfit_allocator::Given;
 use memfit_recording::Source;
 use memfit_view::{Lane, Recorded, Server, View, lane, write_page};
 
-use crate::args::ViewArgs;
+use crate::args::{ExplainArgs, OutputArgs, ViewArgs};
 use crate::{CliError, Exit, Printer};
 
 /// Shows a recording.
@@ -51,12 +51,29 @@ fn open_browser(url: &str) -> bool {
     std::process::Command::new(opener).arg(url).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().is_ok()
 }
 
+/// Why memory ran out, where that can be told: a page without it still shows everything else.
+fn explanation(path: &Path, args: &ViewArgs, source: &Source) -> Option<serde_json::Value> {
+    if args.no_explain {
+        return None;
+    }
+    let asked = ExplainArgs {
+        file: path.to_owned(),
+        capacity: None,
+        device: args.device.map(u32::from),
+        torch: None,
+        out: OutputArgs::default(),
+    };
+    let report = super::explain::report(&asked, source, Vec::new()).ok()?;
+    serde_json::to_value(report).ok()
+}
+
 fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, CliError> {
     let unreadable = |source| CliError::Unopenable { path: path.to_owned(), source: Box::new(source) };
     let (source, problems) = memfit_recording::open(path).map_err(unreadable)?;
     for problem in &problems {
         printer.warning(&problem.to_string());
     }
+    let explanation = explanation(path, args, &source);
     let recording = match source {
         Source::Recording(recording) => *recording,
         Source::Snapshot(snapshot) => {
@@ -82,5 +99,5 @@ fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, Cli
         return Err(CliError::NothingToShow { path: path.to_owned(), device: args.device });
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Recorded { name, origin: recording.origin, lanes, explanation: None, remarks })
+    Ok(Recorded { name, origin: recording.origin, lanes, explanation, remarks })
 }
