@@ -33,6 +33,8 @@ pub(crate) struct KernelCost {
 
 /// More bytes an element than any operand has, for operands whose type is not known.
 const WIDEST: f64 = 8.0;
+/// How many shortest kernels a short one is as long as.
+const SHORT: f64 = 4.0;
 /// What a random access wastes: whole sectors are moved for single elements.
 const SCATTERED: f64 = 2.0;
 
@@ -59,10 +61,9 @@ impl KernelCost {
                 Some(bytes) => moved(WorkKind::Memory, bytes, elementwise.share()),
                 None => shortest,
             },
-            Family::Foreach(foreach) => match foreach.bytes(grid, arguments) {
-                Some(bytes) => moved(WorkKind::Memory, bytes, Foreach::SHARE),
-                None => shortest,
-            },
+            Family::Foreach(foreach) => {
+                moved(WorkKind::Memory, foreach.bytes(grid, arguments), Foreach::SHARE)
+            }
             Family::Attention(attention) => {
                 attention.work(grid, arguments, speeds, &operands().bytes(f64::INFINITY))
             }
@@ -83,9 +84,10 @@ impl KernelCost {
                 let picked = bytes.last().copied().unwrap_or(0.0).min(table);
                 moved(WorkKind::Memory, rest + SCATTERED * picked, 0.7)
             }
+            Family::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
             Family::Compiled => {
                 let bytes = compiled(self.params.get_or_init(&params), arguments, &operands());
-                moved(WorkKind::Memory, bytes, 0.92)
+                moved(WorkKind::Memory, bytes, 0.88)
             }
             Family::Template => template(&operands().bytes(f64::INFINITY), speeds),
             Family::Unknown => {

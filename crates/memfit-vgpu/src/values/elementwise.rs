@@ -131,7 +131,9 @@ impl Elementwise {
         let all = self.inputs + 1;
         Some(match self.form {
             Form::Strided { .. } => (0..all)
-                .map(|tensor| size(tensor) * Strides::distinct(arguments, 1, all, tensor).unwrap_or(count))
+                .map(|tensor| {
+                    Strides::touched(arguments, all, tensor, size(tensor)).unwrap_or(size(tensor) * count)
+                })
                 .sum(),
             _ => (0..all).map(|tensor| size(tensor) * count).sum(),
         })
@@ -140,9 +142,9 @@ impl Elementwise {
     /// What it achieves of what long copies do.
     pub(crate) fn share(&self) -> f64 {
         match self.form {
-            Form::Dense => 0.97,
-            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.90,
-            Form::Unrolled { .. } | Form::Strided { .. } => 0.75,
+            Form::Dense => 0.90,
+            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.85,
+            Form::Unrolled { .. } | Form::Strided { .. } => 0.70,
         }
     }
 

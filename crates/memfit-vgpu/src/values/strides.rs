@@ -40,26 +40,27 @@ impl Strides {
         Some(Self { dimensions, tensors })
     }
 
-    /// Different elements of one tensor that are walked over, read from the calculator at the start of a launch's argument.
-    pub(super) fn distinct(
-        arguments: Arguments,
-        argument: usize,
-        tensors: usize,
-        tensor: usize,
-    ) -> Option<f64> {
-        let word = |offset: usize| arguments.get_at::<u32>(argument, offset);
+    /// Bytes that walking over one tensor moves, read from the calculator at the start of a launch's second argument: each
+    /// element once, and with those that lie apart what lies between them, up to a sector of the memory.
+    pub(super) fn touched(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
+        const SECTOR: f64 = 32.0;
+        let word = |offset: usize| arguments.get_at::<u32>(1, offset);
         let count = word(0)? as usize;
         if count > DIMENSIONS {
             return None;
         }
         let strides = 4 + DIMENSIONS * DIVIDER;
-        let mut elements = 1.0;
+        let (mut elements, mut nearest) = (1.0, SECTOR);
         for dimension in 0..count {
-            if word(strides + 4 * (dimension * tensors + tensor))? != 0 {
-                elements *= f64::from(word(4 + dimension * DIVIDER)?);
+            let stride = f64::from(word(strides + 4 * (dimension * tensors + tensor))?);
+            let extent = f64::from(word(4 + dimension * DIVIDER)?);
+            if stride > 0.0 && extent > 1.0 {
+                elements *= extent;
+                nearest = nearest.min(stride);
             }
         }
-        Some(elements)
+        let apart = if elements > 1.0 { nearest.max(size) } else { size };
+        Some(elements * apart)
     }
 
     /// Tensors without gaps, of elements of these sizes.

@@ -18,6 +18,8 @@ pub(super) enum Family {
     Counted { argument: usize, tensors: f64, element: f64 },
     /// Picks rows of a table, or adds to them.
     Rows,
+    /// So little that only the launch counts, whatever its operands are.
+    Short,
     /// Inductor's own: pointwise kernels and reductions.
     Compiled,
     /// Inductor's own: products of matrices.
@@ -28,7 +30,7 @@ pub(super) enum Family {
 
 /// Families by a part of the kernel's name, the first that fits. Shares are of kernels as PyTorch launches them for large
 /// tensors.
-const KNOWN: [(&str, Family); 36] = [
+const KNOWN: [(&str, Family); 40] = [
     ("reduce_kernel", Family::Known { share: 0.85, passes: 1.0 }),
     ("SoftMaxForward", Family::Known { share: 0.85, passes: 1.0 }),
     ("SoftMaxBackward", Family::Known { share: 0.80, passes: 1.0 }),
@@ -53,6 +55,9 @@ const KNOWN: [(&str, Family); 36] = [
     ("im2col", Family::Known { share: 0.60, passes: 1.0 }),
     ("col2im", Family::Known { share: 0.50, passes: 1.0 }),
     ("conv_depthwise", Family::Known { share: 0.40, passes: 1.0 }),
+    // One number of each row.
+    ("nll_loss_forward_reduce", Family::Short),
+    ("nll_loss_backward_reduce", Family::Short),
     ("nll_loss", Family::Known { share: 0.50, passes: 1.0 }),
     ("tensor_kernel_scan", Family::Known { share: 0.50, passes: 1.0 }),
     ("DeviceScan", Family::Known { share: 0.70, passes: 1.0 }),
@@ -60,6 +65,9 @@ const KNOWN: [(&str, Family); 36] = [
     ("DeviceSelect", Family::Known { share: 0.60, passes: 1.0 }),
     ("RadixSort", Family::Known { share: 0.60, passes: 1.0 }),
     ("bitonicSort", Family::Known { share: 0.25, passes: 1.0 }),
+    // Of all that their parameters lead to, one or two tensors.
+    ("flash_bwd_dot_do_o", Family::Known { share: 0.80, passes: 0.25 }),
+    ("flash_bwd_convert_dq", Family::Known { share: 0.80, passes: 0.25 }),
     ("index", Family::Rows),
     ("gather", Family::Rows),
     ("scatter", Family::Rows),
@@ -110,6 +118,7 @@ impl Family {
         match known.map(|(_, family)| family) {
             Some(Self::Known { share, passes }) => Self::Known { share: *share, passes: *passes },
             Some(Self::Rows) => Self::Rows,
+            Some(Self::Short) => Self::Short,
             _ => Self::Unknown,
         }
     }

@@ -1,0 +1,276 @@
+"""The memory techniques of one public ablation, one on top of the other, in plain PyTorch.
+
+torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in bfloat16 on
+one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of active memory and to the
+tokens a second, each added to those above it. This is a model of that shape, written anew: it has the sizes of the
+model, and does what the techniques do, with random weights and tokens.
+
+    memfit run --gpu a100-80gb --steps 3 -- python scripts/accuracy/ablation.py --level 3
+"""
+
+import argparse
+import contextlib
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+LEVELS = (
+    "packed baseline",
+    "+ compile",
+    "+ chunked CE",
+    "+ activation checkpointing",
+    "+ optimizer in backward",
+    "+ activation offload",
+    "+ 8-bit AdamW",
+)
+COMPILE, CHUNKS, CHECKPOINT, IN_BACKWARD, OFFLOAD, EIGHT_BIT = range(1, 7)
+
+WIDTH, LAYERS, HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 3072, 28, 24, 8, 128, 8192, 128256
+
+
+class Norm(nn.Module):
+    """RMSNorm in single precision, as eager code spells it out."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        wide = x.float()
+        normed = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x)
+        return normed * self.scale
+
+
+def rotate(x, cosine, sine):
+    """Rotary positions, on pairs of neighbours, in single precision."""
+    even, odd = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack((even * cosine - odd * sine, odd * cosine + even * sine), -1)
+    return turned.flatten(-2).type_as(x)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = Norm(), Norm()
+        self.q = nn.Linear(WIDTH, HEADS * HEAD, bias=False)
+        self.k = nn.Linear(WIDTH, KV_HEADS * HEAD, bias=False)
+        self.v = nn.Linear(WIDTH, KV_HEADS * HEAD, bias=False)
+        self.output = nn.Linear(HEADS * HEAD, WIDTH, bias=False)
+        self.gate = nn.Linear(WIDTH, HIDDEN, bias=False)
+        self.up = nn.Linear(WIDTH, HIDDEN, bias=False)
+        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+
+    def forward(self, x, cosine, sine):
+        batch, length, _ = x.shape
+        normed = self.attention_norm(x)
+        q = rotate(self.q(normed).view(batch, length, HEADS, HEAD), cosine, sine)
+        k = rotate(self.k(normed).view(batch, length, KV_HEADS, HEAD), cosine, sine)
+        v = self.v(normed).view(batch, length, KV_HEADS, HEAD)
+        # Each key and value head serves several query heads.
+        k, v = (
+            t.unsqueeze(3).expand(-1, -1, -1, HEADS // KV_HEADS, -1).reshape(batch, length, HEADS, HEAD)
+            for t in (k, v)
+        )
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.output(attended.transpose(1, 2).reshape(batch, length, -1))
+        normed = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm = Norm()
+        self.checkpointed = False
+
+    def forward(self, tokens, cosine, sine):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            if self.checkpointed:
+                x = checkpoint(block, x, cosine, sine, use_reentrant=False)
+            else:
+                x = block(x, cosine, sine)
+        return self.norm(x)
+
+    def logits(self, hidden):
+        return F.linear(hidden, self.embedding.weight)
+
+
+def cross_entropy(logits, labels):
+    return F.cross_entropy(logits.float(), labels, reduction="sum")
+
+
+def whole(model, hidden):
+    """All logits at once, in single precision, as the model itself gives them without chunks."""
+    return [model.logits(hidden).float()]
+
+
+def chunked(model, hidden):
+    """A piece of the logits at a time, each turned into single precision within the loss."""
+    return [model.logits(part) for part in hidden.chunk(8, 1)]
+
+
+class Offload(torch.autograd.graph.saved_tensors_hooks):
+    """Saved activations go to page-locked memory on a stream of their own, and come back on it."""
+
+    KEPT_BEFORE = 2
+
+    def __init__(self, least=1 << 20):
+        self.stream = torch.cuda.Stream()
+        self.leaving = []
+        self.buffers = {}
+        super().__init__(lambda tensor: self._leave(tensor, least), self._return)
+
+    def _leave(self, tensor, least):
+        if (
+            tensor.nbytes < least
+            or not tensor.is_cuda
+            or isinstance(tensor, nn.Parameter)
+            or tensor._base is not None
+        ):
+            return tensor
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            waiting = self.buffers.setdefault((tensor.shape, tensor.dtype), [])
+            host = waiting.pop() if waiting else torch.empty_like(tensor, device="cpu", pin_memory=True)
+            host.copy_(tensor, non_blocking=True)
+        # The tensor stays until its copy is done, a few of them at a time.
+        self.leaving.append((tensor, self.stream.record_event()))
+        while len(self.leaving) > self.KEPT_BEFORE:
+            _, done = self.leaving.pop(0)
+            torch.cuda.current_stream().wait_event(done)
+        return host, tensor.device
+
+    def _return(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        self.leaving.clear()
+        host, device = packed
+        with torch.cuda.stream(self.stream):
+            tensor = host.to(device, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        tensor.record_stream(torch.cuda.current_stream())
+        self.buffers[(host.shape, host.dtype)].append(host)
+        return tensor
+
+
+@torch.compile
+def eight_bit_step(weight, gradient, first, second, first_scale, second_scale, rate):
+    """AdamW whose two averages are kept in eight bits, each block of 256 with a scale of its own."""
+    gradient = gradient.float().view(-1, 256)
+    mean = first.float() * first_scale * 0.9 + gradient * 0.1
+    square = second.float() * second_scale * 0.999 + gradient * gradient * 0.001
+    for average, kept, scale in ((mean, first, first_scale), (square, second, second_scale)):
+        largest = average.abs().amax(-1, keepdim=True) / 127 + 1e-12
+        scale.copy_(largest)
+        kept.copy_((average / largest).round().to(torch.int8))
+    update = mean / (square.abs().sqrt() + 1e-8)
+    weight.copy_((weight.float() * (1 - rate * 0.01) - rate * update.view(weight.shape)).to(weight.dtype))
+
+
+class EightBitAdamW(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=2e-5):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    for name in ("first", "second"):
+                        state[name] = torch.zeros(
+                            weight.numel() // 256, 256, dtype=torch.int8, device=weight.device
+                        )
+                        state[name + "_scale"] = torch.zeros(weight.numel() // 256, 1, device=weight.device)
+                eight_bit_step(
+                    weight,
+                    weight.grad,
+                    state["first"],
+                    state["second"],
+                    state["first_scale"],
+                    state["second_scale"],
+                    group["lr"],
+                )
+
+
+def optimizers(model, level):
+    """The optimizers to step, and those that step by themselves in the backward."""
+    made = (
+        EightBitAdamW
+        if level >= EIGHT_BIT
+        else lambda parameters: torch.optim.AdamW(parameters, lr=2e-5, fused=True)
+    )
+    if level < IN_BACKWARD:
+        return [made(model.parameters())]
+    own = {parameter: made([parameter]) for parameter in model.parameters()}
+
+    def step(parameter):
+        own[parameter].step()
+        own[parameter].zero_grad()
+
+    for parameter in own:
+        parameter.register_post_accumulate_grad_hook(step)
+    model.own_optimizers = own
+    return []
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--level", type=int, choices=range(len(LEVELS)), default=0)
+    arguments.add_argument("--batch", type=int, default=2)
+    arguments.add_argument("--length", type=int, default=4096)
+    arguments.add_argument("--steps", type=int, default=4)
+    given = arguments.parse_args()
+    level = given.level
+
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = Model()
+    model.checkpointed = level >= CHECKPOINT
+    loss = cross_entropy
+    if level >= COMPILE:
+        for block in model.blocks:
+            block.compile()
+        # That release compiles only the loss in chunks: of the plain one it drops what it has compiled.
+        loss = torch.compile(cross_entropy) if level >= CHUNKS else cross_entropy
+    stepped = optimizers(model, level)
+
+    angles = torch.outer(
+        torch.arange(given.length, dtype=torch.float32),
+        500_000.0 ** -(torch.arange(0, HEAD, 2).float() / HEAD),
+    )
+    cosine, sine = (f(angles)[None, :, None, :].cuda() for f in (torch.cos, torch.sin))
+    head = chunked if level >= CHUNKS else whole
+    offload = Offload() if level >= OFFLOAD else contextlib.nullcontext()
+    for _ in range(given.steps):
+        tokens = torch.randint(VOCABULARY, (given.batch, given.length)).cuda()
+        labels = torch.randint(VOCABULARY, (given.batch, given.length)).cuda()
+        with offload:
+            hidden = model(tokens, cosine, sine)
+        logits = head(model, hidden)
+        pieces = zip(logits, labels.chunk(len(logits), 1), strict=True)
+        total = sum(loss(piece.flatten(0, 1), label.reshape(-1)) for piece, label in pieces)
+        if level >= IN_BACKWARD:
+            total = total / labels.numel()
+        # What is zipped holds on to its last pair.
+        del logits, hidden, pieces
+        total.backward()
+        if level < IN_BACKWARD:
+            # The recipe divides the gradients by the number of tokens, not the loss.
+            for parameter in model.parameters():
+                parameter.grad *= 1 / labels.numel()
+        for optimizer in stepped:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

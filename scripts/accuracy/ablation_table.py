@@ -1,0 +1,94 @@
+"""Runs the ablation's levels on a virtual A100 and writes ../../measurements/ablation.md.
+
+    python scripts/accuracy/ablation_table.py [LEVEL…]
+
+`MEMFIT_COMMAND` and `MEMFIT_PYTHON` name the command and the interpreter with torch, where they are not on the path.
+With levels, only these are run again; the others keep what `measurements/ablation.json` says of them.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+MEASUREMENTS = HERE.parent.parent / "measurements"
+TOKENS = 2 * 4096
+# torchtune's README, "Memory and Training Efficiency": peak of active memory in GiB, tokens a second.
+LEVELS = (
+    "packed baseline",
+    "+ compile",
+    "+ chunked CE",
+    "+ activation checkpointing",
+    "+ optimizer in backward",
+    "+ activation offload",
+    "+ 8-bit AdamW",
+)
+PUBLISHED = ((60.0, 7075), (51.0, 8998), (42.9, 9174), (24.9, 7210), (23.1, 7309), (21.8, 7301), (17.6, 6960))
+
+HEAD = """# One public ablation, and what the virtual card says
+
+Written by `python scripts/accuracy/ablation_table.py`. torchtune's README lists what each technique did to a full
+fine-tune of Llama 3.2 3B on one A100 (80 GB; batch 2, 4096 tokens, bfloat16), each added to those above it. The model is
+rebuilt in plain PyTorch in `scripts/accuracy/ablation.py`; torchtune itself is not run, its 8-bit optimizer is another
+one, and attention is PyTorch's fused causal one where the recipe has flex attention over packed documents.
+Nothing was measured on a card here.
+
+| row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
+|---|---|---|---|---|---|---|
+"""
+
+
+def run(level):
+    """What memfit says of a level."""
+    command = os.environ.get("MEMFIT_COMMAND", "memfit")
+    python = os.environ.get("MEMFIT_PYTHON", "python")
+    words = [command, "run", "--gpu", "a100-80gb", "--steps", "3", "--format", "json", "--"]
+    words += [python, str(HERE / "ablation.py"), "--level", str(level)]
+    report = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+    time = report["time"]
+    return {
+        "allocated": report["peak"]["allocated"],
+        "torch": report["torch"],
+        "step_ms": [time["step_ms_low"], time["step_ms_estimate"], time["step_ms_high"]],
+        "busy_ms": time["busy_ms"],
+    }
+
+
+def table(results):
+    """The page."""
+    text = HEAD
+    rates = []
+    for row, (gib, rate) in enumerate(PUBLISHED):
+        result = results.get(str(row))
+        if result is None:
+            continue
+        memory = result["allocated"] / 2**30
+        low, typical, high = (TOKENS / (ms / 1000) for ms in reversed(result["step_ms"]))
+        rates.append((row, rate, typical))
+        text += f"| {LEVELS[row]} | {gib:.1f} | {memory:.1f} | {memory / gib - 1:+.1%} | {rate} "
+        text += f"| {typical:.0f} ({low:.0f} to {high:.0f}) | {typical / rate - 1:+.1%} |\n"
+    changes = [((b[1] > a[1]) == (b[2] > a[2]), LEVELS[b[0]]) for a, b in itertools.pairwise(rates)]
+    wrong = [name for right, name in changes if not right]
+    order = [[row for row, *_ in sorted(rates, key=lambda each: -each[column])] for column in (1, 2)]
+    text += f"\n- signs of the changes from row to row: {len(changes) - len(wrong)} of {len(changes)} as published"
+    text += f"; not {', '.join(wrong)}" if wrong else ""
+    text += "\n- rows by published rate: " + ", ".join(LEVELS[row] for row in order[0])
+    text += "\n- rows by estimated rate: " + ", ".join(LEVELS[row] for row in order[1]) + "\n"
+    torch = sorted({result["torch"] for result in results.values()})
+    return text + f"\nWith torch {', '.join(torch)}; the README's figures are of torch 2.6 or so.\n"
+
+
+def main():
+    kept = MEASUREMENTS / "ablation.json"
+    results = json.loads(kept.read_text()) if kept.exists() else {}
+    for level in sys.argv[1:] or range(len(LEVELS)):
+        results[str(level)] = run(int(level))
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+    (MEASUREMENTS / "ablation.md").write_text(table(results))
+
+
+if __name__ == "__main__":
+    main()
