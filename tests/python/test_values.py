@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import on_device
+from support import on_device, through_memfit
 
 pytest.importorskip("torch")
 
@@ -101,6 +101,54 @@ TRUE = {
 }
 
 
+FOLLOWS = """
+    values = torch.tensor([[3.0, 1.0, 2.0, 5.0], [4.0, 9.0, 0.0, 7.0]])
+    numbers = torch.tensor([3, 1, 2, 1, 0, 5, 5, 2])
+    function = torch.nn.functional
+    operations = {
+        "argmax": lambda x, i: x.argmax(-1),
+        "argmin": lambda x, i: x.argmin(0),
+        "argmax of all": lambda x, i: i.argmax(),
+        "mean": lambda x, i: x.mean(),
+        "means": lambda x, i: x.mean(0),
+        "topk": lambda x, i: x.topk(2, -1)[1],
+        "topk values": lambda x, i: x.topk(3, -1)[0],
+        "least": lambda x, i: x.topk(2, -1, largest=False)[1],
+        "sort": lambda x, i: x.sort(-1)[1],
+        "sort down": lambda x, i: x.sort(-1, descending=True)[0],
+        "argsort": lambda x, i: i.argsort(stable=True),
+        "cumsum": lambda x, i: i.cumsum(0),
+        "cumsum of rows": lambda x, i: i.view(2, 4).cumsum(1),
+        "bincount": lambda x, i: torch.bincount(i),
+        "bincount of more": lambda x, i: torch.bincount(i, minlength=9),
+        "histc": lambda x, i: torch.histc(i.float(), bins=6, min=0, max=5),
+        "one_hot": lambda x, i: function.one_hot(i),
+        "scatter": lambda x, i: torch.zeros(8, 6, dtype=torch.long, device=x.device).scatter_(1, i[:, None], 1),
+        "scatter_add": lambda x, i: torch.zeros_like(i).scatter_add_(0, i, torch.ones_like(i)),
+        "gather": lambda x, i: x.gather(1, i.view(2, 4) % 4),
+        "index": lambda x, i: i[i],
+        "repeat_interleave": lambda x, i: torch.tensor(torch.repeat_interleave(i).shape),
+        "split": lambda x, i: torch.tensor([len(each) for each in torch.arange(19).split(i.tolist())]),
+        "cu_seqlens": lambda x, i: function.pad(i.cumsum(0), (1, 0)).int(),
+        "isin": lambda x, i: torch.isin(i, torch.tensor([2, 3], device=i.device)),
+        "all of none": lambda x, i: ((x.new_empty(8) > 0) & (i < 0)).sum(),
+    }
+    wrong = {}
+    for name, operation in operations.items():
+        there = operation(values.to(device), numbers.to(device)).tolist()
+        here = operation(values, numbers).tolist()
+        if there != here:
+            wrong[name] = [there, here]
+    answer(wrong=wrong)
+"""
+
+
+def test_what_follows_from_known_values_is_computed(tmp_path: Path) -> None:
+    answer = on_device(FOLLOWS, tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said["wrong"] == {}
+
+
 @pytest.mark.parametrize("piece", TRUE, ids=lambda name: name.replace(" ", "-"))
 def test_what_is_uploaded_is_true(piece: str, tmp_path: Path) -> None:
     answer = on_device(TRUE[piece], tmp_path)
@@ -174,6 +222,98 @@ def test_each_rule_that_answered_is_named(tmp_path: Path) -> None:
     rules = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
     for name in ("nonzero", "unique"):
         assert any(name in rule and count > 0 for rule, count in rules.items()), rules
+
+
+EXPERTS = """
+    import torch.nn.functional as F
+    tokens, experts, chosen = 512, 8, 2
+    x = torch.randn(tokens, 64, device=device, requires_grad=True)
+    weights, ids = torch.randn(tokens, experts, device=device).softmax(-1).topk(chosen, -1)
+    flat = ids.flatten()
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat, minlength=experts).tolist()
+    parts = x[order // chosen].split(counts)
+    made = torch.cat([part * 2 for part in parts])
+    torch.zeros_like(x).index_add_(0, order // chosen, made).sum().backward()
+    ones = ids.new_zeros((tokens, experts)).scatter_(1, ids, 1).sum(0).tolist()
+    hot = F.one_hot(flat, experts).sum(0).tolist()
+    ends = torch.histc(flat.float(), bins=experts, min=0, max=experts - 1).cumsum(0).tolist()
+    mask = x[:, 0] > 0
+    low = torch.randint(3, 9, (1,), device=device).item()
+    repeated = len(x.repeat_interleave(torch.randint(0, 5, (tokens,), device=device), dim=0))
+    answer(counts=counts, ones=ones, hot=hot, ends=ends, kept=int(mask.sum()), drawn=low, repeated=repeated)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts", "ones", "kept", "drawn"),
+    [
+        ("upper", [1017, *[1] * 7], [512], 512, 8),
+        ("lower", [128] * 8, [128], 0, 3),
+    ],
+)
+def test_tokens_are_routed_to_experts_without_loss(
+    sizes: str, counts: list[int], ones: list[int], kept: int, drawn: int, tmp_path: Path
+) -> None:
+    answer = on_device(
+        EXPERTS, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--sizes", sizes))
+    )
+    said = answer.said
+    assert said["counts"] == counts == said["hot"], answer.output
+    assert sum(said["ones"]) == 1024
+    assert max(said["ones"]) <= 512
+    assert said["ones"][0] == ones[0]
+    assert said["ends"][-1] == 1024
+    assert (said["kept"], said["repeated"]) == (kept, 512)
+    assert said["drawn"] in (0, drawn)
+    # Nothing bounds what is repeated: only who says where sizes lie gets a verdict.
+    assert answer.report["verdict"] == ("unknown" if sizes == "upper" else "fits")
+    assert any("no bound follows" in value["call"] for value in answer.report["fidelity"]["values"])
+
+
+def test_a_verdict_that_hangs_on_a_size_is_an_interval(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+        x = torch.randn(256, 1024, 1024, device=device)
+        kept = x[x > 0]
+        """,
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=("--memory", "3GiB")),
+    )
+    report = answer.report
+    assert (answer.status, report["verdict"]) == (2, "unknown"), answer.output
+    assert report["problem"]["kind"] == "size-read-back"
+    lower, upper = report["peak_interval"]["lower"], report["peak_interval"]["upper"]
+    assert (lower["out_of_memory"], upper["out_of_memory"]) == (False, True)
+    assert lower["completed"]
+    assert lower["device_upper"] <= report["device"]["capacity"]
+
+
+def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    answer = on_device(
+        """
+        import transformers
+        config = transformers.LlamaConfig(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=4, vocab_size=1000,
+        )
+        model = transformers.LlamaForCausalLM(config).to(device).eval()
+        ids = torch.randint(0, 1000, (2, 16), device=device)
+        lengths = [
+            model.generate(ids, max_new_tokens=20, eos_token_id=2, pad_token_id=0, **how).shape[1]
+            for how in ({"do_sample": False}, {"do_sample": True, "top_p": 0.9})
+        ]
+        answer(lengths=lengths)
+        """,
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=("--sizes", "0.5")),
+    )
+    assert answer.status == 0, answer.output
+    # The first token is the least; then half of what is left.
+    assert all(26 <= length <= 27 for length in answer.said["lengths"]), answer.said
+    values = [value["call"] for value in answer.report["fidelity"]["values"]]
+    assert any("generate" in value and "0.5 of the upper bound" in value for value in values), values
 
 
 def test_a_detector_trains_and_keeps_as_many_boxes_as_it_may(tmp_path: Path) -> None:

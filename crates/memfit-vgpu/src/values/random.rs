@@ -13,6 +13,11 @@ use super::{
 /// Numbers that are guessed at: more of them are data.
 const MOST: usize = 256;
 
+/// Where the law's own fields begin: behind the address, and what the compiler wraps a lambda that captures something with.
+const LAW: usize = 16;
+/// A range beyond this is not believed.
+const MOST_RANGE: u64 = 1 << 40;
+
 /// A kernel that draws numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Random {
@@ -79,14 +84,17 @@ impl Random {
             |offset: usize| math.load(&arguments.bytes(3, offset + math.size())?[offset..]).map(Value::real);
         Some(match self.law {
             Law::Range => {
-                let (range, base) = (arguments.get_at::<u64>(3, 8)?, arguments.get_at::<i64>(3, 16)?);
+                let (range, base) = (arguments.get_at::<u64>(3, LAW)?, arguments.get_at::<i64>(3, LAW + 8)?);
+                // What is no range that a script would ask for was laid out in another way.
+                (1..=MOST_RANGE).contains(&range).then_some(())?;
+                (-(MOST_RANGE as i64)..=MOST_RANGE as i64).contains(&base).then_some(())?;
                 let above = memory.policy()?.between(0, range.checked_sub(1)?);
                 Value::Int(base.checked_add_unsigned(above)?)
             }
             Law::Uniform => {
-                let (range, base) = (real(8)?, real(8 + math.size())?);
+                let (range, base) = (real(LAW)?, real(LAW + math.size())?);
                 let middle = base + range / 2.0;
-                middle.is_finite().then_some(Value::Real(middle))?
+                (middle.is_finite() && middle.abs() < 1e9).then_some(Value::Real(middle))?
             }
             Law::Positive => Value::Int(1),
             Law::Other => Value::Int(0),
