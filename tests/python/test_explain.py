@@ -144,17 +144,3 @@ def test_a_model_that_does_not_fit_fits_the_card_that_is_named(
     card = as_they_are["does_not_fit"]["fixes"][0]["card"]
     came = drive(tmp_path, [f"{SCRIPTS / 'does_not_fit'}.py"], memory=card)
     assert came["does_not_fit"]["oom"] is None
-
-
-@pytest.mark.parametrize(
-    ("script", "cause", "memory"), [("leaking", "leaking", 3 * GIB)]
-)
-def test_a_recording_of_a_run_is_explained_as_well(script: str, cause: str, memory: int, tmp_path: Path) -> None:
-    recording = tmp_path / "run.memfit"
-    size = f"{memory // 1024**2}MiB"
-    arguments = ["run", "--gpu", "t4", "--memory", size, "--steps", "0", "-o", str(recording)]
-    answer = invoke([*arguments, "--", sys.executable, str(SCRIPTS / f"{script}.py")], cwd=tmp_path)
-    assert answer.status == 1, answer.stderr
-    report = explain(recording)
-    assert report["cause"] == cause, report["considered"]
-    assert report["fixes"][0]["edit"], report["fixes"]
