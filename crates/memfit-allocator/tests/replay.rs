@@ -142,6 +142,7 @@ fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
         Snapshot { streams: (0..4).collect(), pools: vec![(0, 0), (0, 1)], ..Snapshot::default() };
     for entry in &trace[trace.len() - kept.min(trace.len())..] {
         snapshot.events.push(TraceEvent {
+            category: None,
             address: entry.address.0,
             size: entry.size,
             time_us: 0,

@@ -2,6 +2,7 @@
 
 mod check;
 mod completions;
+mod convert;
 mod doctor;
 mod explain;
 mod gpus;
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 pub(crate) use check::check;
 pub(crate) use completions::completions;
+pub(crate) use convert::convert;
 pub(crate) use doctor::doctor;
 pub(crate) use explain::explain;
 pub(crate) use gpus::gpus;

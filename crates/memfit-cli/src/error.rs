@@ -188,6 +188,18 @@ pub enum CliError {
         /// The only device that was asked for.
         device: Option<u8>,
     },
+    /// A file to write whose ending says nothing.
+    #[error("the ending of `{}` does not say in which format to write it", path.display())]
+    UnknownOutputFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file to write that is there.
+    #[error("`{}` is there already", path.display())]
+    OutputExists {
+        /// The file.
+        path: PathBuf,
+    },
     /// The page could not be served.
     #[error("the page cannot be served")]
     Serve(#[source] memfit_view::ServeError),
@@ -217,7 +229,9 @@ impl CliError {
             | Self::NoSuchRank { .. }
             | Self::LoneRankOfLocal
             | Self::AllocConf(_)
-            | Self::NoSuchDevice { .. } => "usage",
+            | Self::NoSuchDevice { .. }
+            | Self::UnknownOutputFormat { .. }
+            | Self::OutputExists { .. } => "usage",
             Self::NoLocalGpu => "no-local-gpu",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
             Self::CommandNotFound { .. } => "command-not-found",
@@ -310,6 +324,10 @@ impl Hint for CliError {
             Self::NothingToShow { device: None, .. } => {
                 vec!["`torch.cuda.memory._record_memory_history()` has to run before what is to be seen".to_owned()]
             }
+            Self::UnknownOutputFormat { .. } => vec![
+                "use one of .memfit, .pickle, .perfetto-trace, .json, .csv and .jsonl, or name it with `--to`".to_owned(),
+            ],
+            Self::OutputExists { .. } => vec!["`--force` writes over it".to_owned()],
             Self::Serve(error) => vec![error.hint().to_owned()],
             Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
         }

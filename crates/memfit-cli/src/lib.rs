@@ -78,6 +78,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
+        Verb::Convert(args) => commands::convert(&args, &printer),
         Verb::View(args) => commands::view(&args, &printer),
         Verb::Completions(args) => return commands::completions(&args, &printer),
     };

@@ -11,8 +11,10 @@
 
 mod columns;
 mod error;
+mod export;
 mod file;
 mod from_log;
+mod nsight;
 mod oom_text;
 mod origin;
 mod pickle;
@@ -20,10 +22,12 @@ mod snapshot;
 mod source;
 mod table;
 mod texts;
+mod trace;
 mod track;
 mod unknown;
 
 pub use error::RecordingError;
+pub use export::{RowFormat, Rows, write_chrome, write_perfetto, write_rows};
 pub use file::{Amendment, Limits, MAGIC, Part, RecordingReader, RecordingWriter, VERSION};
 pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
 pub use origin::{Origin, OriginKind, Recording};

@@ -39,6 +39,8 @@ pub enum Unknown {
     Modules,
     /// What was asked for was not recorded: sizes are those of blocks.
     Requests,
+    /// Only what CUDA gave was recorded: segments stand where blocks would.
+    Blocks,
     /// What was read before the file broke off or made no sense is here; the rest is not.
     Rest {
         /// Why.
@@ -68,6 +70,8 @@ impl fmt::Display for Unknown {
             Self::Requests => {
                 formatter.write_str("what was asked for was not recorded: sizes are those of blocks")
             }
+            Self::Blocks => formatter
+                .write_str("PyTorch's own blocks were not recorded, only what the process got from CUDA"),
             Self::Rest { why } => write!(formatter, "the rest of the recording is missing: {why}"),
         }
     }

@@ -280,6 +280,7 @@ impl Tracker<'_> {
                     stream: self.stream(event),
                     pool: self.pool(event),
                     phase: self.phase,
+                    noted: event.category,
                     ..Block::default()
                 };
                 self.hand_out(&block, totals);

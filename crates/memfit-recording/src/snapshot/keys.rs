@@ -42,6 +42,7 @@ words! {
     DEVICE_FREE = "device_free",
     USER_METADATA = "user_metadata",
     POOL_ID = "pool_id",
+    CATEGORY = "category",
     // Of blocks.
     STATE = "state",
     REQUESTED_SIZE = "requested_size",

@@ -15,6 +15,7 @@ pub use stacks::{Frame, FrameId, StackId, Stacks};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use memfit_levers::Category;
 use serde::{Deserialize, Serialize};
 
 use crate::{TextId, Texts};
@@ -87,6 +88,8 @@ pub struct TraceEvent {
     pub stream: u16,
     /// The pool, where the release wrote it: its place in [`Snapshot::pools`].
     pub pool: Option<std::num::NonZeroU16>,
+    /// What it is for, where the writer judged that.
+    pub category: Option<Category>,
     /// What happened.
     pub action: TraceAction,
 }
@@ -96,6 +99,27 @@ impl TraceEvent {
     pub fn pool_index(&self) -> Option<usize> {
         self.pool.map(|pool| usize::from(pool.get()) - 1)
     }
+}
+
+/// The names that PyTorch's memory profiler gives to categories, and ours.
+const CATEGORIES: [(&str, Category); 7] = [
+    ("parameter", Category::Parameters),
+    ("gradient", Category::Gradients),
+    ("optimizer_state", Category::Optimizer),
+    ("activation", Category::Activations),
+    ("input", Category::Inputs),
+    ("temporary", Category::Temporary),
+    ("autograd_detail", Category::Activations),
+];
+
+/// The name that PyTorch's memory profiler gives to a category.
+pub(crate) fn category_name(category: Category) -> &'static str {
+    CATEGORIES.iter().find(|(_, known)| *known == category).map_or("unknown", |(name, _)| name)
+}
+
+/// The category that PyTorch's memory profiler gives this name.
+fn category_named(name: &str) -> Option<Category> {
+    CATEGORIES.iter().find(|(known, _)| *known == name).map(|(_, category)| *category)
 }
 
 /// A segment at the end.

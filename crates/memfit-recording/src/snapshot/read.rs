@@ -47,6 +47,12 @@ pub enum Problem {
     /// A recording could not be read to its end.
     #[error("the recording could not be read to its end: {0}")]
     Recording(RecordingError),
+    /// A trace could not be read to its end.
+    #[error("the trace could not be read to its end: {0}")]
+    Trace(String),
+    /// A database could not be read to its end.
+    #[error("the database could not be read to its end: {0}")]
+    Database(String),
     /// Segments whose blocks do not fill them.
     #[error("{0} segments have blocks that do not fill them and were left out")]
     UnevenSegments(u64),

@@ -88,6 +88,7 @@ impl Builder {
             metadata: TextId::NONE,
             stream: 0,
             pool: None,
+            category: None,
             action: TraceAction::Snapshot,
         };
         for (key, value) in entries(pairs) {
@@ -103,6 +104,10 @@ impl Builder {
                 keys::TIME_US => event.time_us = value.as_u64()?,
                 keys::FRAMES => event.stack = stack(value, heap)?,
                 keys::USER_METADATA => event.metadata = TextId(value.as_text().unwrap_or(0)),
+                keys::CATEGORY => {
+                    let name = self.snapshot.texts.get(TextId(value.as_text().unwrap_or(0)));
+                    event.category = super::category_named(name);
+                }
                 keys::POOL_ID => {
                     let place = number_of(&mut self.snapshot.pools, pool(value, heap)?)?;
                     event.pool = NonZeroU16::new(place + 1);

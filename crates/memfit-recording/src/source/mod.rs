@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::oom_text::{self, OomText};
 use crate::snapshot::Problem;
 use crate::{Limits, MAGIC, PickleLimits, Recording, RecordingError, Snapshot, SnapshotError};
+use crate::{nsight, trace};
 
 /// How much of a file is looked at to tell what it is.
 const LOOK: usize = 64 << 10;
@@ -139,6 +140,14 @@ fn layer(
         }
         Format::Html => html::read(whole, limits.pickle),
         Format::Notebook => texts(Cursor::new(notebook::text(whole)?)),
+        Format::Trace => {
+            let (recording, problems) = trace::read(whole)?;
+            Ok((Source::Recording(Box::new(recording)), problems))
+        }
+        Format::Database => {
+            let (recording, problems) = nsight::read(whole)?;
+            Ok((Source::Recording(Box::new(recording)), problems))
+        }
         Format::Text => texts(whole),
         Format::Packed(name) => Err(OpenError::Packed(name)),
         Format::Unknown => Err(OpenError::Unknown),
@@ -167,6 +176,8 @@ enum Format {
     Pickle,
     Html,
     Notebook,
+    Trace,
+    Database,
     Text,
     Packed(&'static str),
     Unknown,
@@ -180,6 +191,8 @@ impl Format {
             Self::Recording
         } else if start.first() == Some(&0x80) {
             Self::Pickle
+        } else if start.starts_with(b"SQLite format 3\0") {
+            Self::Database
         } else if start.starts_with(b"PK\x03\x04") {
             Self::Packed("a zip archive")
         } else if start.starts_with(b"BZh") {
@@ -190,6 +203,8 @@ impl Format {
             Self::Html
         } else if trimmed.starts_with(b"{") && has(b"\"cells\"") {
             Self::Notebook
+        } else if has(b"\"traceEvents\"") || (trimmed.starts_with(b"[") && has(b"\"ph\"")) {
+            Self::Trace
         } else if is_text(start) {
             Self::Text
         } else {

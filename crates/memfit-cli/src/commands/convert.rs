@@ -1,0 +1,127 @@
+//! `memfit convert IN OUT`: a recording in another format.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+
+use memfit_allocator::{Given, Release};
+use memfit_recording::{
+    OpenError, Recording, RowFormat, Snapshot, Source, open, write_chrome, write_perfetto, write_rows,
+};
+
+use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
+use crate::{CliError, Exit, Printer};
+
+/// Converts a recording.
+pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, CliError> {
+    let Some(format) = args.to.or_else(|| ConvertFormat::of(&args.output)) else {
+        return Err(CliError::UnknownOutputFormat { path: args.output.clone() });
+    };
+    let (input, problems) = open(&args.input).map_err(|error| match error {
+        OpenError::Io(error) => CliError::io("read", &args.input)(error),
+        error => {
+            CliError::Unreadable { path: args.input.clone(), why: error.to_string(), hint: error.hint() }
+        }
+    })?;
+    for problem in &problems {
+        printer.warning(&problem.to_string());
+    }
+    if args.output.as_os_str() == "-" {
+        let mut to = BufWriter::new(io::stdout().lock());
+        write(input, format, args, printer, &mut to)?;
+        return Ok(Exit::Good);
+    }
+    let mut options = OpenOptions::new();
+    let options = if args.force { options.create(true).truncate(true) } else { options.create_new(true) };
+    let file = options.write(true).open(&args.output).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => CliError::OutputExists { path: args.output.clone() },
+        _ => CliError::io("write", &args.output)(error),
+    })?;
+    let written = write(input, format, args, printer, &mut BufWriter::new(file));
+    if written.is_err() {
+        // Half a file is no answer.
+        let _ = std::fs::remove_file(&args.output);
+    }
+    written?;
+    printer.remark(&format!("wrote `{}`{}", args.output.display(), format.use_of()));
+    Ok(Exit::Good)
+}
+
+fn write(
+    input: Source,
+    format: ConvertFormat,
+    args: &ConvertArgs,
+    printer: &Printer,
+    to: &mut impl Write,
+) -> Result<(), CliError> {
+    let failed = |error| CliError::io("write", &args.output)(error);
+    match (input, format) {
+        // A snapshot has more than a recording keeps: it goes over as it is.
+        (Source::Snapshot(snapshot), ConvertFormat::Pickle) => snapshot.write(to).map_err(failed),
+        (Source::Recording(recording), ConvertFormat::Pickle) => {
+            let track = chosen(&recording, args, printer)?;
+            Snapshot::from_track(track).write(to).map_err(failed)
+        }
+        (Source::Snapshot(snapshot), _) => {
+            let given = given(&snapshot, args.torch);
+            let recording = memfit_allocator::recording(&snapshot, &given)?.recording;
+            drop(snapshot);
+            for unknown in recording.tracks.iter().flat_map(|track| &track.unknown) {
+                printer.remark(&unknown.to_string());
+            }
+            rest(&recording, format, args, to)
+        }
+        (Source::Texts(texts), _) => Err(CliError::Unreadable {
+            path: args.input.clone(),
+            why: format!("it is a text with {} out-of-memory errors, and no recording", texts.len()),
+            hint: Some("`memfit explain` says what they prove"),
+        }),
+        (Source::Recording(recording), _) => rest(&recording, format, args, to),
+    }
+}
+
+fn given(snapshot: &Snapshot, torch: Option<Release>) -> Given {
+    let mut given = Given::from_snapshot(snapshot);
+    given.release = torch.unwrap_or(given.release);
+    given
+}
+
+fn rest(
+    recording: &Recording,
+    format: ConvertFormat,
+    args: &ConvertArgs,
+    to: &mut impl Write,
+) -> Result<(), CliError> {
+    let failed = |error| CliError::io("write", &args.output)(error);
+    let rows = match args.rows {
+        ConvertRows::Blocks => memfit_recording::Rows::Blocks,
+        ConvertRows::Events => memfit_recording::Rows::Events,
+    };
+    match format {
+        ConvertFormat::Memfit => recording
+            .write(to)
+            .map_err(|source| CliError::Recording { path: args.output.clone(), source: Box::new(source) }),
+        ConvertFormat::Perfetto => write_perfetto(recording, to).map_err(failed),
+        ConvertFormat::Chrome => write_chrome(recording, to).map_err(failed),
+        ConvertFormat::Csv => write_rows(recording, rows, RowFormat::Csv, to).map_err(failed),
+        ConvertFormat::Jsonl => write_rows(recording, rows, RowFormat::JsonLines, to).map_err(failed),
+        ConvertFormat::Pickle => Ok(()),
+    }
+}
+
+/// The process whose snapshot is wanted: a snapshot is of one.
+fn chosen<'recording>(
+    recording: &'recording Recording,
+    args: &ConvertArgs,
+    printer: &Printer,
+) -> Result<&'recording memfit_recording::Track, CliError> {
+    let wanted = |track: &&memfit_recording::Track| args.rank.is_none() || track.rank == args.rank;
+    let track = recording.tracks.iter().find(wanted);
+    let track = track.ok_or_else(|| CliError::NothingToShow { path: args.input.clone(), device: None })?;
+    if args.rank.is_none() && recording.tracks.len() > 1 {
+        let count = recording.tracks.len();
+        printer.remark(&format!(
+            "a snapshot is of one process, and this recording has {count}: `--rank` chooses"
+        ));
+    }
+    Ok(track)
+}

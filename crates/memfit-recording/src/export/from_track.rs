@@ -1,0 +1,211 @@
+//! A recording as a memory snapshot: its allocator's calls as a trace, its last state as segments.
+
+use std::num::NonZeroU16;
+
+use crate::{
+    Annotation, Block, MomentKind, NEVER, PoolRef, Recording, Segment, SegmentBlock, SegmentBlockState,
+    Snapshot, Span, StreamRef, TextId, TraceAction, TraceEvent, Track,
+};
+
+/// Rounds of what memory_viz and others expect of a block.
+const SMALL_LIMIT: u64 = 1 << 20;
+
+impl Snapshot {
+    /// A track as a snapshot, such as its process would have written at the end. What the track does not know is left out:
+    /// where it has no segments, the snapshot has none.
+    pub fn from_track(track: &Track) -> Self {
+        let devices = track.devices().last().map_or(0, |device| usize::from(*device) + 1);
+        let mut snapshot = Self {
+            texts: track.texts.clone(),
+            stacks: track.stacks.clone(),
+            streams: track.streams.clone(),
+            pools: track.pools.clone(),
+            settings: track.settings.clone(),
+            ..Self::default()
+        };
+        // Whether a block waits for other streams is told, or every free is at once.
+        let tells_completion =
+            track.moments().iter().any(|moment| matches!(moment.kind, MomentKind::FreeCompleted(_)));
+        for device in 0..devices {
+            let start = snapshot.events.len();
+            for moment in track.moments().iter().filter(|moment| usize::from(moment.device) == device) {
+                let mut event = TraceEvent {
+                    address: 0,
+                    size: 0,
+                    time_us: moment.time_us.unwrap_or(0),
+                    stack: moment.stack,
+                    metadata: TextId::NONE,
+                    stream: 0,
+                    pool: None,
+                    category: None,
+                    action: TraceAction::Snapshot,
+                };
+                match moment.kind {
+                    MomentKind::Alloc(block) => {
+                        let Some(block) = track.block(block) else { continue };
+                        of_block(&mut event, &block, TraceAction::Alloc);
+                        event.category = block.noted;
+                    }
+                    MomentKind::Free(block) => {
+                        let Some(block) = track.block(block) else { continue };
+                        of_block(&mut event, &block, TraceAction::FreeRequested);
+                        if !tells_completion {
+                            snapshot.events.push(event);
+                            event.action = TraceAction::FreeCompleted;
+                        }
+                    }
+                    MomentKind::FreeCompleted(block) => {
+                        let Some(block) = track.block(block) else { continue };
+                        of_block(&mut event, &block, TraceAction::FreeCompleted);
+                    }
+                    MomentKind::SegmentAlloc(span) => {
+                        of_span(&mut event, track, span, TraceAction::SegmentAlloc);
+                    }
+                    MomentKind::SegmentFree(span) => {
+                        of_span(&mut event, track, span, TraceAction::SegmentFree);
+                    }
+                    MomentKind::SegmentMap(span) => of_span(&mut event, track, span, TraceAction::SegmentMap),
+                    MomentKind::SegmentUnmap(span) => {
+                        of_span(&mut event, track, span, TraceAction::SegmentUnmap);
+                    }
+                    MomentKind::Oom(bytes) => {
+                        (event.action, event.size) = (TraceAction::Oom, bytes);
+                    }
+                    MomentKind::Snapshot => event.size = moment.allocated,
+                    _ => continue,
+                }
+                snapshot.events.push(event);
+            }
+            snapshot.traces.push(start..snapshot.events.len());
+        }
+        snapshot.annotations = annotations(track);
+        segments(track, &mut snapshot);
+        snapshot
+    }
+
+    /// The tracks of a recording as snapshots: one for each process.
+    pub fn from_recording(recording: &Recording) -> Vec<Self> {
+        recording.tracks.iter().map(Self::from_track).collect()
+    }
+}
+
+fn of_block(event: &mut TraceEvent, block: &Block, action: TraceAction) {
+    event.action = action;
+    event.address = block.address;
+    event.size = block.requested.unwrap_or(block.bytes);
+    event.stream = block.stream.0;
+    event.pool = pool(block.pool);
+    event.metadata = block.module;
+}
+
+fn of_span(event: &mut TraceEvent, track: &Track, span: u32, action: TraceAction) {
+    let Some(span) = track.spans.get(span as usize) else { return };
+    event.action = action;
+    event.address = span.address;
+    event.size = span.bytes;
+    event.stream = span.stream.0;
+    event.pool = pool(span.pool);
+}
+
+/// Pools are only named where there are others than the default one: who reads a trace takes the names for a sign of a
+/// release that writes them.
+const fn pool(pool: PoolRef) -> Option<NonZeroU16> {
+    if pool.0 == 0 { None } else { NonZeroU16::new(pool.0 + 1) }
+}
+
+fn annotations(track: &Track) -> Vec<Annotation> {
+    let mut annotations = Vec::new();
+    for moment in track.moments() {
+        let (range, begins) = match moment.kind {
+            MomentKind::RangeBegin(range) => (range, true),
+            MomentKind::RangeEnd(range) => (range, false),
+            _ => continue,
+        };
+        if let Some(range) = track.ranges.get(range as usize) {
+            let time_us = moment.time_us.unwrap_or(0);
+            annotations.push(Annotation { name: range.name, begins, device: None, time_us });
+        }
+    }
+    annotations
+}
+
+/// The segments at the end, and the blocks that fill them.
+fn segments(track: &Track, snapshot: &mut Snapshot) {
+    let last = track.now();
+    let mut live: Vec<Block> = track.blocks().iter().filter(|block| is_held(block, last)).collect();
+    live.sort_by_key(|block| (block.device, block.address));
+    for span in joined(track, last) {
+        let start = snapshot.blocks.len();
+        let end = span.address.saturating_add(span.bytes);
+        let mut next = span.address;
+        let first = live.partition_point(|block| (block.device, block.address) < (span.device, span.address));
+        for block in
+            live[first..].iter().take_while(|block| block.device == span.device && block.address < end)
+        {
+            if block.address < next || block.address.saturating_add(block.bytes) > end {
+                continue;
+            }
+            gap(snapshot, next, block.address);
+            let pending = block.freed != NEVER;
+            snapshot.blocks.push(SegmentBlock {
+                address: block.address,
+                size: block.bytes,
+                requested: block.requested.unwrap_or(block.bytes),
+                state: if pending { SegmentBlockState::Pending } else { SegmentBlockState::Allocated },
+                stack: block.stack,
+            });
+            next = block.address + block.bytes;
+        }
+        gap(snapshot, next, end);
+        let blocks = &snapshot.blocks[start..];
+        let largest = blocks
+            .iter()
+            .filter(|block| block.state == SegmentBlockState::Allocated)
+            .map(|block| block.size)
+            .max();
+        snapshot.segments.push(Segment {
+            device: u32::from(span.device),
+            address: span.address,
+            size: span.bytes,
+            stream: track.streams.get(usize::from(span.stream.0)).copied().unwrap_or(0),
+            small: span.small.unwrap_or_else(|| largest.is_some_and(|largest| largest <= SMALL_LIMIT)),
+            pool: track.pools.get(usize::from(span.pool.0)).copied().unwrap_or_default(),
+            expandable: span.expandable,
+            blocks: start..snapshot.blocks.len(),
+        });
+    }
+}
+
+/// Whether a block is in use, or waits for other streams.
+const fn is_held(block: &Block, last: u32) -> bool {
+    block.born <= last && (block.freed == NEVER || (block.completed != NEVER && block.completed > last))
+}
+
+fn gap(snapshot: &mut Snapshot, from: u64, to: u64) {
+    if from < to {
+        let state = SegmentBlockState::Inactive;
+        let stack = crate::StackId::NONE;
+        snapshot.blocks.push(SegmentBlock { address: from, size: to - from, requested: 0, state, stack });
+    }
+}
+
+/// The spans that live, by address; what is mapped in one piece is one segment.
+fn joined(track: &Track, last: u32) -> Vec<Span> {
+    let mut spans: Vec<Span> = track.spans.iter().filter(|span| span.is_live_at(last)).copied().collect();
+    spans.sort_by_key(|span| (span.device, span.address));
+    let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
+    let same = |one: &Span, other: &Span| -> bool {
+        let key = |span: &Span| -> (u8, StreamRef, PoolRef) { (span.device, span.stream, span.pool) };
+        one.expandable
+            && other.expandable
+            && key(one) == key(other)
+            && one.address + one.bytes == other.address
+    };
+    for span in spans {
+        match joined.last_mut() {
+            Some(before) if same(before, &span) => before.bytes += span.bytes,
+            _ => joined.push(span),
+        }
+    }
+    joined
+}
