@@ -188,6 +188,12 @@ pub enum CliError {
         /// The only device that was asked for.
         device: Option<u8>,
     },
+    /// A text where a recording is needed.
+    #[error("`{}` is a text with out-of-memory errors, and no recording", path.display())]
+    OnlyTexts {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file to write whose ending says nothing.
     #[error("the ending of `{}` does not say in which format to write it", path.display())]
     UnknownOutputFormat {
@@ -243,6 +249,7 @@ impl CliError {
             Self::LibraryNotFound { .. } => "library-not-found",
             Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
             Self::Unopenable { .. } => "unreadable",
+            Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",
             Self::Replay(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
@@ -324,6 +331,7 @@ impl Hint for CliError {
             Self::NothingToShow { device: None, .. } => {
                 vec!["`torch.cuda.memory._record_memory_history()` has to run before what is to be seen".to_owned()]
             }
+            Self::OnlyTexts { .. } => vec!["`memfit explain` says what they prove".to_owned()],
             Self::UnknownOutputFormat { .. } => vec![
                 "use one of .memfit, .pickle, .perfetto-trace, .json, .csv and .jsonl, or name it with `--to`".to_owned(),
             ],

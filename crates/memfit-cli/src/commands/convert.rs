@@ -4,11 +4,10 @@ use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 
 use memfit_allocator::{Given, Release};
-use memfit_recording::{
-    OpenError, Recording, RowFormat, Snapshot, Source, open, write_chrome, write_perfetto, write_rows,
-};
+use memfit_recording::{Recording, RowFormat, Snapshot, Source, write_chrome, write_perfetto, write_rows};
 
 use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
+use crate::input;
 use crate::{CliError, Exit, Printer};
 
 /// Converts a recording.
@@ -16,14 +15,9 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
     let Some(format) = args.to.or_else(|| ConvertFormat::of(&args.output)) else {
         return Err(CliError::UnknownOutputFormat { path: args.output.clone() });
     };
-    let (input, problems) = open(&args.input).map_err(|error| match error {
-        OpenError::Io(error) => CliError::io("read", &args.input)(error),
-        error => {
-            CliError::Unreadable { path: args.input.clone(), why: error.to_string(), hint: error.hint() }
-        }
-    })?;
+    let (input, problems) = input::read(&args.input)?;
     for problem in &problems {
-        printer.warning(&problem.to_string());
+        printer.warning(problem);
     }
     if args.output.as_os_str() == "-" {
         let mut to = BufWriter::new(io::stdout().lock());
@@ -70,11 +64,7 @@ fn write(
             }
             rest(&recording, format, args, to)
         }
-        (Source::Texts(texts), _) => Err(CliError::Unreadable {
-            path: args.input.clone(),
-            why: format!("it is a text with {} out-of-memory errors, and no recording", texts.len()),
-            hint: Some("`memfit explain` says what they prove"),
-        }),
+        (Source::Texts(_), _) => Err(CliError::OnlyTexts { path: args.input.clone() }),
         (Source::Recording(recording), _) => rest(&recording, format, args, to),
     }
 }
