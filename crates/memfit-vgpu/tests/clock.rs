@@ -202,9 +202,12 @@ fn graphs() -> Result<(), String> {
     if (2.9..3.2).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} times one product")) }
 }
 
+/// What is checked in one process.
+type Check = fn() -> Result<(), String>;
+
 #[test]
 fn work_is_over_when_the_mode_says_so() {
-    let modes: [(ClockMode, fn() -> Result<(), String>); 4] = [
+    let modes: [(ClockMode, Check); 4] = [
         (ClockMode::Estimate, estimate),
         (ClockMode::Instant, instant),
         (ClockMode::Never, never),
