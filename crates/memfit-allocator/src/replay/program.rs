@@ -140,6 +140,7 @@ impl Program {
     }
 
     /// The same calls with all blocks in the default pool.
+    #[must_use]
     pub fn with_one_pool(&self) -> Self {
         let calls = self.calls.iter().map(|call| Call { pool: 0, ..*call }).collect();
         Self { calls, pools: vec![PoolId::DEFAULT], ..self.clone() }
