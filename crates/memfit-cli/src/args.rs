@@ -1,6 +1,7 @@
 //! What a user types, as it was typed. Nothing here opens a file or looks anything up.
 
 mod check;
+mod convert;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use memfit_link::{ClockMode, HostTime, ValuePolicy};
 use serde::Deserialize;
 
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
+pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 
 use crate::printer::Colour;
 use crate::synthetic::Samples;
@@ -313,88 +315,6 @@ pub(crate) struct GpusArgs {
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) out: OutputArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConvertArgs {
-    /// A recording of `memfit run -o`, a memory snapshot of PyTorch's, a profiler trace, or an export of Nsight Systems.
-    #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
-    pub(crate) input: PathBuf,
-
-    /// Where to; `-` is standard output. The ending says in which format.
-    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
-    pub(crate) output: PathBuf,
-
-    /// In which format, whatever the ending.
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) to: Option<ConvertFormat>,
-
-    /// What the rows of a CSV or JSON-lines file are.
-    #[arg(long, value_enum, default_value_t, value_name = "ROWS")]
-    pub(crate) rows: ConvertRows,
-
-    /// Of several processes, this rank's: a snapshot is of one process.
-    #[arg(long, value_name = "N")]
-    pub(crate) rank: Option<u32>,
-
-    /// The release of PyTorch that wrote the snapshot, where it is known.
-    #[arg(long, value_name = "VERSION")]
-    pub(crate) torch: Option<Release>,
-
-    /// Write over a file that is there.
-    #[arg(long, short)]
-    pub(crate) force: bool,
-}
-
-/// What a recording can be converted to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ConvertFormat {
-    /// memfit's own: `.memfit`.
-    Memfit,
-    /// A memory snapshot of PyTorch's, for memory_viz: `.pickle`, `.pkl`.
-    Pickle,
-    /// Perfetto's: `.perfetto-trace`, `.pftrace`.
-    Perfetto,
-    /// Chrome's trace events: `.json`.
-    Chrome,
-    /// Comma-separated rows: `.csv`.
-    Csv,
-    /// A JSON object on each line: `.jsonl`.
-    Jsonl,
-}
-
-impl ConvertFormat {
-    /// The format that a file's ending asks for.
-    pub(crate) fn of(path: &std::path::Path) -> Option<Self> {
-        Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "memfit" => Self::Memfit,
-            "pickle" | "pkl" => Self::Pickle,
-            "perfetto-trace" | "pftrace" | "perfetto" => Self::Perfetto,
-            "json" => Self::Chrome,
-            "csv" => Self::Csv,
-            "jsonl" | "ndjson" => Self::Jsonl,
-            _ => return None,
-        })
-    }
-
-    /// What can be done with it, as the rest of a sentence.
-    pub(crate) const fn use_of(self) -> &'static str {
-        match self {
-            Self::Pickle => "; PyTorch's page memory_viz opens it",
-            Self::Perfetto | Self::Chrome => "; the page ui.perfetto.dev opens it",
-            Self::Memfit | Self::Csv | Self::Jsonl => "",
-        }
-    }
-}
-
-/// What rows are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ConvertRows {
-    /// Each block, with its life.
-    #[default]
-    Blocks,
-    /// What happened, in order.
-    Events,
 }
 
 #[derive(Debug, clap::Args)]

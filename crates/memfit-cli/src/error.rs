@@ -225,7 +225,6 @@ impl CliError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Rule(_) => "unknown-rule",
-            Self::Check(_) => "io",
             Self::NothingToCheck { .. } => "nothing-to-check",
             Self::Server(_) => "server",
             Self::NoGpu => "no-gpu-named",
@@ -247,7 +246,7 @@ impl CliError {
             Self::NoTorch { .. } => "no-torch",
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
-            Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
+            Self::Check(_) | Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",
@@ -270,7 +269,6 @@ impl Hint for CliError {
             Self::NothingToCheck { .. } => {
                 vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
             }
-            Self::Check(_) | Self::Server(_) => Vec::new(),
             Self::NoGpu => vec![
                 "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
                 "or set `gpu = \"rtx-4090\"` under [tool.memfit] in pyproject.toml".to_owned(),
@@ -337,7 +335,12 @@ impl Hint for CliError {
             ],
             Self::OutputExists { .. } => vec!["`--force` writes over it".to_owned()],
             Self::Serve(error) => vec![error.hint().to_owned()],
-            Self::Io { .. } | Self::Start { .. } | Self::Link(_) | Self::Json(_) => Vec::new(),
+            Self::Check(_)
+            | Self::Server(_)
+            | Self::Io { .. }
+            | Self::Start { .. }
+            | Self::Link(_)
+            | Self::Json(_) => Vec::new(),
         }
     }
 }

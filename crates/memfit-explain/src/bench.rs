@@ -97,6 +97,7 @@ impl<'case> Bench<'case> {
     }
 
     /// The stacks of blocks, those that hold most first, each with its bytes.
+    #[expect(clippy::unused_self, reason = "one of the questions that the bench is asked")]
     pub(crate) fn stacks<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> Vec<(StackId, u64)> {
         let mut sums: std::collections::HashMap<StackId, u64> = std::collections::HashMap::new();
         for life in lives {

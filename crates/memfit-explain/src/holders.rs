@@ -67,7 +67,9 @@ fn branch(of: &mut Vec<Holder>, name: String, bytes: u64, blocks: u64) -> &mut H
 
 fn sort(holders: &mut [Holder]) {
     holders.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&other.name)));
-    holders.iter_mut().for_each(|holder| sort(&mut holder.children));
+    for holder in holders {
+        sort(&mut holder.children);
+    }
 }
 
 fn module(story: &Story<'_>, life: &Life) -> String {

@@ -53,7 +53,9 @@ pub(crate) fn leaks(story: &Story<'_>, limit: Option<u64>) -> Vec<Leak> {
     let room = limit.map(|limit| limit.saturating_sub(story.trouble.allocated));
     if let Some(room) = room.filter(|_| per_step > 0) {
         let dies_at = now as u64 + 1 + room / per_step;
-        leaks.iter_mut().for_each(|leak| leak.dies_at = Some(dies_at));
+        for leak in &mut leaks {
+            leak.dies_at = Some(dies_at);
+        }
     }
     leaks
 }

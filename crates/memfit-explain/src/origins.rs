@@ -40,6 +40,7 @@ pub(crate) enum Role {
 
 /// Operations that are worth recognising.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own, and several may be true")]
 pub(crate) struct Operation {
     /// An optimizer's state is being made.
     pub(crate) state: bool,

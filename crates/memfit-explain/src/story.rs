@@ -166,11 +166,10 @@ impl Roles {
             Role::Forward => Phase::Forward,
             Role::Backward => Phase::Backward,
             Role::Optimizer => Phase::Optimizer,
-            Role::Placing => Phase::Other,
             Role::Unknown if self.stacks => Phase::Backward,
             // The loss belongs to the forward, and what a closure or a hook does to what it runs in.
             Role::Plain if current == Phase::Forward => Phase::Forward,
-            Role::Plain => Phase::Other,
+            Role::Placing | Role::Plain => Phase::Other,
             Role::Unknown => current,
         }
     }

@@ -136,7 +136,9 @@ mod tests {
             seen in prop::collection::btree_map(1u32..64, 0u64..1 << 40, 2..8), budget in 0u64..1 << 41,
         ) {
             let mut predictor = Predictor::default();
-            seen.iter().for_each(|(&size, &peak)| predictor.saw("a", 7, size, peak));
+            for (&size, &peak) in &seen {
+                predictor.saw("a", 7, size, peak);
+            }
             for (&size, &peak) in &seen {
                 prop_assert!(predictor.peak("a", 7, size) >= Some(peak));
             }

@@ -102,15 +102,18 @@ impl Program {
             blocks: track.blocks().len(),
         };
         let of_device = |(_, moment): &(u32, Moment)| moment.device == device && is_call(moment.kind);
+        let completed = |moment: Moment| matches!(moment.kind, MomentKind::FreeCompleted(_));
+        // A source that tells when blocks became free tells it of all: one of which it does not is waited for at the end.
+        let tells_apart = track.moments().iter().any(completed);
         let mut moments = (0..).zip(track.moments()).filter(of_device).peekable();
         while let Some((place, moment)) = moments.next() {
             let next = moments.peek().map(|(_, next)| next.kind);
-            program.add(track, place, moment, next);
+            program.add(track, place, moment, next, tells_apart);
         }
         program
     }
 
-    fn add(&mut self, track: &Track, moment: u32, what: Moment, next: Option<MomentKind>) {
+    fn add(&mut self, track: &Track, moment: u32, what: Moment, next: Option<MomentKind>, tells_apart: bool) {
         let mut call = Call { moment, block: NEVER, size: 0, stream: 0, pool: 0, what: What::EmptyCache };
         match what.kind {
             MomentKind::Alloc(index) => {
@@ -128,7 +131,6 @@ impl Program {
             MomentKind::Oom(size) => call = Call { size, what: What::Fail, ..call },
             MomentKind::Free(index) => {
                 let at_once = next == Some(MomentKind::FreeCompleted(index));
-                let tells_apart = at_once || track.block(index).is_some_and(|block| block.completed != NEVER);
                 let what = if at_once || !tells_apart { What::Free } else { What::GiveBack };
                 call = Call { block: index, what, ..call };
             }

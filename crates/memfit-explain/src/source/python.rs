@@ -77,8 +77,7 @@ fn equals_sign(line: &str) -> Option<(usize, bool)> {
     let mut quote: Option<u8> = None;
     for (index, byte) in bytes.iter().copied().enumerate() {
         match (quote, byte) {
-            (Some(mark), _) if byte == mark => quote = None,
-            (Some(_), _) => {}
+            (Some(mark), _) => quote = (byte != mark).then_some(mark),
             (None, b'"' | b'\'') => quote = Some(byte),
             (None, b'#') => return None,
             (None, b'(' | b'[' | b'{') => depth += 1,
@@ -145,8 +144,7 @@ fn depth_of(line: &str) -> i32 {
     let mut quote: Option<char> = None;
     for character in line.chars() {
         match (quote, character) {
-            (Some(mark), _) if character == mark => quote = None,
-            (Some(_), _) => {}
+            (Some(mark), _) => quote = (character != mark).then_some(mark),
             (None, '"' | '\'') => quote = Some(character),
             (None, '#') => break,
             (None, '(' | '[' | '{') => depth += 1,
@@ -282,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_change_becomes_a_diff_that_can_be_applied() {
-        let text: String = (1..=12).map(|line| format!("line {line}\n")).collect();
+        let text = (1..=12).map(|line| format!("line {line}")).collect::<Vec<_>>().join("\n") + "\n";
         let mut source = Source::new("t.py", &text);
         source.replace(2, "LINE 2".to_owned());
         source.insert_before(11, "new".to_owned());

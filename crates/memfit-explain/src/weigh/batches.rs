@@ -1,6 +1,8 @@
 //! What one step made, and the next still finds: gradients that are dropped too late, variables that are overwritten only when
 //! what replaces them is there already.
 
+use std::fmt::Write as _;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use memfit_allocator::Edit;
@@ -61,10 +63,11 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         bench.stacks(story.live().filter(|life| counts(life) && life.category != Category::Gradients));
     let mut text = format!("{} of the step before were still there", size(total));
     if gradients > 0 {
-        text += &format!(", {} of them gradients", size(gradients));
+        let _ = write!(text, ", {} of them gradients", size(gradients));
     }
     if variables > 0 {
-        text += &format!(
+        let _ = write!(
+            text,
             ", {} in variables that are overwritten only when what replaces them is there",
             size(variables)
         );
@@ -110,12 +113,11 @@ fn edit(bench: &Bench<'_>, stacks: &[memfit_recording::StackId], gradients: bool
                 bench.source(*site).is_some_and(|source| source.line(site.line).contains(".step("))
             })
         });
-    let mut source = match step {
-        Some(step) => bench.source(step)?,
-        None => {
-            let site = stacks.iter().find_map(|stack| story.origins.get(*stack).user.last().copied())?;
-            bench.source(site)?
-        }
+    let mut source = if let Some(step) = step {
+        bench.source(step)?
+    } else {
+        let site = stacks.iter().find_map(|stack| story.origins.get(*stack).user.last().copied())?;
+        bench.source(site)?
     };
     let file = |site: &Site| step.is_none_or(|step| step.file == site.file);
     let mut names: BTreeSet<String> = BTreeSet::new();
@@ -154,8 +156,7 @@ fn move_zero_grad(source: &mut crate::source::Source, step: u32) {
     let found = source
         .lines()
         .filter(|(number, _)| *number < step)
-        .filter(|(_, text)| text.contains(".zero_grad(") && text.trim_end().ends_with(')'))
-        .last()
+        .rfind(|(_, text)| text.contains(".zero_grad(") && text.trim_end().ends_with(')'))
         .map(|(number, text)| (number, text.to_owned()));
     let Some((number, text)) = found else { return };
     if indent_of(&text) != indent_of(source.line(step)) {

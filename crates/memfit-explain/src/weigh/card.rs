@@ -1,5 +1,7 @@
 //! What is on the card beside the allocator: other processes, contexts.
 
+use std::fmt::Write as _;
+
 use memfit_levers::{Cause, Label, Lever};
 
 use super::{Finding, size};
@@ -19,10 +21,11 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     let most = others.iter().max_by_key(|other| other.bytes);
     let mut text = format!("{} other processes held {} of the card", others.len(), size(total));
     if let Some(most) = most {
-        text += &format!(", process {} alone {}", most.pid, size(most.bytes));
+        let _ = write!(text, ", process {} alone {}", most.pid, size(most.bytes));
     }
     if of_contexts {
-        text += &format!(
+        let _ = write!(
+            text,
             "; {} of it are CUDA contexts and libraries, which each process that touches the card pays for",
             size(contexts)
         );

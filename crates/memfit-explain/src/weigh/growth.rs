@@ -170,6 +170,7 @@ fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> bool {
 }
 
 /// A line that keeps a name beyond the step, with something else kept in its place.
+#[expect(clippy::case_sensitive_file_extension_comparisons, reason = "a method's name, and no file's")]
 fn kept_without_graph(text: &str, name: &str, by: &str) -> Option<String> {
     let trimmed = text.trim();
     if let Some((callee, argument)) = call_in(trimmed)

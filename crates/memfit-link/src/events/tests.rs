@@ -159,13 +159,8 @@ fn damage_is_named_and_left_out() {
         9,
     ));
     assert_eq!(log.events.len(), 1);
-    let why = [
-        "its kind is unknown",
-        "its size is negative",
-        "its text is too long",
-        "its text is too long",
-        "its text is cut off",
-    ];
+    let why =
+        ["its kind is unknown", "its size is negative", "it is too long", "it is too long", "it is cut off"];
     let expected: Vec<Problem> = std::iter::once(Problem::Short { promised: 9, held: 6 })
         .chain(why.into_iter().zip([0, 1, 3, 4, 5]).map(|(why, index)| Problem::Record { index, why }))
         .collect();

@@ -208,7 +208,7 @@ impl From<memfit_explain::Fix> for Fix {
         match fix.apply {
             Apply::ByHand => {}
             Apply::Environment(name, value) => {
-                report.environment = Some(Environment { name: name.to_owned(), value })
+                report.environment = Some(Environment { name: name.to_owned(), value });
             }
             Apply::Edit { file, line, diff } => report.edit = Some(Edit { file, line, diff }),
             Apply::Card(bytes) => report.card = Some(bytes),

@@ -55,6 +55,10 @@ impl Map {
 
 /// The code of a notebook, if it has any.
 pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::Error> {
+    if !text.trim_start().starts_with('{') {
+        // A list would pass for a notebook whose first field it is.
+        return serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).map(|_| None);
+    }
     let notebook: Notebook<'_> = serde_json::from_str(text)?;
     let mut code = String::new();
     let mut map = Map::default();

@@ -72,9 +72,9 @@ fn calls_leave_nothing_behind() {
             let address = malloc(1 + numbers.below(64 * KIB));
             let small = [7u8; 64];
             cudaMemcpy(address, small.as_ptr() as u64, numbers.below(65), HOST_TO_DEVICE);
-            let stream = out(|stream| cudaStreamCreate(stream));
+            let stream = out(cudaStreamCreate);
             cudaMemsetAsync(address, 0, 1, stream);
-            let event = out(|event| cudaEventCreate(event));
+            let event = out(cudaEventCreate);
             cudaEventRecord(event, stream);
             cudaEventDestroy(event);
             cudaStreamDestroy(stream);
@@ -91,7 +91,9 @@ fn calls_leave_nothing_behind() {
     run(batches);
     let grown = resident().saturating_sub(before);
     assert!(grown < 2 * MIB, "{grown} bytes more after {} calls", batches * batch);
-    live.into_iter().for_each(|address| assert_eq!(cudaFree(address), 0));
+    for address in live {
+        assert_eq!(cudaFree(address), 0);
+    }
 }
 
 /// What a process of the crowd does.
@@ -125,7 +127,9 @@ fn role() {
     }
     // Half of them end without giving anything back.
     if number.ends_with(['0', '2', '4', '6', '8']) {
-        live.into_iter().for_each(|address| assert_eq!(cudaFree(address), 0));
+        for address in live {
+            assert_eq!(cudaFree(address), 0);
+        }
     }
 }
 
