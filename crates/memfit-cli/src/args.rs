@@ -36,15 +36,15 @@ pub(crate) struct Args {
     pub(crate) verb: Verb,
 
     /// When to use colour.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", display_order = 900)]
     pub(crate) color: Colour,
 
     /// Say nothing but the answer: no progress, no remarks.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
 
     /// Ignore `[tool.memfit]` in pyproject.toml.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 902)]
     pub(crate) isolated: bool,
 }
 

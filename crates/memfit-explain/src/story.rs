@@ -325,10 +325,12 @@ fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
         return track.calls.iter().filter(|call| call.parent == NEVER).map(|call| call.began).collect();
     }
-    // A forward pass begins where a module asks after somebody else has.
+    // A forward pass begins where a module asks after somebody else has. The order of what was there before the recording
+    // is that of its addresses, and says nothing.
+    let begins = first_event(track);
     let mut rounds = Vec::new();
     let mut before = Role::Unknown;
-    for life in lives.iter().filter(|life| life.role != Role::Unknown) {
+    for life in lives.iter().filter(|life| life.role != Role::Unknown && life.block.born >= begins) {
         if life.role == Role::Forward && before != Role::Forward {
             rounds.push(life.block.born);
         }

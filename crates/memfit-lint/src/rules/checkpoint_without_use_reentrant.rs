@@ -26,7 +26,7 @@ use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "checkpoint-without-use-reentrant", severity: Severity::Warning, fixes: Fixes::Safe, on: true, check };
+    Rule { name: "checkpoint-without-use-reentrant", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
