@@ -38,7 +38,7 @@ CASES = [
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
     Case("evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"),
     Case("first_step_surprise", "first-step-surprise", "optimizer.step()"),
-    Case("giant_request", "giant-request", "torch.softmax(scores", lever="sdpa"),
+    Case("giant_request", "giant-request", "q @ k.transpose", lever="sdpa"),
     Case("private_pools", "private-pools", "torch.randn(640", lever="pool-on-oom"),
     Case("setting_that_hurts", "setting-that-hurts", "model(inputs)", "roundup_power2_divisions:2", "drop-setting"),
     Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="larger-card"),
@@ -47,7 +47,8 @@ CASES = [
 
 def drive(folder: Path, scripts: list[str], memory: int = MEMORY) -> dict[str, dict[str, Any]]:
     """Runs scripts one after another on a virtual card, and says what came of each."""
-    arguments = ["run", "--gpu", "t4", "--memory", f"{memory // 1024**2}MiB", "--steps", "0", "--show-output"]
+    gpu = "t4" if memory < 14 * 1024**3 else "h200"
+    arguments = ["run", "--gpu", gpu, "--memory", f"{memory // 1024**2}MiB", "--steps", "0", "--show-output"]
     answer = invoke([*arguments, "--", sys.executable, str(DRIVER), str(folder), *scripts], cwd=folder)
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith('{"script"')]
     assert len(lines) == len(scripts), answer.stderr[-3000:]

@@ -51,8 +51,10 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
         )
     };
     let needed = (parameters + requested).max(least);
-    // The rest of the model is not known; training adds gradients and an optimizer's two moments.
-    let room = needed.saturating_mul(4).max(limit.saturating_mul(2));
+    // Training adds gradients, an optimizer's two moments and its temporaries, each as large as the parameters. How much
+    // of the model was still to come is not known, nor are its activations: half as much again stands for both.
+    let room =
+        needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
     Some(Finding {
         cause: Cause::DoesNotFit,
         bytes: needed,
@@ -62,8 +64,12 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
     })
 }
 
+/// Sizes in which cards are made, in GiB.
+const CARDS: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
+
 fn larger_card(bench: &Bench<'_>, room: u64) -> Fix {
-    let gib = room.div_ceil(1 << 30);
+    let least = room.div_ceil(1 << 30);
+    let gib = CARDS.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
     let how = format!(
         "a card with {gib} GiB or more: `memfit run --gpu NAME` says whether it holds, `memfit gpus` lists them"
     );
