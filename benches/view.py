@@ -73,7 +73,10 @@ def in_browser(page: Path) -> dict[str, float] | None:
 
 def report(result: dict[str, Any]) -> str:
     """The result, as Markdown."""
-    names = {"memfit": "`memfit view --no-explain -o`", "torch": "`python -m torch.cuda._memory_viz trace_plot`"}
+    names = {
+        "memfit": "`memfit view --no-explain -o`",
+        "torch": "`python -m torch.cuda._memory_viz trace_plot`",
+    }
     rows = "\n".join(
         f"| {title} | {result[name]['seconds']:.1f} s | {result[name]['user']:.1f} s "
         f"| {result[name]['resident'] / MIB:,.0f} MiB | {result['pages'][name] / MIB:,.1f} MiB |"

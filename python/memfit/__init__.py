@@ -5,12 +5,13 @@ Importing this does not import torch: what needs it is loaded when it is first a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from memfit._core import __version__
 
+# As `typing` has it, which takes longer to import than all of this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from memfit._train.batches import register_batch_type
     from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
@@ -50,7 +51,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"memfit._train.{_HOMES[name]}"), name)
+    from importlib import import_module
+
+    return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

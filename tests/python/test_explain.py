@@ -36,11 +36,19 @@ CASES = [
     Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
     Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
-    Case("evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"),
+    Case(
+        "evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"
+    ),
     Case("first_step_surprise", "first-step-surprise", "optimizer.step()"),
     Case("giant_request", "giant-request", "q @ k.transpose", lever="sdpa"),
     Case("private_pools", "private-pools", "torch.randn(640", lever="pool-on-oom"),
-    Case("setting_that_hurts", "setting-that-hurts", "model(inputs)", "roundup_power2_divisions:2", "drop-setting"),
+    Case(
+        "setting_that_hurts",
+        "setting-that-hurts",
+        "model(inputs)",
+        "roundup_power2_divisions:2",
+        "drop-setting",
+    ),
     Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="larger-card"),
 ]
 
@@ -73,7 +81,11 @@ def apply_first(report: dict[str, Any], case: Case, folder: Path) -> str:
     if fix["edit"]:
         assert Path(fix["edit"]["file"]) == source
         patched = subprocess.run(
-            ["patch", "--quiet", str(fixed)], input=fix["edit"]["diff"], capture_output=True, text=True, check=False
+            ["patch", "--quiet", str(fixed)],
+            input=fix["edit"]["diff"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert patched.returncode == 0, patched.stdout + fix["edit"]["diff"]
     return f"{fixed}@{settings}" if settings else str(fixed)
@@ -83,7 +95,9 @@ def apply_first(report: dict[str, Any], case: Case, folder: Path) -> str:
 def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Each script's explanation, from the snapshot of its failure."""
     folder = tmp_path_factory.mktemp("broken")
-    scripts = [f"{SCRIPTS / case.script}.py" + (f"@{case.settings}" if case.settings else "") for case in CASES]
+    scripts = [
+        f"{SCRIPTS / case.script}.py" + (f"@{case.settings}" if case.settings else "") for case in CASES
+    ]
     came = drive(folder, scripts)
     fitted = [name for name, what in came.items() if what["oom"] is None]
     assert not fitted, "they have to run out of memory"

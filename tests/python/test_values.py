@@ -96,7 +96,7 @@ TRUE = {
         counts.add_(1)
         assert counts.tolist() == [2, 3]
         counts.random_(5)
-        assert counts.tolist() == [0, 0]
+        assert all(0 <= count < 5 for count in counts.tolist())
     """,
 }
 

@@ -68,7 +68,7 @@ def test_the_package_trains(monkeypatch, capsys):
 
 def test_every_workload_is_tried():
     tried = {f"{name}.py" for name in SMALL} | {"trainer.py"}
-    elsewhere = {"distributed.py", "failing.py", "stalled.py"}
+    elsewhere = {"distributed.py", "failing.py", "graphed.py", "stalled.py"}
     assert {path.name for path in WORKLOADS.glob("*.py")} == tried | elsewhere
 
 

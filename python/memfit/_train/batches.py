@@ -117,8 +117,8 @@ class Batch:
             if isinstance(value, (list, tuple)):
                 if self._is_samples(value, top):
                     value = value[start:stop]
-                entries = [walk(entry, False) for entry in value] if not _leaves(value) else list(value)
-                return type(value)(*entries) if _is_namedtuple(value) else type(value)(entries)
+                cut = list(value) if _leaves(value) else [walk(entry, False) for entry in value]
+                return type(value)(*cut) if _is_namedtuple(value) else type(value)(cut)
             return value
 
         return walk(self.value, True)
@@ -130,7 +130,7 @@ class Batch:
         return found
 
     def _is_cut(self, tensor: torch.Tensor) -> bool:
-        return tensor.dim() > 0 and tensor.size(0) == self.items
+        return bool(tensor.dim() > 0 and tensor.size(0) == self.items)
 
     def _is_samples(self, value: Any, top: bool) -> bool:
         """Whether a list has one entry for each sample."""

@@ -22,7 +22,7 @@ _ALONG = {"_softmax", "_log_softmax", "cumsum", "cumprod", "sort"}
 _PRODUCTS = {"mm", "addmm", "_cdist_forward", "_euclidean_dist"}
 
 
-class Mixing(TorchDispatchMode):
+class Mixing(TorchDispatchMode):  # type: ignore[misc]
     """Watches the operations on tensors that a batch's samples were in; `coupled` is the answer."""
 
     def __init__(self, inputs: list[torch.Tensor], items: int) -> None:
@@ -94,7 +94,7 @@ class Mixing(TorchDispatchMode):
 
 
 def _has(tensor: torch.Tensor, place: int, rows: int) -> bool:
-    return tensor.dim() > place and tensor.size(place) == rows
+    return bool(tensor.dim() > place and tensor.size(place) == rows)
 
 
 def _known(value: Any, table: Any) -> bool:

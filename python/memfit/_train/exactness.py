@@ -113,7 +113,7 @@ def ignored_labels(part: Any) -> float | None:
     """The share of labels that are ignored, for batches as Hugging Face's; None where there are none."""
     labels = part.get("labels") if hasattr(part, "get") else None
     if isinstance(labels, torch.Tensor) and labels.dim() > 1 and not labels.is_floating_point():
-        return float((labels == -100).sum()) / max(labels.numel(), 1)
+        return float((labels == -100).sum()) / float(max(labels.numel(), 1))
     return None
 
 

@@ -50,7 +50,8 @@ def room(device: torch.device) -> tuple[int, int]:
     """Free and all bytes of a device; nothing is known of the host's."""
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
-            return torch.cuda.mem_get_info(device)
+            free, capacity = torch.cuda.mem_get_info(device)
+            return int(free), int(capacity)
     return 0, 0
 
 

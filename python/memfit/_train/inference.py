@@ -169,7 +169,7 @@ class Inference:
             return None
         free, capacity = room(self.device)
         reserved = torch.cuda.memory_stats(self.device).get("reserved_bytes.all.current", 0)
-        return max(free + reserved - int(capacity * _MARGIN), 0)
+        return max(int(free + reserved) - int(capacity * _MARGIN), 0)
 
     def _peak(self) -> int:
         return torch.cuda.max_memory_allocated(self.device) if self._cuda else 0

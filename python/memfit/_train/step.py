@@ -392,7 +392,7 @@ class Step:
             stats.get("reserved_bytes.all.current", 0),
             stats.get("reserved_bytes.all.peak", 0) - stats.get("allocated_bytes.all.peak", 0),
         )
-        return max(free + reserved - max(int(capacity * _MARGIN), fragmented), 0)
+        return max(int(free + reserved - max(int(capacity * _MARGIN), fragmented)), 0)
 
     def _peak(self) -> int:
         return torch.cuda.max_memory_allocated(self.device) if self._cuda else 0

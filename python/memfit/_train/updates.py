@@ -130,7 +130,7 @@ class Updates:
             if parameter.grad is not None and parameter not in self._optimizer.state
         ]
         # Most optimizers keep two numbers a parameter, made in the first step.
-        return free + cached > at_once + 2 * sum(parameter.nbytes for parameter in missing)
+        return bool(free + cached > at_once + 2 * sum(parameter.nbytes for parameter in missing))
 
     def _say(self) -> None:
         if not self._said:

@@ -28,7 +28,9 @@ def main(path: str) -> None:
     )
     database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA L4', 23609475072)")
     long = "a name that goes on " * 80
-    database.executemany("INSERT INTO StringIds VALUES (?, ?)", [(5, "step 1"), (6, long), (7, "Optimizer.step#SGD.step")])
+    database.executemany(
+        "INSERT INTO StringIds VALUES (?, ?)", [(5, "step 1"), (6, long), (7, "Optimizer.step#SGD.step")]
+    )
     usages = []
     for index in range(60):
         address = 0x7F0000000000 + index * (2 << 20)

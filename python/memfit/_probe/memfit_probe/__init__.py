@@ -21,18 +21,22 @@ def start():
     if _started:
         return
     _started = True
-    from . import channel, imports, lone
+    from . import channel, imports
 
-    lone.arm()
+    world = channel.number("WORLD_SIZE")
+    if os.environ.get("MEMFIT_LONE_RANK"):
+        from . import lone
 
+        lone.arm()
+        # The runner waits for the ranks that are there.
+        world = 1
     channel.send(
         "hello",
         pid=os.getpid(),
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable or "",
         rank=channel.number("RANK"),
-        # The runner waits for the ranks that are there.
-        world_size=channel.number("WORLD_SIZE") if lone.place() is None else 1,
+        world_size=world,
     )
     imports.after("torch", _torch_is_here)
 
