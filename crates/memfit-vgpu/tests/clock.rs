@@ -61,6 +61,8 @@ fn made(make: impl FnOnce(&mut u64) -> i32) -> u64 {
 
 fn enter(clock: ClockMode) -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("memfit-clock-{}", std::process::id()));
+    // A killed test of a process with this number may have left its own.
+    let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("a100-80gb").unwrap().clone();
     let nothing = SizedInterval::default();

@@ -24,6 +24,8 @@ static CARD: Mutex<()> = Mutex::new(());
 /// A run directory with two cards of 8 GiB.
 pub(crate) fn make_run(name: &str) -> PathBuf {
     let path = env::temp_dir().join(format!("memfit-device-{}-{name}", std::process::id()));
+    // A killed test of a process with this number may have left its own.
+    let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("rtx-4090").unwrap().clone();
     let card = CardSetup {
