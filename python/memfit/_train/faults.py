@@ -11,6 +11,8 @@ import torch
 
 from memfit import _core
 
+from .device import room
+
 
 class MemfitError(RuntimeError):
     """What `memfit.Step` raises when it cannot go on."""
@@ -44,15 +46,6 @@ class Fault:
         names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
         free, capacity = room(device)
         return cls(names, str(error), free, capacity)
-
-
-def room(device: torch.device) -> tuple[int, int]:
-    """Free and all bytes of a device; nothing is known of the host's."""
-    if device.type == "cuda":
-        with contextlib.suppress(RuntimeError):
-            free, capacity = torch.cuda.mem_get_info(device)
-            return int(free), int(capacity)
-    return 0, 0
 
 
 def forget(error: BaseException | None) -> None:

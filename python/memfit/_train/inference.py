@@ -13,9 +13,9 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch, join
-from .faults import Fault, StepDoesNotFit, collect, forget, room
+from .device import budget, device_of, peak
+from .faults import Fault, StepDoesNotFit, collect, forget
 from .precision import Precision
-from .step import _MARGIN, _device_of
 
 
 class Inference:
@@ -32,12 +32,11 @@ class Inference:
         device: torch.device | str | None = None,
     ) -> None:
         self.model = model
-        self.device, self._move = _device_of(model, device)
+        self.device, self._move = device_of(model, device)
         self._precision = precision
         self._output = torch.device(output_device) if output_device is not None else None
         self._forward = forward if forward is not None else _call
-        self._cuda = self.device.type == "cuda"
-        self._controller = _core.Controller(micro_batch=batch_size, careful=self._cuda)
+        self._controller = _core.Controller(micro_batch=batch_size, careful=self.device.type == "cuda")
         self._modes: dict[nn.Module, bool] = {}
         self._stack: contextlib.ExitStack | None = None
 
@@ -81,14 +80,14 @@ class Inference:
     def _run(self, entry: Batch) -> list[Any]:
         outputs: list[Any] = []
         done = 0
-        while (part := self._controller.next(0, self._budget())) is not None:
+        while (part := self._controller.next(0, budget(self.device))) is not None:
             start, stop = part
             if stop <= done:
                 # It ran before a later part failed: its output is here already.
                 self._controller.passed(0, stop - start)
                 continue
             start = max(start, done)
-            before = self._peak()
+            before = peak(self.device)
             fault = None
             try:
                 value = entry.part(start, stop, self.device if self._move else None)
@@ -101,7 +100,7 @@ class Inference:
                     raise
                 forget(error)
             if fault is None:
-                after = self._peak()
+                after = peak(self.device)
                 self._controller.passed(0, stop - start, after if after > before else None)
                 continue
             decision = self._controller.failed(
@@ -163,16 +162,6 @@ class Inference:
             weights[place] += weight
         assert total is not None
         return total / weights
-
-    def _budget(self) -> int | None:
-        if not self._cuda:
-            return None
-        free, capacity = room(self.device)
-        reserved = torch.cuda.memory_stats(self.device).get("reserved_bytes.all.current", 0)
-        return max(int(free + reserved) - int(capacity * _MARGIN), 0)
-
-    def _peak(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device) if self._cuda else 0
 
 
 def inference(model: nn.Module, **settings: Any) -> Inference:

@@ -25,7 +25,7 @@ class Alone:
 
     world = 1
 
-    def agree(self, controller: _core.Controller, outcome: Any) -> tuple[str, float]:
+    def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:  # noqa: ARG002
         """What all ranks do."""
         return _core.Controller.agree([controller.status(outcome)], 0)
 
@@ -46,7 +46,8 @@ class Together(Alone):
         self._side = dist.new_group(self._ranks, timeout=timedelta(seconds=timeout), backend="gloo")
         self._missing = False
 
-    def agree(self, controller: _core.Controller, outcome: Any, missing: bool = False) -> tuple[str, float]:
+    def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:
+        missing = any(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad)
         mine = torch.tensor([*controller.status(outcome), float(missing)], dtype=torch.float64)
         told = [torch.empty_like(mine) for _ in range(self.world)]
         try:

@@ -15,17 +15,15 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch
+from .device import budget, device_of, fragmented, peak
 from .exactness import Exactness, ignored_labels
-from .faults import Fault, StepDoesNotFit, collect, forget, room
+from .faults import Fault, StepDoesNotFit, collect, forget
 from .precision import Precision
 from .ranks import ranks_of
 from .transaction import Buffers, RandomState
 from .updates import Updates
 
 Loss = Callable[[nn.Module, Any], Any]
-
-# Of the device's memory, what is left alone for fragmentation and for what others take.
-_MARGIN = 0.03
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Step:
         self._clip = clip_grad_norm
         self._accumulate = accumulate
         self._updates = Updates(optimizer, backup)
-        self.device, self._move = _device_of(self.model, device)
+        self.device, self._move = device_of(self.model, device)
         self._precision = Precision(precision, self.device, scaler)
         self._cuda = self.device.type == "cuda"
         self._exactness = Exactness(self.model)
@@ -135,7 +133,7 @@ class Step:
         while True:
             outcome, tally, fault = self._run_window(retries)
             if self._controller.whole:
-                verdict, total = self._agree(outcome)
+                verdict, total = self._ranks.agree(self._controller, outcome, self.model)
             else:
                 # Nothing is exchanged before the window is whole, so the other ranks need not know.
                 verdict, total = ("step" if outcome == "done" else outcome), 0.0
@@ -161,7 +159,7 @@ class Step:
         # A rank without a rest still takes part, since others may have one.
         if self._controller.empty:
             self._begin_window()
-        verdict, total = self._agree("done")
+        verdict, total = self._ranks.agree(self._controller, "done", self.model)
         if verdict == "step" and total == 0 and self._controller.empty:
             return False
         if verdict != "step":
@@ -184,9 +182,9 @@ class Step:
 
     def _run_window(self, attempt: int) -> tuple[str, _Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
-        tally = _Tally(self.device)
         first = 0 if attempt else len(self._window) - 1
         for index in range(first, len(self._window)):
+            # Of all batches that are run, the newest is the one that is told of.
             tally = _Tally(self.device)
             fault, size = self._run_batch(index, tally)
             if fault is not None:
@@ -203,9 +201,11 @@ class Step:
         """Run a batch part by part; what went wrong, and how many samples the part had."""
         entry = self._window[index]
         versions = entry.versions() if not self._own_parts else None
-        while (part := self._controller.next(index, self._budget())) is not None:
+        while (
+            part := self._controller.next(index, budget(self.device, fragmented(self.device)))
+        ) is not None:
             start, stop = part
-            before = self._peak()
+            before = peak(self.device)
             fault = None
             try:
                 self._run_part(entry, start, stop, tally)
@@ -215,14 +215,14 @@ class Step:
                     # It is the user's, and goes on as it came; the other ranks are not left waiting for this one.
                     if self._ranks.world > 1 and self._controller.whole:
                         with contextlib.suppress(RuntimeError):
-                            self._agree("over")
+                            self._ranks.agree(self._controller, "over", self.model)
                     self._roll_back()
                     raise
                 forget(error)
             # The exception is gone here, and with it all that it held.
             if fault is not None:
                 return fault, stop - start
-            after = self._peak()
+            after = peak(self.device)
             self._controller.passed(index, stop - start, after if after > before else None)
         if versions is not None and entry.versions() != versions:
             self._own_parts = True
@@ -294,12 +294,6 @@ class Step:
         return sums, counts
 
     # ------------------------------------------------------------------------------------------- the window's end
-
-    def _agree(self, outcome: str) -> tuple[str, float]:
-        if self._ranks.world == 1:
-            return self._ranks.agree(self._controller, outcome)
-        missing = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
-        return self._ranks.agree(self._controller, outcome, missing)  # type: ignore[call-arg]
 
     def _finish_window(self, total: float) -> tuple[bool, torch.Tensor | None]:
         """Exchange, correct, clip and step."""
@@ -382,21 +376,6 @@ class Step:
 
     # ------------------------------------------------------------------------------------------- watching
 
-    def _budget(self) -> int | None:
-        """What the allocator may come to."""
-        if not self._cuda:
-            return None
-        free, capacity = room(self.device)
-        stats = torch.cuda.memory_stats(self.device)
-        reserved, fragmented = (
-            stats.get("reserved_bytes.all.current", 0),
-            stats.get("reserved_bytes.all.peak", 0) - stats.get("allocated_bytes.all.peak", 0),
-        )
-        return max(int(free + reserved - max(int(capacity * _MARGIN), fragmented)), 0)
-
-    def _peak(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device) if self._cuda else 0
-
     def _flushed(self) -> bool:
         """Whether the allocator had to give memory back and ask again since the last time."""
         if not self._cuda:
@@ -417,7 +396,7 @@ class Step:
                 )
         if self._cuda:
             live = torch.cuda.memory_allocated(self.device)
-            leak = self._controller.live(live, self._budget())
+            leak = self._controller.live(live, budget(self.device, fragmented(self.device)))
             if leak is not None and not self._leak_said:
                 self._leak_said = True
                 each, left = leak
@@ -553,15 +532,3 @@ class _Tally:
 def _is_mean(returned: Any) -> bool:
     values = returned.values() if isinstance(returned, Mapping) else [returned]
     return all(isinstance(value, torch.Tensor) for value in values)
-
-
-def _device_of(model: nn.Module, device: torch.device | str | None) -> tuple[torch.device, bool]:
-    """Where the model computes, and whether batches are to be moved there."""
-    if device is not None:
-        return torch.device(device), True
-    places = {parameter.device for parameter in model.parameters()}
-    if len(places) == 1:
-        return next(iter(places)), True
-    # A model on several devices moves its inputs itself.
-    cuda = sorted((place for place in places if place.type == "cuda"), key=lambda place: place.index or 0)
-    return (cuda[0] if cuda else torch.device("cpu")), not places

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget, room
+from .device import room
+from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
 
 
 class Updates:
