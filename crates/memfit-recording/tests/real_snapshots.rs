@@ -6,26 +6,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use memfit_recording::{PickleLimits, Snapshot, TraceAction};
+use memfit_recording::{PickleLimits, Snapshot};
 use serde_json::Value;
 
 fn folder() -> Option<PathBuf> {
     std::env::var_os("MEMFIT_TEST_SNAPSHOTS").map(PathBuf::from)
-}
-
-fn name(action: TraceAction) -> &'static str {
-    match action {
-        TraceAction::Alloc => "alloc",
-        TraceAction::FreeRequested => "free_requested",
-        TraceAction::FreeCompleted => "free_completed",
-        TraceAction::SegmentAlloc => "segment_alloc",
-        TraceAction::SegmentFree => "segment_free",
-        TraceAction::SegmentMap => "segment_map",
-        TraceAction::SegmentUnmap => "segment_unmap",
-        TraceAction::Snapshot => "snapshot",
-        TraceAction::Oom => "oom",
-        _ => "other",
-    }
 }
 
 #[test]
@@ -57,7 +42,7 @@ fn every_file_holds_what_its_manifest_says() {
         assert_eq!(events, listed, "{file}");
         let mut actions: BTreeMap<&str, u64> = BTreeMap::new();
         for event in snapshot.traces.iter().flat_map(|trace| &snapshot.events[trace.clone()]) {
-            *actions.entry(name(event.action)).or_default() += 1;
+            *actions.entry(event.action.name()).or_default() += 1;
         }
         let listed: BTreeMap<&str, u64> = entry["actions"]
             .as_object()

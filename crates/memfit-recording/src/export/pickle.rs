@@ -192,7 +192,7 @@ impl<W: Write> Pickle<'_, W> {
         let snapshot = self.snapshot;
         self.dict(|pickle| {
             pickle.key("action")?;
-            pickle.text(name(event.action))?;
+            pickle.text(event.action.name())?;
             pickle
                 .pair(if event.action == TraceAction::Oom { "device_free" } else { "addr" }, event.address)?;
             pickle.pair("size", event.size)?;
@@ -290,20 +290,5 @@ impl<W: Write> Pickle<'_, W> {
                 })
             })
         })
-    }
-}
-
-const fn name(action: TraceAction) -> &'static str {
-    match action {
-        TraceAction::Alloc => "alloc",
-        TraceAction::FreeRequested => "free_requested",
-        TraceAction::FreeCompleted => "free_completed",
-        TraceAction::SegmentAlloc => "segment_alloc",
-        TraceAction::SegmentFree => "segment_free",
-        TraceAction::SegmentMap => "segment_map",
-        TraceAction::SegmentUnmap => "segment_unmap",
-        TraceAction::Snapshot => "snapshot",
-        TraceAction::Oom => "oom",
-        TraceAction::Annotate => "annotate",
     }
 }

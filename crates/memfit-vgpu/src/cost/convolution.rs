@@ -39,6 +39,25 @@ pub(crate) struct Convolution {
     pub(crate) channels_last: bool,
 }
 
+/// What a convolution asks of an operand's extents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    /// Images; output channels for the weights.
+    pub(crate) first: f64,
+    /// Channels; those of one group for the weights.
+    pub(crate) channels: f64,
+    /// Positions of all other dimensions together.
+    pub(crate) positions: f64,
+}
+
+impl Operand {
+    /// Of extents, the first of which is the images'; what is missing is one.
+    pub(crate) fn of(mut extents: impl Iterator<Item = f64>) -> Self {
+        let mut next = || extents.next().unwrap_or(1.0);
+        Self { first: next(), channels: next(), positions: extents.product() }
+    }
+}
+
 /// What kernels of convolutions achieve of a product of the same size: they gather their operands.
 const SHARE: f64 = 0.80;
 /// Fewer multiplications, by Winograd's scheme, for windows of three by three on ordinary cores.
@@ -47,6 +66,28 @@ const WINOGRAD: f64 = 1.6;
 const FEW_CHANNELS: f64 = 8.0;
 
 impl Convolution {
+    /// One of an input, weights and an output, of elements of a size and for units of a kind.
+    pub(crate) fn between(
+        direction: Direction,
+        [input, weights, output]: [Operand; 3],
+        (element, math): (f64, Math),
+        channels_last: bool,
+    ) -> Self {
+        Self {
+            direction,
+            images: input.first,
+            input_positions: input.positions,
+            output_positions: output.positions,
+            input_channels: input.channels,
+            output_channels: output.channels,
+            groups: (input.channels / weights.channels.max(1.0)).max(1.0),
+            window: weights.positions,
+            math,
+            element,
+            channels_last,
+        }
+    }
+
     /// How long it takes.
     pub(crate) fn work(&self, speeds: &Speeds) -> Work {
         let input = self.images * self.input_positions * self.input_channels * self.element;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memfit_link::WorkKind;
 
-use crate::cost::convolution::{Convolution, Direction};
+use crate::cost::convolution::{Convolution, Direction, Operand};
 use crate::cost::gemm::Gemm;
 use crate::cost::speeds::Math;
 use crate::cost::{Speeds, Work};
@@ -197,10 +197,6 @@ impl Known {
         self.extents.get(dimension).map_or(1.0, |extent| *extent as f64)
     }
 
-    fn positions(&self) -> f64 {
-        self.extents.iter().skip(2).map(|extent| *extent as f64).product()
-    }
-
     fn math(&self, tensor_cores: bool) -> (f64, Math) {
         match of_cudnn(self.numbers) {
             (element, Math::F32) if tensor_cores => (element, Math::Tf32),
@@ -216,20 +212,9 @@ impl Known {
             _ => return None,
         };
         let (x, w, y) = (self.part(x)?, self.part(w)?, self.part(y)?);
-        let (element, math) = x.math(tensor_cores);
-        Some(Convolution {
-            direction,
-            images: x.extent(0),
-            input_positions: x.positions(),
-            output_positions: y.positions(),
-            input_channels: x.extent(1),
-            output_channels: y.extent(1),
-            groups: (x.extent(1) / w.extent(1).max(1.0)).max(1.0),
-            window: w.positions(),
-            math,
-            element,
-            channels_last: x.strides.get(1) == Some(&1),
-        })
+        let operands = [x, w, y].map(|part| Operand::of(part.extents.iter().map(|extent| *extent as f64)));
+        let channels_last = x.strides.get(1) == Some(&1);
+        Some(Convolution::between(direction, operands, x.math(tensor_cores), channels_last))
     }
 
     fn product(&self, tensor_cores: bool) -> Option<Gemm> {

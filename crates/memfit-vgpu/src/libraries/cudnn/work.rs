@@ -4,7 +4,7 @@
 use memfit_link::WorkKind;
 
 use super::{handle, status};
-use crate::cost::convolution::{Convolution, Direction};
+use crate::cost::convolution::{Convolution, Direction, Operand};
 use crate::cost::gemm::Gemm;
 use crate::cost::speeds::Math;
 use crate::cost::{Speeds, Work};
@@ -53,14 +53,6 @@ impl Shape {
         })
     }
 
-    fn extent(&self, dimension: usize) -> f64 {
-        self.extents.get(dimension).map_or(1.0, |extent| f64::from(*extent))
-    }
-
-    fn positions(&self) -> f64 {
-        self.extents.iter().skip(2).map(|extent| f64::from(*extent)).product()
-    }
-
     fn bytes(&self) -> f64 {
         self.extents.iter().map(|extent| f64::from(*extent)).product::<f64>() * of_cudnn(self.kind).0
     }
@@ -92,24 +84,13 @@ fn convolve(handle: Ptr, direction: Direction, [input, filter, output]: [Ptr; 3]
     let shapes = Shape::of_tensor(input).zip(Shape::of_filter(filter)).zip(Shape::of_tensor(output));
     queue(handle, |speeds| {
         let Some(((x, w), y)) = shapes else { return Work::new(WorkKind::Guess, speeds.launch) };
-        let (element, math) = match of_cudnn(x.kind) {
+        let units = match of_cudnn(x.kind) {
             (element, Math::F32) if mode != FMA => (element, Math::Tf32),
             known => known,
         };
-        let convolution = Convolution {
-            direction,
-            images: x.extent(0),
-            input_positions: x.positions(),
-            output_positions: y.positions(),
-            input_channels: x.extent(1),
-            output_channels: y.extent(1),
-            groups: (x.extent(1) / w.extent(1).max(1.0)).max(1.0),
-            window: w.positions(),
-            math,
-            element,
-            channels_last: x.strides.get(1) == Some(&1),
-        };
-        convolution.work(speeds)
+        let channels_last = x.strides.get(1) == Some(&1);
+        let operands = [x, w, y].map(|shape| Operand::of(shape.extents.into_iter().map(f64::from)));
+        Convolution::between(direction, operands, units, channels_last).work(speeds)
     })
 }
 
