@@ -63,9 +63,9 @@ def page(found: dict[str, Any], python: str) -> str:
 
 Written by `make libraries` ({datetime.date.today()}; torch {base["torch"]}, Python {base["python"]}). Each row is a
 training script of `workloads/libraries/` that knows nothing of memfit, run by `memfit run` for {STEPS} optimizer steps
-on the card named. {good} of {len(every)} rows are as they should be: the script ran, no call was refused, and the bytes
-of parameters and of optimizer state at the peak are those that follow from shapes and formats (worked out and printed
-by the script itself; here in the fifth column). Sizes are in MiB. *Assumed* are values that only the kernels know.
+on the card named. {good} of {len(every)} rows are as they should be: the script ran, no call was refused, and what the
+script works out from shapes and formats (in the fifth column: parameters, and optimizer state in most rows) is what was
+there at the peak. The peaks themselves are as seen, and were compared with nothing. Sizes are in MiB. *Assumed* are values that only the kernels know.
 
 To run a row again: `python scripts/tables/libraries.py --only WORDS`; each row's command line is in
 [libraries.toml](../scripts/tables/libraries.toml), the versions in
