@@ -2,8 +2,11 @@
 //!
 //! Names are the contract's; codes are what event logs carry. This crate knows nothing of how any of it is found or done.
 
+mod lever;
+
 use std::fmt;
 
+pub use lever::Stage;
 use serde::{Deserialize, Serialize};
 
 /// Declares an enum whose variants have a stable code, a name in JSON, and a text for people.
@@ -194,6 +197,38 @@ vocabulary! {
         LargerCard = 24, "larger-card";
         /// The batch is smaller.
         SmallerBatch = 25, "smaller-batch";
+        /// Most operations in fp16, the loss scaled.
+        AutocastFp16 = 26, "autocast-fp16";
+        /// Products of fp32 matrices in TF32.
+        Tf32 = 27, "tf32";
+        /// Weights, gradients and moments in bf16.
+        PureBf16 = 28, "pure-bf16";
+        /// Activations wait for the backward in the host's memory.
+        ActivationOffload = 29, "activation-offload";
+        /// Each parameter is updated as soon as its gradient is there.
+        OptimizerInBackward = 30, "optimizer-in-backward";
+        /// Optimizer state in bf16.
+        Bf16OptimizerState = 31, "bf16-optimizer-state";
+        /// Optimizer state in the host's memory.
+        HostOptimizerState = 32, "host-optimizer-state";
+        /// An optimizer whose second moments are rows and columns.
+        Adafactor = 33, "adafactor";
+        /// Kernels that are fused by a compiler.
+        Compile = 34, "compile";
+        /// Pictures with their channels last in memory.
+        ChannelsLast = 35, "channels-last";
+        /// Gradients live in the buckets that are exchanged.
+        GradientAsBucketView = 36, "gradient-as-bucket-view";
+        /// Samples of like length go together, so that little is padded.
+        LengthBuckets = 37, "length-buckets";
+        /// How many processes load, and how far ahead.
+        LoaderWorkers = 38, "loader-workers";
+        /// Small matrices are trained beside frozen weights.
+        Lora = 39, "lora";
+        /// Frozen weights in 8 or 4 bits.
+        QuantizedBase = 40, "quantized-base";
+        /// The allocator's settings as a whole.
+        AllocatorSettings = 41, "allocator-settings";
     }
 }
 

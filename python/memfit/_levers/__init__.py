@@ -1,0 +1,96 @@
+"""How each lever is applied to an ordinary model, optimizer, loss and loader, and how it is undone.
+
+    target = Target(model, [optimizer], loss)
+    applied = apply(target, [("checkpointing", ["blocks.0", "blocks.1"]), ("autocast-bf16", True)])
+    with target.around():
+        target.loss(target.model, target.prepare(batch)).backward()
+    target.optimizers[0].step()
+    applied.undo()
+
+Each lever is one module here with one function `apply(target, value) -> undo`, named in `HOMES`; `undo()` puts back what it
+did, and leaves no hook. Models and optimizers are changed in place, so that a script's own names for them, its scheduler's
+and its checkpoints' keep their meaning; `target.model` is another object only where the lever is said to wrap it. What a lever
+is called, its label and what it excludes are of the Rust crate `memfit-levers`; what is applied here was chosen there.
+
+Nothing in this folder imports memfit: it needs torch alone, so that it can be brought along into an interpreter that has no
+memfit. What cannot be applied raises `CannotApply`, and leaves the target as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from .target import Applied, CannotApply, Target, Undo
+
+__all__ = ["HOMES", "Applied", "CannotApply", "Target", "Undo", "apply", "apply_one", "environment"]
+
+# Levers by name, each with its module, in the order in which they are applied: what changes weights comes before what wraps
+# blocks, and compiling sees all of it.
+HOMES = {
+    "allocator-settings": "allocator",
+    "expandable-segments": "allocator",
+    "length-buckets": "buckets",
+    "loader-workers": "workers",
+    "resize-before-upload": "resize",
+    "lora": "lora",
+    "quantized-base": "quantized",
+    "pure-bf16": "pure_bf16",
+    "channels-last": "channels_last",
+    "sdpa": "sdpa",
+    "chunked-loss": "chunked_loss",
+    "activation-offload": "offload",
+    "checkpointing": "checkpointing",
+    "gradient-as-bucket-view": "bucket_view",
+    "compile": "compiling",
+    "shard": "shard",
+    "adafactor": "adafactor",
+    "foreach-off": "foreach",
+    "fused-optimizer": "foreach",
+    "8-bit-optimizer": "states",
+    "bf16-optimizer-state": "states",
+    "host-optimizer-state": "states",
+    "optimizer-in-backward": "in_backward",
+    "autocast-bf16": "precision",
+    "autocast-fp16": "precision",
+    "tf32": "precision",
+    "micro-batch": "micro_batch",
+}
+
+
+def apply(target: Target, chosen: Iterable[tuple[str, Any]]) -> Applied:
+    """Apply levers, in their order, whichever they come in. Where one cannot be applied, those before it are undone."""
+    wanted = dict(chosen)
+    unknown = [name for name in wanted if name not in HOMES]
+    if unknown:
+        raise CannotApply(
+            unknown[0], "memfit does not know how it is applied: it is one to carry out by hand"
+        )
+    applied = Applied()
+    try:
+        for name in HOMES:
+            if name in wanted:
+                applied.add(name, apply_one(target, name, wanted[name]))
+    except BaseException:
+        applied.undo()
+        raise
+    return applied
+
+
+def apply_one(target: Target, name: str, value: Any) -> Undo:
+    """Apply one lever; what undoes it."""
+    module = import_module(f".{HOMES[name]}", __name__)
+    undo: Undo = module.apply(target, value, name)
+    return undo
+
+
+def environment(chosen: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """The environment that a process has to be started with: some levers only take hold there."""
+    from .allocator import variables
+
+    settings: dict[str, str] = {}
+    for name, value in chosen:
+        if HOMES.get(name) == "allocator":
+            settings.update(variables(name, value))
+    return settings

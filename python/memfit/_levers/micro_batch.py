@@ -1,0 +1,19 @@
+"""`micro-batch`: so many samples go through the model together, gradients are added up. Whoever runs the step splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .target import CannotApply, Target, Undo
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Set it; `value` is a number of samples."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CannotApply(name, f"its value is a number of samples, at least 1, and not {value!r}")
+    before, target.micro_batch = target.micro_batch, value
+
+    def undo() -> None:
+        target.micro_batch = before
+
+    return undo

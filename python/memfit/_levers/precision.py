@@ -1,0 +1,44 @@
+"""`autocast-bf16`, `autocast-fp16`, `tf32`: fewer bits for the operations that bear it, weights in fp32."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from .target import CannotApply, Target, Undo, take_out
+
+_TYPES = {"autocast-bf16": torch.bfloat16, "autocast-fp16": torch.float16}
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Set it; `value` is true."""
+    if not value:
+        raise CannotApply(name, "its value is true, or it is left out")
+    if name == "tf32":
+        return _tf32()
+    place, scales = target.place(), target.scales
+
+    def context() -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(place.type, dtype=_TYPES[name])
+
+    target.contexts.append(context)
+    target.scales = scales or name == "autocast-fp16"
+
+    def undo() -> None:
+        take_out(target.contexts, context)
+        target.scales = scales
+
+    return undo
+
+
+def _tf32() -> Undo:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = (products.allow_tf32, convolutions.allow_tf32)
+    products.allow_tf32 = convolutions.allow_tf32 = True
+
+    def undo() -> None:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+    return undo

@@ -1,0 +1,120 @@
+"""What levers are applied to."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+Undo = Callable[[], None]
+
+
+class CannotApply(RuntimeError):  # noqa: N818
+    """A lever that does not take hold on this target, and why."""
+
+    def __init__(self, lever: str, why: str) -> None:
+        super().__init__(f"`{lever}` cannot be applied: {why}")
+        self.lever = lever
+        self.why = why
+
+
+@dataclass
+class Target:
+    """A training: what computes, what updates, and what goes in."""
+
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    loss: Callable[[nn.Module, Any], Any] | None = None
+    device: torch.device | None = None
+    # Levers that act around each forward and its loss.
+    contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = field(default_factory=list)
+    # What is done to each micro-batch before its forward, on the host or on the device, wherever it is.
+    preparations: list[Callable[[Any], Any]] = field(default_factory=list)
+    # What is done to a script's loader before it is gone over.
+    reloads: list[Callable[[Any], Any]] = field(default_factory=list)
+    # Samples that go through the model together; none to leave that to whoever runs the step.
+    micro_batch: int | None = None
+    # Whether losses have to be scaled: fp16 has few small numbers.
+    scales: bool = False
+    # Whether parameters are updated within the backward, so that gradients are gone after it.
+    updates_in_backward: bool = False
+    # Sentences for the user: what took no hold here, and why that is well.
+    notes: list[str] = field(default_factory=list)
+
+    def place(self) -> torch.device:
+        """Where the model computes."""
+        if self.device is not None:
+            return self.device
+        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        """What a forward and its loss run within."""
+        if not self.contexts:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            for context in self.contexts:
+                stack.enter_context(context())
+            yield
+
+    def prepare(self, batch: Any) -> Any:
+        """A micro-batch as the levers want it."""
+        for preparation in self.preparations:
+            batch = preparation(batch)
+        return batch
+
+    def load(self, loader: Any) -> Any:
+        """A loader as the levers want it."""
+        for reload in self.reloads:
+            loader = reload(loader)
+        return loader
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            warnings.warn(f"memfit: {text}", stacklevel=2)
+
+
+class Applied:
+    """Levers that took hold, the last of which is undone first."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[str, Undo]] = []
+
+    @property
+    def names(self) -> list[str]:
+        """Which they are."""
+        return [name for name, _ in self._undo]
+
+    def add(self, name: str, undo: Undo) -> None:
+        self._undo.append((name, undo))
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._undo:
+            self._undo.pop()[1]()
+
+
+def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
+    """The modules that a value names: a list of dotted names; every one has to be there."""
+    known = dict(target.model.named_modules())
+    if isinstance(names, str):
+        names = [names]
+    missing = [name for name in names if name not in known]
+    if missing:
+        near = [name for name in known if name.split(".")[-1] == missing[0].split(".")[-1]][:3]
+        hint = f"; there are {', '.join(f'`{name}`' for name in near)}" if near else ""
+        raise CannotApply(lever, f"the model has no module `{missing[0]}`{hint}")
+    return [known[name] for name in names]
+
+
+def take_out(where: list[Any], what: Any) -> None:
+    """Remove one entry, by identity."""
+    where[:] = [entry for entry in where if entry is not what]
