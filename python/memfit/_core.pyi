@@ -1,8 +1,8 @@
 import os
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Any, Literal, final
 
-__all__ = ["Controller", "__version__", "main"]
+__all__ = ["Controller", "__version__", "main", "read_plan"]
 
 __version__: str
 
@@ -12,7 +12,13 @@ def main(
     python: str | os.PathLike[str] | None = None,
     libraries: str | os.PathLike[str] | None = None,
 ) -> int: ...
-
+def read_plan(
+    path: str | os.PathLike[str],
+    *,
+    torch: str | None = None,
+    gpu: str | None = None,
+    capacity: int | None = None,
+) -> dict[str, Any]: ...
 @final
 class Controller:
     def __new__(

@@ -3,6 +3,7 @@
 //! Owns the types that cross between Python and Rust. It must not know how anything is done: each function converts its
 //! arguments, lets go of the interpreter's lock, and calls one function of another crate.
 
+mod plan;
 mod train;
 
 use std::ffi::OsString;
@@ -17,6 +18,8 @@ mod _core {
     use super::{Home, OsString, PathBuf};
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::plan::read_plan;
     #[pymodule_export]
     use crate::train::Controller;
 

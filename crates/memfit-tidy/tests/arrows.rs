@@ -16,12 +16,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-recording", &["memfit-levers", "memfit-link"]),
     ("memfit-allocator", &["memfit-levers", "memfit-recording"]),
     ("memfit-explain", &["memfit-allocator", "memfit-levers", "memfit-recording"]),
+    ("memfit-plan", &["memfit-levers"]),
     ("memfit-source", &[]),
     ("memfit-lint", &["memfit-source"]),
     ("memfit-server", &["memfit-lint"]),
     (
         "memfit-report",
-        &["memfit-devices", "memfit-levers", "memfit-lint", "memfit-recording", "memfit-explain"],
+        &[
+            "memfit-devices",
+            "memfit-levers",
+            "memfit-lint",
+            "memfit-plan",
+            "memfit-recording",
+            "memfit-explain",
+        ],
     ),
     ("memfit-view", &["memfit-levers", "memfit-recording", "memfit-explain"]),
     ("memfit-train", &[]),
@@ -34,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-levers",
             "memfit-link",
             "memfit-lint",
+            "memfit-plan",
             "memfit-recording",
             "memfit-explain",
             "memfit-report",
@@ -41,7 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit", &["memfit-cli"]),
-    ("memfit-py", &["memfit-cli", "memfit-train"]),
+    ("memfit-py", &["memfit-cli", "memfit-plan", "memfit-train"]),
     ("memfit-tidy", &[]),
 ];
 

@@ -1,0 +1,277 @@
+//! The plan file: TOML that a person can read and change, with a version.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use memfit_levers::Lever;
+use serde::Deserialize;
+
+use crate::plan::Plan;
+
+mod write;
+
+/// The version of the file's format.
+pub const VERSION: u64 = 1;
+
+/// A plan file is no longer than this.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+/// Why a plan file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The file could not be read or written.
+    #[error("cannot {what} the plan `{}`", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No plan is that long.
+    #[error("`{}` is {bytes} bytes long, which no plan is", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// It is not TOML, or not a plan.
+    #[error("`{}` is not a plan", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Why, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// It was made by a later memfit.
+    #[error("`{}` has version {found} of the plan's format, and this memfit reads version {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version found.
+        found: u64,
+    },
+    /// A lever that is not known.
+    #[error("`{}` names the lever `{name}`, which this memfit does not know", path.display())]
+    Lever {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// A number that cannot be.
+    #[error("`{}` says `{key} = 0`, and it has to be at least 1", path.display())]
+    Zero {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+    },
+    /// A lever is named twice.
+    #[error("`{}` names the lever `{name}` twice", path.display())]
+    Twice {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: &'static str,
+    },
+}
+
+impl PlanError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Io { what: "read", .. } => {
+                "`memfit plan --gpu NAME -o memfit.plan.toml -- python train.py` makes a plan"
+            }
+            Self::Io { .. } => "is the folder there, and may it be written to?",
+            Self::TooLong { .. } | Self::Syntax { .. } => {
+                "docs/plan.md shows what a plan looks like; `memfit plan` writes one"
+            }
+            Self::Version { .. } | Self::Lever { .. } => {
+                "it may have been made by a later memfit: install that one, or make the plan anew with `memfit plan`"
+            }
+            Self::Zero { .. } => "leave the line out to have no limit",
+            Self::Twice { .. } => "keep one of the two",
+        }
+    }
+}
+
+/// What is looked at before anything else.
+#[derive(Deserialize)]
+struct Heading {
+    version: Option<u64>,
+    #[serde(default)]
+    lever: Vec<Name>,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    name: Option<String>,
+}
+
+impl Plan {
+    /// Reads a plan file.
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        let io = |source| PlanError::Io { what: "read", path: path.to_owned(), source };
+        let bytes = fs::metadata(path).map_err(io)?.len();
+        if bytes > MAX_BYTES {
+            return Err(PlanError::TooLong { path: path.to_owned(), bytes });
+        }
+        Self::parse(&fs::read_to_string(path).map_err(io)?, path)
+    }
+
+    /// Reads a plan from its text; `path` is named in errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, PlanError> {
+        let path = || path.to_owned();
+        let syntax = |source| PlanError::Syntax { path: path(), source: Box::new(source) };
+        // The version and the names first, so that a later memfit's plan is called that and not a mistake.
+        let heading: Heading = toml::from_str(text).map_err(syntax)?;
+        if let Some(found) = heading.version.filter(|found| *found != VERSION) {
+            return Err(PlanError::Version { path: path(), found });
+        }
+        let known = |name: &str| Lever::ALL.iter().any(|lever| lever.name() == name);
+        if let Some(name) = heading.lever.into_iter().filter_map(|lever| lever.name).find(|name| !known(name))
+        {
+            return Err(PlanError::Lever { path: path(), name });
+        }
+        let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        table.remove("version");
+        let plan: Self = table.try_into().map_err(syntax)?;
+        plan.check(path())?;
+        Ok(plan)
+    }
+
+    fn check(&self, path: PathBuf) -> Result<(), PlanError> {
+        let numbers = [
+            ("micro_batch", self.micro_batch),
+            ("micro_batches_per_step", self.micro_batches_per_step),
+            ("accumulate", Some(self.accumulate)),
+        ];
+        if let Some((key, _)) = numbers.into_iter().find(|(_, number)| *number == Some(0)) {
+            return Err(PlanError::Zero { path, key });
+        }
+        for (index, setting) in self.levers.iter().enumerate() {
+            if self.levers[..index].iter().any(|before| before.lever == setting.lever) {
+                return Err(PlanError::Twice { path, name: setting.lever.name() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes it to a file.
+    pub fn write(&self, path: &Path) -> Result<(), PlanError> {
+        fs::write(path, self.to_text()).map_err(|source| PlanError::Io {
+            what: "write",
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::Label;
+
+    use super::*;
+    use crate::{Expected, MadeFor, Setting, Value, sha256};
+
+    fn plan() -> Plan {
+        Plan {
+            micro_batch: Some(16),
+            micro_batches_per_step: Some(4),
+            accumulate: 1,
+            levers: vec![
+                Setting { lever: Lever::FusedOptimizer, value: Value::default(), label: Label::Rounding },
+                Setting {
+                    lever: Lever::Checkpointing,
+                    value: Value::Names(vec!["layers.0".into(), "layers.\"x\"".into()]),
+                    label: Label::Exact,
+                },
+            ],
+            made_for: MadeFor {
+                memfit: "0.1.0".into(),
+                torch: Some("2.15.0+cu132".into()),
+                gpu: "Tesla T4".into(),
+                capacity: 15_642_329_088,
+                count: 1,
+                command: vec!["python".into(), "train.py".into(), "--out=C:\\x".into()],
+                script: Some("train.py".into()),
+                script_sha256: Some(sha256(b"import torch")),
+            },
+            expected: Some(Expected {
+                allocated: 12_000_000_000,
+                reserved: 13_000_000_000,
+                device: 13_500_000_000,
+                device_upper: 13_800_000_000,
+                step_ms: Some(321.5),
+            }),
+        }
+    }
+
+    fn read(text: &str) -> Result<Plan, PlanError> {
+        Plan::parse(text, Path::new("memfit.plan.toml"))
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for plan in [plan(), Plan::as_is()] {
+            assert_eq!(read(&plan.to_text()).unwrap(), plan);
+        }
+    }
+
+    #[test]
+    fn a_person_can_read_it() {
+        insta::assert_snapshot!(plan().to_text());
+    }
+
+    #[test]
+    fn a_person_can_write_it() {
+        let plan = read(
+            "micro_batch = 8\n[[lever]]\nname = \"checkpointing\"\nvalue = [\"h.0\"]\nlabel = \"exact\"\n",
+        )
+        .unwrap();
+        assert_eq!((plan.micro_batch, plan.accumulate), (Some(8), 1));
+        assert!(plan.moves(Lever::Checkpointing) && !plan.moves(Lever::Sdpa));
+        assert_eq!(plan.label(), Label::Exact);
+    }
+
+    #[test]
+    fn mistakes_are_told_apart() {
+        let error = |text: &str| read(text).unwrap_err();
+        assert!(matches!(error("version = 2\nnew = 1"), PlanError::Version { found: 2, .. }));
+        assert!(
+            matches!(error("[[lever]]\nname = \"time-travel\"\nlabel = \"exact\""), PlanError::Lever { name, .. } if name == "time-travel")
+        );
+        assert!(matches!(error("micro_batch = 0"), PlanError::Zero { key: "micro_batch", .. }));
+        assert!(matches!(error("micro_batches = 4"), PlanError::Syntax { .. }));
+        assert!(matches!(error("micro_batch = -1"), PlanError::Syntax { .. }));
+        assert!(matches!(error("= what"), PlanError::Syntax { .. }));
+        let lever = "[[lever]]\nname = \"sdpa\"\nlabel = \"rounding\"\n";
+        assert!(matches!(error(&lever.repeat(2)), PlanError::Twice { name: "sdpa", .. }));
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Plan::read(&folder.path().join("none.toml")).unwrap_err();
+        assert!(matches!(missing, PlanError::Io { what: "read", .. }));
+        let long = folder.path().join("long.toml");
+        std::fs::write(&long, vec![b'#'; MAX_BYTES as usize + 1]).unwrap();
+        assert!(matches!(Plan::read(&long).unwrap_err(), PlanError::TooLong { .. }));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_reader_fall(text in ".{0,200}") {
+            let _ = read(&text);
+        }
+
+        #[test]
+        fn names_of_any_kind_survive_the_file(names in proptest::collection::vec(".{0,12}", 0..4)) {
+            let mut plan = plan();
+            plan.made_for.command.clone_from(&names);
+            plan.levers[1].value = Value::Names(names);
+            proptest::prop_assert_eq!(read(&plan.to_text()).unwrap(), plan);
+        }
+    }
+}

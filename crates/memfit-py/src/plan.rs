@@ -1,0 +1,48 @@
+//! A plan file as Python sees it: a dict.
+
+use std::path::PathBuf;
+
+use memfit_plan::{Here, Plan, PlanError};
+use pyo3::{
+    exceptions::{PyOSError, PyValueError},
+    prelude::*,
+};
+
+/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (where the plan has them), `accumulate`,
+/// `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and `warnings`: in what this
+/// place differs from the one that it was made for, as far as it is told here.
+#[pyfunction]
+#[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
+pub(crate) fn read_plan(
+    py: Python<'_>,
+    path: PathBuf,
+    torch: Option<String>,
+    gpu: Option<String>,
+    capacity: Option<u64>,
+) -> PyResult<Bound<'_, PyAny>> {
+    let here = Here { torch, gpu, capacity, script_sha256: None };
+    let text = py.detach(|| text(&path, &here))?;
+    py.import("json")?.call_method1("loads", (text,))
+}
+
+fn text(path: &std::path::Path, here: &Here) -> PyResult<String> {
+    let plan = Plan::read(path).map_err(|error| to_python(&error))?;
+    let warnings: Vec<String> = plan.made_for.differs(here).iter().map(ToString::to_string).collect();
+    let mut value = serde_json::to_value(&plan).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    value["warnings"] = warnings.into();
+    Ok(value.to_string())
+}
+
+fn to_python(error: &PlanError) -> PyErr {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        message = format!("{message}: {}", inner.to_string().trim_end());
+        cause = inner.source();
+    }
+    let message = format!("{message} ({})", error.hint());
+    match error {
+        PlanError::Io { .. } => PyOSError::new_err(message),
+        _ => PyValueError::new_err(message),
+    }
+}
