@@ -70,13 +70,13 @@ pub enum PlanError {
         /// The key.
         key: &'static str,
     },
-    /// A lever is named twice.
-    #[error("`{}` names the lever `{name}` twice", path.display())]
-    Twice {
+    /// Levers that do not go together, or one twice.
+    #[error("`{}` cannot be carried out: {why}", path.display())]
+    Conflict {
         /// The file.
         path: PathBuf,
-        /// The name.
-        name: &'static str,
+        /// Which do not, and why.
+        why: String,
     },
 }
 
@@ -95,7 +95,7 @@ impl PlanError {
                 "it may have been made by a later memfit: install that one, or make the plan anew with `memfit plan`"
             }
             Self::Zero { .. } => "leave the line out to have no limit",
-            Self::Twice { .. } => "keep one of the two",
+            Self::Conflict { .. } => "keep one of the two",
         }
     }
 }
@@ -154,12 +154,11 @@ impl Plan {
         if let Some((key, _)) = numbers.into_iter().find(|(_, number)| *number == Some(0)) {
             return Err(PlanError::Zero { path, key });
         }
-        for (index, setting) in self.levers.iter().enumerate() {
-            if self.levers[..index].iter().any(|before| before.lever == setting.lever) {
-                return Err(PlanError::Twice { path, name: setting.lever.name() });
-            }
+        let levers: Vec<Lever> = self.levers.iter().map(|setting| setting.lever).collect();
+        match Lever::conflict(&levers) {
+            Some(why) => Err(PlanError::Conflict { path, why }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes it to a file.
@@ -251,7 +250,7 @@ mod tests {
         assert!(matches!(error("micro_batch = -1"), PlanError::Syntax { .. }));
         assert!(matches!(error("= what"), PlanError::Syntax { .. }));
         let lever = "[[lever]]\nname = \"sdpa\"\nlabel = \"rounding\"\n";
-        assert!(matches!(error(&lever.repeat(2)), PlanError::Twice { name: "sdpa", .. }));
+        assert!(matches!(error(&lever.repeat(2)), PlanError::Conflict { .. }));
         let folder = tempfile::tempdir().unwrap();
         let missing = Plan::read(&folder.path().join("none.toml")).unwrap_err();
         assert!(matches!(missing, PlanError::Io { what: "read", .. }));

@@ -21,12 +21,12 @@ pub(crate) fn read_plan(
     capacity: Option<u64>,
 ) -> PyResult<Bound<'_, PyAny>> {
     let here = Here { torch, gpu, capacity, script_sha256: None };
-    let text = py.detach(|| text(&path, &here))?;
+    let text = py.detach(move || text(path, &here))?;
     py.import("json")?.call_method1("loads", (text,))
 }
 
-fn text(path: &std::path::Path, here: &Here) -> PyResult<String> {
-    let plan = Plan::read(path).map_err(|error| to_python(&error))?;
+fn text(path: PathBuf, here: &Here) -> PyResult<String> {
+    let plan = Plan::read(&path).map_err(|error| to_python(&error))?;
     let warnings: Vec<String> = plan.made_for.differs(here).iter().map(ToString::to_string).collect();
     let mut value = serde_json::to_value(&plan).map_err(|error| PyValueError::new_err(error.to_string()))?;
     value["warnings"] = warnings.into();
