@@ -15,8 +15,8 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def ranks(world: int, runs: int) -> dict[str, Any]:
-    """Runs the script on so many ranks; what rank 0 said."""
+def ranks(world: int, runs: int, script: str = "rank_training.py", limit: int = 240) -> dict[str, Any]:
+    """Runs a script on so many ranks; what rank 0 said."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def ranks(world: int, runs: int) -> dict[str, Any]:
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
     }
-    command = [sys.executable, str(HERE / "rank_training.py"), str(runs)]
+    command = [sys.executable, str(HERE / script), str(runs)]
     started = [
         subprocess.Popen(
             command,
@@ -41,7 +41,7 @@ def ranks(world: int, runs: int) -> dict[str, Any]:
         for rank in range(world)
     ]
     try:
-        ended = [process.communicate(timeout=240) for process in started]
+        ended = [process.communicate(timeout=limit) for process in started]
     finally:
         for process in started:
             process.kill()
@@ -61,3 +61,20 @@ def test_a_rank_that_runs_out_of_memory_changes_nothing(world: int, runs: int) -
     assert said["uneven"] == 0
     assert said["normalised"] == 0
     assert said["ended"].startswith("rank 1 cannot go on")
+
+
+@pytest.mark.parametrize(("world", "faults"), [(2, 24), (4, 8)])
+def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, faults: int) -> None:
+    said = ranks(world, faults, "shard_training.py")
+    assert said["whole"] < 1e-5
+    assert said.get("copies", 0) < 1e-5
+    if said["can_retry"]:
+        assert said["retried"] == faults
+        assert said["ended"] == []
+        # The retried window is cut smaller, which is another order of rounding.
+        assert said["worst"] < 1e-5
+        assert said["apart"] == 0
+    else:
+        # All ranks end alike, and none hangs.
+        assert len(said["ended"]) == faults
+    assert said["error"].startswith("rank 1 cannot go on")

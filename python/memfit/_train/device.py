@@ -52,3 +52,8 @@ def fragmented(device: torch.device) -> int:
         return 0
     stats = torch.cuda.memory_stats(device)
     return int(stats.get("reserved_bytes.all.peak", 0) - stats.get("allocated_bytes.all.peak", 0))
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies here: a sharded one says of itself that it is as large as the whole."""
+    return getattr(tensor, "_local_tensor", tensor)

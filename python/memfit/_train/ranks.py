@@ -24,6 +24,30 @@ class Alone:
     """One process: nobody to ask."""
 
     world = 1
+    # Whether ranks meet inside a part, and not only between windows.
+    inside = False
+    # Whether a window can be run again after a failure.
+    can_retry = True
+
+    def begin(self) -> None:
+        """A window begins."""
+
+    def turn(self, controller: _core.Controller, more: bool) -> str:  # noqa: ARG002
+        """Before a part, of which this rank may have none left: "run" one, all are at the "end", or one has "failed"."""
+        return "run" if more else "end"
+
+    def failed(self) -> None:
+        """This rank stops in the middle of a part."""
+
+    def roll_back(self) -> None:
+        """The window's parts are dropped."""
+
+    def correction(self, controller: _core.Controller, total: float) -> float:
+        """What gradients are multiplied by, before they are exchanged."""
+        return controller.correction(total)
+
+    def close(self) -> None:
+        """Undo what was set."""
 
     def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:  # noqa: ARG002
         """What all ranks do."""
@@ -48,7 +72,13 @@ class Together(Alone):
 
     def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:
         missing = any(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad)
-        mine = torch.tensor([*controller.status(outcome), float(missing)], dtype=torch.float64)
+        rows = self._tell([*controller.status(outcome), float(missing)])
+        self._missing = any(row[-1] for row in rows)
+        return _core.Controller.agree([row[:-1] for row in rows], self._rank)
+
+    def _tell(self, numbers: list[float]) -> list[list[float]]:
+        """Tell the other ranks, and hear what each of them told."""
+        mine = torch.tensor(numbers, dtype=torch.float64)
         told = [torch.empty_like(mine) for _ in range(self.world)]
         try:
             dist.all_gather(told, mine, group=self._side)
@@ -57,9 +87,7 @@ class Together(Alone):
                 "another rank did not say how its part of the step went: it has died, or it calls `step` less often\n"
                 "hint: look at the other ranks' logs; every rank has to call `step` for every batch"
             ) from error
-        rows = [row.tolist() for row in told]
-        self._missing = any(row[-1] for row in rows)
-        return _core.Controller.agree([row[:-1] for row in rows], self._rank)
+        return [row.tolist() for row in told]
 
     def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -107,6 +135,11 @@ def ranks_of(model: nn.Module, group: Any, timeout: float) -> tuple[nn.Module, A
         return model.module, Together(
             model.process_group if group is None else group, timeout, model.broadcast_buffers
         )
+    # What follows FSDP2 is built on what stands here.
+    from .sharded import is_sharded, sharded
+
+    if is_sharded(model):
+        return model, sharded(model, group, timeout)
     if group is not None and dist.get_world_size(group) > 1:
         return model, Together(group, timeout, broadcast_buffers=True)
     return model, Alone()

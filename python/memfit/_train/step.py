@@ -15,11 +15,12 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch
-from .device import budget, device_of, fragmented, peak
+from .device import budget, device_of, fragmented, local, peak
 from .exactness import Exactness, ignored_labels
 from .faults import Fault, StepDoesNotFit, collect, forget
 from .precision import Precision
 from .ranks import ranks_of
+from .sharded import PeerFailed
 from .transaction import Buffers, RandomState
 from .updates import Updates
 
@@ -132,7 +133,7 @@ class Step:
         retries = 0
         while True:
             outcome, tally, fault = self._run_window(retries)
-            if self._controller.whole:
+            if self._controller.whole or self._ranks.inside:
                 verdict, total = self._ranks.agree(self._controller, outcome, self.model)
             else:
                 # Nothing is exchanged before the window is whole, so the other ranks need not know.
@@ -179,6 +180,7 @@ class Step:
             parameter.grad = None
         self._buffers.keep()
         self._random = RandomState([self.device])
+        self._ranks.begin()
 
     def _run_window(self, attempt: int) -> tuple[str, _Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
@@ -191,7 +193,7 @@ class Step:
                 decision = self._controller.failed(
                     index, size, fault.types, fault.message, fault.free, fault.capacity
                 )
-                if decision == "again":
+                if decision == "again" and self._ranks.can_retry:
                     return "again", tally, fault
                 self._why = decision
                 return "over", tally, fault
@@ -201,27 +203,42 @@ class Step:
         """Run a batch part by part; what went wrong, and how many samples the part had."""
         entry = self._window[index]
         versions = entry.versions() if not self._own_parts else None
-        while (
-            part := self._controller.next(index, budget(self.device, fragmented(self.device)))
-        ) is not None:
-            start, stop = part
+        while True:
+            part = self._controller.next(index, budget(self.device, fragmented(self.device)))
+            turn = self._ranks.turn(self._controller, part is not None)
+            if turn == "end":
+                break
+            if turn == "failed":
+                return None, 0
+            start, stop = part or (0, 1)
             before = peak(self.device)
-            fault = None
+            fault, told = None, False
             try:
-                self._run_part(entry, start, stop, tally)
+                self._run_part(entry, start, stop, tally, idle=part is None)
+            except PeerFailed as error:
+                forget(error)
+                told = True
             except Exception as error:
                 fault = Fault.of(error, self.device)
                 if fault.kind in ("other", "sticky"):
                     # It is the user's, and goes on as it came; the other ranks are not left waiting for this one.
-                    if self._ranks.world > 1 and self._controller.whole:
+                    if self._ranks.world > 1 and (self._controller.whole or self._ranks.inside):
                         with contextlib.suppress(RuntimeError):
+                            if fault.kind == "other":
+                                self._ranks.failed()
                             self._ranks.agree(self._controller, "over", self.model)
                     self._roll_back()
                     raise
                 forget(error)
             # The exception is gone here, and with it all that it held.
+            if told:
+                return None, 0
             if fault is not None:
+                collect(self.device)
+                self._ranks.failed()
                 return fault, stop - start
+            if part is None:
+                continue
             after = peak(self.device)
             self._controller.passed(index, stop - start, after if after > before else None)
         if versions is not None and entry.versions() != versions:
@@ -229,8 +246,8 @@ class Step:
             tally.changed += self._exactness.edited()
         return None, 0
 
-    def _run_part(self, entry: Batch, start: int, stop: int, tally: _Tally) -> None:
-        """Forward and backward of the samples from start to stop."""
+    def _run_part(self, entry: Batch, start: int, stop: int, tally: _Tally, idle: bool) -> None:
+        """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks."""
         whole = start == 0 and stop == entry.items
         part = entry.part(start, stop, self.device if self._move else None, own=self._own_parts)
         if not whole and self._count is None and tally.looks_at_labels:
@@ -240,7 +257,7 @@ class Step:
             returned = self._loss(self.model, part)
         sums, counts = self._read(returned, part, stop - start)
         first = entry is self._window[0] and start == 0 and not self._inherited
-        if first and self._count is None and not _is_mean(returned):
+        if first and self._count is None and not self._ranks.inside and not _is_mean(returned):
             # Only now is it known what a sample counts; all of the window is taken to be like its first part.
             per_sample = next(iter(counts.values())) / (stop - start)
             self._controller.divide_by(per_sample * entry.items * self._accumulate)
@@ -259,7 +276,11 @@ class Step:
                 "the loss has no gradient: it was computed under `no_grad`, or detached\n"
                 "hint: return the loss itself from the loss function, without `.item()` or `.detach()`"
             )
+        if idle:
+            loss = loss * 0.0
         (scaler.scale(loss) if scaler is not None else loss).backward()
+        if idle:
+            return
         self._controller.count(main)
         tally.add(sums, counts)
         if tally.ratios_differ:
@@ -297,11 +318,13 @@ class Step:
 
     def _finish_window(self, total: float) -> tuple[bool, torch.Tensor | None]:
         """Exchange, correct, clip and step."""
-        correction = self._controller.correction(total)
+        correction = self._ranks.correction(self._controller, total)
         for name, parameter in self.model.named_parameters():
             if name in self._inherited:
                 inherited = self._inherited[name].to(parameter.device)
-                parameter.grad = inherited if parameter.grad is None else parameter.grad.add_(inherited)
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                local(parameter.grad).add_(inherited)
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         if correction != 1.0 and gradients:
             torch._foreach_mul_(gradients, correction)
@@ -325,6 +348,7 @@ class Step:
             if scaler is not None:
                 scaler.unscale_(self.optimizer)
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         try:
             skipped = self._updates.run(lambda: self._step_optimizer(scaler), self.device)
         except StepDoesNotFit:
@@ -350,6 +374,7 @@ class Step:
         self._buffers.restore()
         if self._random is not None:
             self._random.restore()
+        self._ranks.roll_back()
         collect(self.device)
         if keep:
             self._controller.restart()
@@ -368,6 +393,8 @@ class Step:
             "one-sample": "a single sample does not fit into the device's memory",
             "too-often": "memory did not suffice, however small the parts were",
         }.get(self._why, "memory did not suffice")
+        if not self._ranks.can_retry:
+            why += ", and with this PyTorch, FSDP2 cannot go on after a failure (2.15 has `FSDPModule.reset_iter_state`)"
         return StepDoesNotFit(
             f"{why}; parameters, buffers and random numbers are as they were before the step\n"
             "hint: `memfit run --gpu NAME -- python train.py` shows what fills the memory; checkpointing (exact) and bf16 "
@@ -429,7 +456,7 @@ class Step:
             "scaler": scaler.state_dict() if scaler is not None else None,
             "random": RandomState([self.device]).state_dict(),
             "gradients": {
-                name: parameter.grad.detach().to("cpu", copy=True)
+                name: local(parameter.grad.detach()).to("cpu", copy=True)
                 for name, parameter in self.model.named_parameters()
                 if open_window and parameter.grad is not None
             },
@@ -460,6 +487,7 @@ class Step:
                 stacklevel=2,
             )
         self._precision.close()
+        self._ranks.close()
         self._closed = True
 
     def __enter__(self) -> Step:

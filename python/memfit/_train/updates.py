@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .device import room
+from .device import local, room
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
 
 
@@ -118,7 +118,7 @@ class Updates:
             if group.get("fused") or group.get("foreach") is False:
                 continue
             moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-            at_once += sum(parameter.nbytes for parameter in moved)
+            at_once += sum(local(parameter).nbytes for parameter in moved)
         if at_once == 0:
             return True
         free, _ = room(device)
@@ -131,7 +131,7 @@ class Updates:
             if parameter.grad is not None and parameter not in self._optimizer.state
         ]
         # Most optimizers keep two numbers a parameter, made in the first step.
-        return bool(free + cached > at_once + 2 * sum(parameter.nbytes for parameter in missing))
+        return bool(free + cached > at_once + 2 * sum(local(parameter).nbytes for parameter in missing))
 
     def _say(self) -> None:
         if not self._said:

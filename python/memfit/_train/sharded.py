@@ -1,0 +1,245 @@
+"""FSDP2: ranks whose collectives stand inside the forward and the backward.
+
+A rank that fails in the middle of a part leaves the others in a collective that it never comes to. So it takes part in
+what is left of them: the order of collectives is the same in each part, and is known from a part before. What the others
+compute from it is dropped, since all run the window again. The ordinary case pays one message a part for it, on a channel
+that does not go through the device. As long as the order is not known, in the first part of each kind, every collective is
+announced there before it begins, so that no rank enters one to which another does not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from memfit import _core
+
+from .ranks import Together
+
+# What a rank says before each part, and in the first part of each kind before each collective.
+_COLLECTIVE, _NO_MORE, _MORE, _FAILED = range(4)
+
+
+class PeerFailed(RuntimeError):  # noqa: N818
+    """Another rank did not come to a collective: raised in its place, and never seen by the user."""
+
+
+@dataclass(frozen=True)
+class _Collective:
+    """One collective of a part, as far as another rank has to know it."""
+
+    comm: Any
+    group: Any
+    output: torch.Size
+    input: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    op: Any = None
+    then_reduced: Any = None
+
+    def take_part(self) -> None:
+        """Let the other ranks get through it."""
+        output = torch.empty(self.output, dtype=self.dtype, device=self.device)
+        inputs = torch.zeros(self.input, dtype=self.dtype, device=self.device)
+        more = {} if self.op is None else {"op": self.op}
+        self.comm(output_tensor=output, input_tensor=inputs, group=self.group, **more)
+        if self.then_reduced is not None:
+            dist.all_reduce(output, group=self.then_reduced)
+
+
+class _Listening:
+    """Stands in front of one kind of collective of a group of parameters."""
+
+    def __init__(self, inner: Any, ranks: Sharded, then_reduced: Any = None) -> None:
+        self._inner = inner
+        self._ranks = ranks
+        self._then_reduced = then_reduced
+
+    def allocate(self, *args: Any, **keywords: Any) -> torch.Tensor:
+        """Memory for it, as it was."""
+        return self._inner.allocate(*args, **keywords)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **keywords: Any
+    ) -> Any:
+        self._ranks.announce(
+            _Collective(
+                self._inner,
+                group,
+                output_tensor.shape,
+                input_tensor.shape,
+                input_tensor.dtype,
+                input_tensor.device,
+                keywords.get("op"),
+                self._then_reduced() if self._then_reduced is not None else None,
+            )
+        )
+        return self._inner(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **keywords)
+
+
+class Sharded(Together):
+    """Ranks that each have a part of the parameters."""
+
+    inside = True
+
+    def __init__(self, model: nn.Module, group: Any, timeout: float) -> None:
+        super().__init__(group, timeout, broadcast_buffers=False)
+        self._model = model
+        shards = [module for module in model.modules() if _is_sharded(module)]
+        inner = {id(child) for module in shards for child in module.modules() if child is not module}
+        self._roots = [module for module in shards if id(module) not in inner]
+        self.can_retry = all(hasattr(root, "reset_iter_state") for root in self._roots)
+        self._groups = [one for module in shards for one in _groups(module)]
+        self._originals: list[tuple[Any, Any, Any]] = []
+        for one in self._groups:
+            # A model that was wrapped before, by a step that was not closed, is unwrapped first.
+            gather, scatter = (getattr(comm, "_inner", comm) for comm in _comms(one))
+            self._originals.append((one, gather, scatter))
+            one._all_gather_comm = _Listening(gather, self)
+            one._reduce_scatter_comm = _Listening(scatter, self, lambda one=one: _replicas(one))
+        # Of each kind of part, the collectives; and of the part that runs, how many there were.
+        self._known: dict[tuple[bool, ...], list[_Collective]] = {}
+        self._kind: tuple[bool, ...] = ()
+        self._seen: list[_Collective] = []
+        self._ahead: list[_Collective] | None = None
+        self._running = False
+        self._fresh = True
+
+    def begin(self) -> None:
+        self._fresh = True
+
+    def turn(self, controller: _core.Controller, more: bool) -> str:
+        if self._running:
+            self._known[self._kind] = self._seen
+            self._running = False
+        said = self._tell([float(_MORE if more else _NO_MORE), controller.divisor])
+        states = [int(row[0]) for row in said]
+        if _FAILED in states:
+            return "failed"
+        if _COLLECTIVE in states:
+            raise RuntimeError(
+                f"rank {states.index(_COLLECTIVE)} is in a collective that this rank does not come to\n"
+                "hint: with FSDP2, all ranks have to run the same modules in the same order"
+            )
+        if self._fresh:
+            # Gradients are exchanged in the backward, so all ranks divide by the same from the start.
+            controller.divide_by(sum(row[1] for row in said))
+            self._fresh = False
+        if _MORE not in states:
+            return "end"
+        self._kind = tuple(bool(one.is_unsharded) for one in self._groups)
+        self._ahead = self._known.get(self._kind)
+        self._seen = []
+        self._running = True
+        return "run"
+
+    def announce(self, collective: _Collective) -> None:
+        """A collective is about to begin."""
+        if not self._running:
+            return
+        if self._ahead is not None and (
+            len(self._seen) >= len(self._ahead) or self._ahead[len(self._seen)] != collective
+        ):
+            # All ranks take another way than before, and at the same place: they go on as if it were the first time.
+            self._known.pop(self._kind, None)
+            self._ahead = None
+        if self._ahead is None:
+            states = [int(row[0]) for row in self._tell([float(_COLLECTIVE), 0.0])]
+            if any(state != _COLLECTIVE for state in states):
+                self._running = False
+                raise PeerFailed("another rank failed")
+        self._seen.append(collective)
+
+    def failed(self) -> None:
+        # A part that another rank gave up is over for this one as well: it has been told.
+        if not self._running:
+            return
+        self._running = False
+        self._reset()
+        if self._ahead is not None:
+            for collective in self._ahead[len(self._seen) :]:
+                collective.take_part()
+        self._tell([float(_FAILED), 0.0])
+
+    def roll_back(self) -> None:
+        self._running = False
+        self._fresh = True
+        self._reset()
+
+    def correction(self, controller: _core.Controller, total: float) -> float:
+        # The exchange is a mean over the ranks.
+        return controller.correction(total) * self.world
+
+    def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
+        whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+        gradients = [parameter.grad for parameter in whole if parameter.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, 1.0 / self.world)
+        self._missing = any(parameter.grad is None for parameter in whole if parameter.requires_grad)
+        told = self._tell([float(self._missing), 0.0])
+        self._missing = any(row[0] for row in told)
+        super().reduce(whole, buffers)
+
+    def close(self) -> None:
+        for one, gather, scatter in self._originals:
+            one._all_gather_comm, one._reduce_scatter_comm = gather, scatter
+
+    def _reset(self) -> None:
+        for root in self._roots:
+            if self.can_retry and root._get_fsdp_state()._is_root:
+                root.reset_iter_state()
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 has a part of this model."""
+    return any(_is_sharded(module) for module in model.modules())
+
+
+def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
+    """The ranks of a model that FSDP2 shards."""
+    groups = [one for module in model.modules() if _is_sharded(module) for one in _groups(module)]
+    if not all(_comms(one) is not None for one in groups):
+        raise TypeError(
+            "with this PyTorch, FSDP2 does not let its collectives be followed, so a rank that runs out of memory would "
+            "leave the others hanging\nhint: PyTorch 2.9 or later does"
+        )
+    world = dist.get_world_size(group)
+    meshes = {one.mesh_info.mesh.size() for one in groups}
+    if meshes - {world}:
+        raise TypeError(
+            f"the model is sharded over {sorted(meshes)} ranks, and {world} take part: `memfit.Step` knows FSDP2 over all "
+            "ranks (with replicas as well), and not yet beside other ways to share a model\n"
+            "hint: `group=` names the ranks that share this model"
+        )
+    return Sharded(model, group, timeout)
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return hasattr(module, "set_requires_gradient_sync") and hasattr(module, "_get_fsdp_state")
+
+
+def _groups(module: Any) -> Iterator[Any]:
+    """The groups of parameters that a module gathers at once."""
+    state = module._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        yield from state._fsdp_param_groups
+    elif state._fsdp_param_group is not None:
+        yield state._fsdp_param_group
+
+
+def _comms(one: Any) -> tuple[Any, Any] | None:
+    if not (hasattr(one, "_all_gather_comm") and hasattr(one, "_reduce_scatter_comm")):
+        return None
+    return one._all_gather_comm, one._reduce_scatter_comm
+
+
+def _replicas(one: Any) -> Any:
+    """The ranks that gradients are summed over besides, where each shard has several copies."""
+    if not (one._is_hsdp and one.all_reduce_grads):
+        return None
+    return one._all_reduce_process_group
