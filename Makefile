@@ -5,6 +5,7 @@
 #   make check    formatting, lints, types
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
+#   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
 
@@ -12,6 +13,7 @@ VENV         := .venv
 PYTHON       ?= python3
 FUZZ_SECONDS ?= 20
 TORCH        ?=
+PROGRAMS     ?= 100
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Stamps say what was installed, so that a second run installs nothing.
@@ -19,7 +21,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python check bench fuzz libraries matrix clean
+.PHONY: help demo test test-rust test-python check bench fuzz differential libraries matrix clean
 .DELETE_ON_ERROR:
 
 help:
@@ -53,6 +55,10 @@ bench: $(STAMPS)/test $(STAMPS)/memfit
 
 fuzz:
 	sh scripts/fuzz.sh $(FUZZ_SECONDS)
+
+# PyTorch's own allocator is the oracle, in the environments of `make matrix`; goes on where it stopped.
+differential: $(STAMPS)/memfit
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/replay/differential.py --programs $(PROGRAMS)
 
 # In an environment of its own, since each of these libraries brings many others.
 libraries: $(STAMPS)/memfit

@@ -1,5 +1,8 @@
-//! A memory snapshot with a trace that may be anything, replayed and made into a recording.
+//! A memory snapshot with a trace that may be anything, replayed, made into a recording, and judged.
 #![no_main]
+
+#[path = "shared/judge.rs"]
+mod judge;
 
 use libfuzzer_sys::fuzz_target;
 use memfit_allocator::{Given, recording, rewind, verify};
@@ -15,5 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(found.addresses.matching <= found.addresses.predicted);
         }
     }
-    let _recording = recording(&snapshot, &given);
+    if let Ok(recorded) = recording(&snapshot, &given) {
+        judge::judge(recorded.recording, &given);
+    }
 });

@@ -4,18 +4,23 @@
 
 Runs on a virtual card or on a real one. Each program starts from an empty cache and ends with a snapshot of its whole
 trace; `FOLDER` can then be given to the tests of memfit-allocator, as MEMFIT_TEST_SNAPSHOTS. The settings are those of
-PYTORCH_ALLOC_CONF (PYTORCH_CUDA_ALLOC_CONF before 2.9).
+PYTORCH_ALLOC_CONF (PYTORCH_CUDA_ALLOC_CONF before 2.9); with `--each-setting` they are all that `agreement.py` lists and this
+release knows, each in a process of its own that is forked before CUDA is used. `differential.py` drives it so.
 """
 
 import argparse
 import json
+import os
 import pickle
 import random
+import sys
 from pathlib import Path
 
 import torch
 
 MIB = 1 << 20
+# Before, a trace does not tell in which pool a block was: programs with pools and captures cannot be followed to the byte.
+EVENTS_NAME_POOLS = (2, 12)
 SPECIAL = [1, 511, 512, 513, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 19 * MIB, 20 * MIB, 21 * MIB]
 
 
@@ -81,22 +86,18 @@ def program(rng: random.Random, steps: int, streams: list, pool: object | None, 
     return failures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--programs", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fraction", type=float)
-    parser.add_argument("--pool", action="store_true", help="some allocations from a pool of their own")
-    parser.add_argument("--graphs", action="store_true", help="some allocations while a graph is captured")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+def release() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def record(arguments: argparse.Namespace, setting: str, name: str) -> None:
+    """Runs the programs of a setting, and writes what each leaves behind."""
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     if arguments.fraction:
         torch.cuda.set_per_process_memory_fraction(arguments.fraction)
     total = torch.cuda.mem_get_info()[1]
-    for number in range(arguments.programs):
+    for number in range(arguments.first, arguments.first + arguments.programs):
         rng = random.Random(arguments.seed * 1_000_003 + number)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -104,22 +105,75 @@ def main() -> None:
         torch.cuda.memory._record_memory_history(enabled="all", context=None)
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_accumulated_memory_stats()
-        pool = torch.cuda.MemPool() if arguments.pool else None
-        graphs = [] if arguments.graphs else None
+        with_pool, with_graphs = arguments.pool, arguments.graphs
+        if arguments.each_setting and release() >= EVENTS_NAME_POOLS:
+            with_pool, with_graphs = number % 3 == 1, number % 3 == 2
+        pool = torch.cuda.MemPool() if with_pool else None
+        graphs = [] if with_graphs else None
         failures = program(rng, arguments.steps, streams, pool, graphs)
         stats = torch.cuda.memory_stats()
         snapshot = torch.cuda.memory._snapshot()
-        name = f"random-{arguments.seed}-{number}"
-        (arguments.folder / f"{name}.pickle").write_bytes(pickle.dumps(snapshot))
+        file = arguments.folder / f"{name}-{arguments.seed}-{number}.pickle"
+        file.write_bytes(pickle.dumps(snapshot))
         facts = {
             "torch": torch.__version__,
             "capacity": total,
             "failures": failures,
             "fraction": arguments.fraction,
+            "setting": setting,
+            "stats": stats,
         }
-        facts["stats"] = stats
         del pool, graphs
-        (arguments.folder / f"{name}.json").write_text(json.dumps(facts))
+        file.with_suffix(".json").write_text(json.dumps(facts))
+
+
+def each_setting(arguments: argparse.Namespace) -> None:
+    """All settings that move memory about on the card, in a process each, so that torch is imported once."""
+    from agreement import ASYNC, SETTINGS
+
+    for place, setting in enumerate(SETTINGS):
+        # Another allocator of its own keeps no trace.
+        if setting == ASYNC:
+            continue
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                if setting:
+                    torch.cuda.memory._set_allocator_settings(setting)
+                record(arguments, setting, f"setting-{place:02}")
+                status = 0
+            except (RuntimeError, ValueError) as error:
+                if "llocator" not in str(error) and "nrecognized" not in str(error):
+                    raise
+                print(f"{setting}: not known to {torch.__version__}", file=sys.stderr)
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            sys.exit(f"{setting}: the process ended with status {status}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--programs", type=int, default=50)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fraction", type=float)
+    parser.add_argument("--pool", action="store_true", help="some allocations from a pool of their own")
+    parser.add_argument("--graphs", action="store_true", help="some allocations while a graph is captured")
+    parser.add_argument(
+        "--each-setting", action="store_true", help="all settings in turn, pools and graphs too"
+    )
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.each_setting:
+        each_setting(arguments)
+    else:
+        record(arguments, "", "random")
     print(f"{arguments.programs} programs in {arguments.folder}")
 
 

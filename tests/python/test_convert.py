@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from runs import memfit
@@ -79,6 +80,83 @@ def test_a_recorded_run_becomes_a_snapshot_with_stacks(tmp_path):
     convert(page, tmp_path / "again.pickle")
     again = pickle.loads((tmp_path / "again.pickle").read_bytes())
     assert [entry["addr"] for entry in again["device_traces"][0]] == [entry["addr"] for entry in trace]
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """A protocol buffer's fields, as the wire format has them: numbers, and bytes of a length."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        key = varint()
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            yield number, varint()
+        else:
+            assert kind == 2, f"field {number} is of wire type {kind}"
+            length = varint()
+            assert at + length <= len(message), "a field is longer than its message"
+            yield number, message[at : at + length]
+            at += length
+
+
+def test_a_trace_for_perfetto_is_decoded_to_what_was_recorded(tmp_path):
+    own, trace = tmp_path / "own.memfit", tmp_path / "trace.perfetto-trace"
+    convert(SNAPSHOT, own)
+    convert(own, trace)
+    # trace.proto: Trace.packet = 1; TracePacket.timestamp = 8, track_event = 11, track_descriptor = 60.
+    packets = [dict(fields(packet)) for number, packet in fields(trace.read_bytes()) if number == 1]
+    described = {}
+    for packet in packets:
+        if 60 in packet:
+            descriptor = dict(fields(packet[60]))
+            assert descriptor[1] not in described, "each track is described once"
+            described[descriptor[1]] = descriptor
+    for descriptor in described.values():
+        # TrackDescriptor.parent_uuid = 5: a process, which is a track of its own.
+        assert 5 not in descriptor or 3 in described[descriptor[5]]
+    events = [(packet[8], dict(fields(packet[11]))) for packet in packets if 11 in packet]
+    assert [time for time, _ in events] == sorted(time for time, _ in events)
+    # TrackEvent.type = 9 (1 begins, 2 ends, 3 an instant, 4 a counter), track_uuid = 11, counter_value = 30.
+    open_slices: dict[int, int] = {}
+    counters: dict[str, list[int]] = {}
+    for _, event in events:
+        uuid = event[11]
+        assert uuid in described
+        if event[9] == 4:
+            counters.setdefault(described[uuid][2].decode(), []).append(event[30])
+        elif event[9] in (1, 2):
+            open_slices[uuid] = open_slices.get(uuid, 0) + (1 if event[9] == 1 else -1)
+            assert open_slices[uuid] >= 0, "what ends has begun"
+    rows = [
+        json.loads(row) for row in convert(own, "-", "--to", "jsonl", "--rows", "events").stdout.splitlines()
+    ]
+    for name in ("allocated", "reserved"):
+        known = {row[name] for row in rows if row.get(name) is not None}
+        [told] = [values for track, values in counters.items() if name in track]
+        assert set(told) <= known | {0}
+        assert max(told) == max(known)
+
+
+def test_converting_there_and_back_keeps_what_both_formats_have(tmp_path):
+    """Snapshot, recording, snapshot, recording: from the first recording on, nothing changes any more."""
+    first, snapshot, second = (tmp_path / name for name in ("one.memfit", "one.pickle", "two.memfit"))
+    convert(SNAPSHOT, first)
+    convert(first, snapshot)
+    convert(snapshot, second)
+    for rows in ("blocks", "events"):
+        one, two = (convert(file, "-", "--to", "csv", "--rows", rows).stdout for file in (first, second))
+        assert one == two
 
 
 def test_what_cannot_be_converted_says_why(tmp_path):

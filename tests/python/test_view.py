@@ -30,10 +30,13 @@ class Trace:
         self.events: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
         self.live: dict[int, tuple[int, list[dict[str, Any]]]] = {}
+        self.pools: dict[int, tuple[int, int]] = {}
         self.next = 1 << 44
         self.time = 1000
 
-    def event(self, action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:
+    def event(
+        self, action: str, address: int, size: int, frames: list[dict[str, Any]], pool: tuple[int, int]
+    ) -> None:
         self.time += 1
         self.events.append(
             {
@@ -43,10 +46,11 @@ class Trace:
                 "stream": 0,
                 "time_us": self.time,
                 "frames": frames,
+                "pool_id": pool,
             }
         )
 
-    def alloc(self, size: int, line: int) -> int:
+    def alloc(self, size: int, line: int, pool: tuple[int, int] = (0, 0)) -> int:
         frames = [
             {
                 "name": "linear",
@@ -56,15 +60,16 @@ class Trace:
             {"name": self.function, "filename": self.file, "line": line},
         ]
         address, self.next = self.next, self.next + size
-        self.event("segment_alloc", address, size, frames)
-        self.event("alloc", address, size, frames)
+        self.event("segment_alloc", address, size, frames, pool)
+        self.event("alloc", address, size, frames, pool)
         self.live[address] = (size, frames)
+        self.pools[address] = pool
         return address
 
     def free(self, address: int) -> None:
         size, frames = self.live.pop(address)
         for action in ("free_requested", "free_completed", "segment_free"):
-            self.event(action, address, size, frames)
+            self.event(action, address, size, frames, self.pools[address])
 
     def step(self, blocks: int = 30) -> None:
         kept = [self.alloc(20 * MIB, 40 + block % 7) for block in range(blocks)]
@@ -75,9 +80,8 @@ class Trace:
             self.free(address)
         self.annotate("END")
 
-    def annotate(self, stage: str) -> None:
+    def annotate(self, stage: str, name: str = "Optimizer.step#SGD.step") -> None:
         self.time += 1
-        name = "Optimizer.step#SGD.step"
         self.annotations.append({"stage": stage, "name": name, "device": 0, "time_us": self.time})
 
     def write(self, path: Path) -> Path:
@@ -85,7 +89,7 @@ class Trace:
             {
                 "device": 0, "address": address, "total_size": size, "stream": 0, "segment_type": "large",
                 "allocated_size": size, "active_size": size, "requested_size": size, "is_expandable": False,
-                "segment_pool_id": (0, 0), "frames": frames,
+                "segment_pool_id": self.pools[address], "frames": frames,
                 "blocks": [
                     {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": frames}
                 ],
@@ -272,6 +276,60 @@ def test_everything_works_with_keys(browser, folder):
     assert browser.evaluate("document.activeElement.id") == "tab-allocator"
     browser.wait("document.querySelectorAll('#panel-allocator canvas').length > 0")
     assert "35 segments" in browser.evaluate("document.getElementById('panel-allocator').innerText")
+
+
+@in_browser
+def test_seconds_ranges_and_private_pools(browser, folder):
+    trace = Trace()
+    for line in range(3):
+        trace.alloc(200 * MIB, 10 + line)
+    trace.annotate("START", "epoch 1")
+    graph = trace.alloc(300 * MIB, 60, pool=(0, 7))
+    for number in range(4):
+        trace.annotate("START", f"batch {number}")
+        trace.step()
+        # Most of the time passes without any event.
+        trace.time += 1_000_000
+        trace.annotate("END", f"batch {number}")
+    trace.annotate("END", "epoch 1")
+    trace.free(graph)
+    trace.write(folder / "ranges.pickle")
+    browser.open(page(folder, "ranges.pickle"))
+    drawn(browser)
+    rows = browser.evaluate(f"{APP}.lanes[0].ranges.map(row => row.names)")
+    assert rows[0] == ["epoch 1"]
+    assert rows[1] == [f"batch {number}" for number in range(4)]
+    assert browser.evaluate(f"Math.max(...{APP}.lanes[0].privatePools.value)") == 300 * MIB
+    cursor = browser.evaluate(f"{SLIDER}.getAttribute('aria-valuenow')")
+    browser.key("s")
+    drawn(browser)
+    assert (
+        browser.evaluate("document.querySelector('[data-axis=time]').getAttribute('aria-pressed')") == "true"
+    )
+    assert browser.evaluate(f"{SLIDER}.getAttribute('aria-valuenow')") == cursor, (
+        "the cursor stays where it was"
+    )
+    assert browser.evaluate(f"{APP}.timeline.end") > 4_000_000
+    # A batch is a few hundred events and a second of nothing: along the seconds it is nearly a quarter of the whole.
+    shares = browser.evaluate(f"""(() => {{
+        const chart = {APP}.timeline.charts[0];
+        const {{from, to}} = chart.lane.ranges[1];
+        return from.map((tick, at) => (chart.x(to[at]) - chart.x(tick)) / chart.width);
+    }})()""")
+    assert all(0.24 < share < 0.26 for share in shares), shares
+    for ticks in range(0, 200, 7):
+        there = browser.evaluate(
+            f"(() => {{ const c = {APP}.timeline.charts[0]; return c.toTick(c.fromTick({ticks})); }})()"
+        )
+        assert abs(there - ticks) < 1e-3
+    browser.evaluate(f"{SLIDER}.focus()")
+    browser.key(".")
+    drawn(browser)
+    assert browser.evaluate(f"{SLIDER}.getAttribute('aria-valuenow')") == str(int(cursor) + 1)
+    assert "batch" in browser.evaluate(f"{APP}.lanes[0].describe({cursor})")
+    browser.key("s")
+    drawn(browser)
+    assert browser.evaluate(f"{APP}.timeline.end") == browser.evaluate(f"{APP}.lanes[0].ticks")
 
 
 @in_browser

@@ -363,7 +363,7 @@ fn expandable_segments_would_have_saved_it() {
     assert_eq!(larger.died, None);
     assert!(larger.stats.reserved_bytes.all.peak as u64 > CAPACITY);
     let every_other = |than: Edit| move |block: u32| if block % 2 == 1 { than } else { Edit::Keep };
-    for than in [Edit::Drop, Edit::Resize(MIB), Edit::FreeAt(0)] {
+    for than in [Edit::Drop, Edit::Resize(MIB), Edit::FreeAt(0), Edit::ResizeUntil { bytes: MIB, until: 0 }] {
         let fewer = again(&snapshot, &given(""), &given(""), every_other(than));
         assert_eq!(fewer.died, None, "{than:?} of every other block would have saved it");
     }

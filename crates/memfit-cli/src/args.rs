@@ -2,6 +2,7 @@
 
 mod check;
 mod convert;
+mod replay;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
+pub(crate) use replay::ReplayArgs;
 
 use crate::printer::Colour;
 use crate::synthetic::Samples;
@@ -215,39 +217,6 @@ pub(crate) struct ExplainArgs {
     pub(crate) capacity: Option<Bytes>,
 
     /// Explain this device [default: the one that ran out, else the fullest].
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<u32>,
-
-    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
-    #[arg(long, value_name = "RELEASE")]
-    pub(crate) torch: Option<Release>,
-
-    #[command(flatten)]
-    pub(crate) out: OutputArgs,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(
-    args_override_self = true,
-    after_help = "Examples:
-  memfit replay snapshot.pickle
-  memfit replay snapshot.pickle --alloc-conf expandable_segments:True
-  memfit replay snapshot.pickle --capacity 16GiB --format json"
-)]
-pub(crate) struct ReplayArgs {
-    /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-
-    /// Make the same calls under these settings, as in PYTORCH_ALLOC_CONF; an empty text means the defaults.
-    #[arg(long, value_name = "SETTINGS")]
-    pub(crate) alloc_conf: Option<String>,
-
-    /// Make the same calls where the allocator can get so much and no more.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) capacity: Option<Bytes>,
-
-    /// Replay this device [default: the one with most events].
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 

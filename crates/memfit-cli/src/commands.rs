@@ -5,6 +5,7 @@ mod completions;
 mod convert;
 mod doctor;
 mod explain;
+mod facts;
 mod gpus;
 mod replay;
 mod rule;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use memfit_allocator::{RestoreError, SettingsError};
 use memfit_devices::CatalogueError;
+use memfit_explain::NothingNamed;
 use memfit_link::LinkError;
 use memfit_recording::RecordingError;
 
@@ -169,6 +170,17 @@ pub enum CliError {
         /// Those that it has something of.
         devices: Vec<u32>,
     },
+    /// A rank that a recording has nothing of.
+    #[error("the recording has nothing of rank {rank}")]
+    NoRankThere {
+        /// The rank.
+        rank: u32,
+        /// Those that it has something of.
+        ranks: Vec<u32>,
+    },
+    /// What a replay was asked to change is not in the recording.
+    #[error(transparent)]
+    NothingNamed(#[from] NothingNamed),
     /// A recording that holds no state that an allocator can be in.
     #[error("the recording cannot be replayed: {0}")]
     Replay(#[from] RestoreError),
@@ -235,6 +247,8 @@ impl CliError {
             | Self::LoneRankOfLocal
             | Self::AllocConf(_)
             | Self::NoSuchDevice { .. }
+            | Self::NoRankThere { .. }
+            | Self::NothingNamed(_)
             | Self::UnknownOutputFormat { .. }
             | Self::OutputExists { .. } => "usage",
             Self::NoLocalGpu => "no-local-gpu",
@@ -322,6 +336,20 @@ impl Hint for CliError {
             Self::NoSuchDevice { devices, .. } => {
                 let known: Vec<String> = devices.iter().map(u32::to_string).collect();
                 vec![format!("it has something of {}", known.join(", "))]
+            }
+            Self::NoRankThere { ranks, .. } if ranks.is_empty() => {
+                vec!["it is of one process, which has no rank: leave `--rank` out".to_owned()]
+            }
+            Self::NoRankThere { ranks, .. } => {
+                let known: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                vec![format!("it has something of {}", known.join(", "))]
+            }
+            Self::NothingNamed(error) if error.known.is_empty() => vec![
+                "the recording says nothing of that kind: `memfit run -o FILE.memfit` keeps lines, categories and modules".to_owned(),
+            ],
+            Self::NothingNamed(error) => {
+                let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
+                vec![format!("it has blocks of {}", known.join(", "))]
             }
             Self::Replay(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
             Self::Unopenable { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),

@@ -23,6 +23,10 @@ pub fn explain_text(text: &OomText) -> Explanation {
     let mut explanation = Explanation::of_nothing(device);
     let allocated = bytes(figures.allocated).unwrap_or(0);
     let reserved = bytes(figures.total_reserved()).unwrap_or(allocated);
+    // Where the process may only have a part of the card, what is free beyond that part is not its own.
+    let free = free.map(|free| {
+        bytes(figures.allowed).map_or(free, |allowed| free.min(allowed.saturating_sub(reserved)))
+    });
     let missing =
         requested.zip(card.limit).map(|(requested, limit)| (allocated + requested).saturating_sub(limit));
     explanation.moment = MomentFacts {

@@ -12,6 +12,7 @@
 mod bench;
 mod case;
 mod category;
+mod changes;
 mod composition;
 mod explain;
 mod explanation;
@@ -27,6 +28,7 @@ mod weigh;
 
 pub use case::{Card, Case, OtherProcess};
 pub use category::{Lives, category, category_with};
+pub use changes::{Change, Changes, Effect, NothingNamed, Reach, Selector, SelectorError};
 pub use composition::{Composition, ModuleBytes, at, at_peak, peak_moment};
 pub use explain::explain;
 pub use explanation::{Apply, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, Weighed};

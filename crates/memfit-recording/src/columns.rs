@@ -4,6 +4,10 @@ use std::io::{self, Read, Write};
 
 use crate::RecordingError;
 
+const fn damaged(why: &'static str) -> RecordingError {
+    RecordingError::Damaged { why, at: None }
+}
+
 /// Most rows that a table may have.
 const MAX_ROWS: u64 = 1 << 30;
 
@@ -63,11 +67,20 @@ impl<R: Read> ColumnReader<R> {
 
     fn exact(&mut self, buffer: &mut [u8]) -> Result<(), RecordingError> {
         let length = buffer.len() as u64;
-        self.left = self.left.checked_sub(length).ok_or(RecordingError::TooLarge { limit: self.limit })?;
+        let left = self.left.checked_sub(length).ok_or(RecordingError::TooLarge { limit: self.limit })?;
         self.inner.read_exact(buffer).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => RecordingError::Damaged { why: "it ends too early" },
+            io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+            // What the operating system did not say, the decompressor did.
+            _ if error.raw_os_error().is_none() => damaged("its compression is broken"),
             _ => RecordingError::Io(error),
-        })
+        })?;
+        self.left = left;
+        Ok(())
+    }
+
+    /// How many bytes have been read.
+    pub(crate) const fn position(&self) -> u64 {
+        self.limit - self.left
     }
 
     /// One number.
@@ -85,7 +98,7 @@ impl<R: Read> ColumnReader<R> {
                 return Ok(value);
             }
         }
-        Err(RecordingError::Damaged { why: "a number is too large" })
+        Err(damaged("a number is too large"))
     }
 
     /// How many bytes may still be read.
@@ -95,14 +108,14 @@ impl<R: Read> ColumnReader<R> {
 
     /// A number that fits into 32 bits.
     pub(crate) fn small(&mut self) -> Result<u32, RecordingError> {
-        u32::try_from(self.number()?).map_err(|_| RecordingError::Damaged { why: "a number is too large" })
+        u32::try_from(self.number()?).map_err(|_| damaged("a number is too large"))
     }
 
     /// A count of rows, of which each takes at least one byte of what is left.
     pub(crate) fn count(&mut self) -> Result<usize, RecordingError> {
         let count = self.number()?;
         if count > MAX_ROWS || count > self.left {
-            return Err(RecordingError::Damaged { why: "a table has too many rows" });
+            return Err(damaged("a table has too many rows"));
         }
         Ok(count as usize)
     }

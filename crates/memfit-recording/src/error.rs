@@ -1,6 +1,6 @@
 //! Why a recording could not be written or read.
 
-use std::io;
+use std::{fmt, io};
 
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -22,10 +22,12 @@ pub enum RecordingError {
         found: u32,
     },
     /// It is damaged.
-    #[error("this recording is damaged: {why}")]
+    #[error("this recording is damaged{}: {why}", Place(*.at))]
     Damaged {
         /// What is wrong with it.
         why: &'static str,
+        /// The byte of what it unpacks to at which that was seen, where it is known.
+        at: Option<u64>,
     },
     /// It is larger than the reader was told to accept.
     #[error("this recording is larger than {limit} bytes once unpacked")]
@@ -35,7 +37,25 @@ pub enum RecordingError {
     },
 }
 
+/// Where in what a recording unpacks to.
+struct Place(Option<u64>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |at| write!(formatter, " at byte {at} of what it unpacks to"))
+    }
+}
+
 impl RecordingError {
+    /// The same error, seen at this byte of what the recording unpacks to.
+    #[must_use]
+    pub(crate) fn seen_at(self, place: u64) -> Self {
+        match self {
+            Self::Damaged { why, at: None } => Self::Damaged { why, at: Some(place) },
+            other => other,
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -17,7 +17,7 @@ pub use explain::{
     ExplainReport, Fix as ExplainFix, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
 };
 pub use gpus::{GpuList, GpuReport};
-pub use replay::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
+pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,

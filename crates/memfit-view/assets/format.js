@@ -28,6 +28,13 @@ function share(part, whole) {
   return percent > 0 && percent < 0.1 ? "< 0.1 %" : `${percent.toFixed(percent < 9.95 ? 1 : 0)} %`;
 }
 
+/** Microseconds, in the unit that reads best. */
+function duration(micros, step = Math.abs(micros) / 100) {
+  const [unit, scale] = step >= 1e4 || (!micros && step >= 1e3) ? ["s", 1e6] : step >= 10 ? ["ms", 1e3] : ["µs", 1];
+  const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1e-9) / scale) - 1e-9), 0, 3);
+  return `${(micros / scale).toFixed(digits)} ${unit}`;
+}
+
 /** The last parts of a path, enough to know it again. */
 function shortPath(path, parts = 2) {
   const split = path.split("/");

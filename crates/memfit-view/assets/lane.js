@@ -46,7 +46,8 @@ class Lane {
   async open() {
     const table = async ({ count: rows, section }, read) => read(await store.section(section), rows);
     const pairs = (columns, rows) => ({ tick: columns.near(rows), value: columns.near(rows) });
-    [this.reserved, this.beyond, this.marks, this.spans, this.places] = await Promise.all([
+    [this.times, this.reserved, this.beyond, this.marks, this.spans, this.places] = await Promise.all([
+      table(this.info.times, pairs),
       table(this.info.changes, pairs),
       table(this.info.beyond, pairs),
       table(this.info.marks, (columns, rows) => ({
@@ -69,6 +70,7 @@ class Lane {
     this.phases = of(MARK.phase);
     this.ooms = of(MARK.oom);
     this.ranges = rangesOf(this.marks, this.ticks, this.places);
+    this.privatePools = this.heldByPrivatePools();
     return this;
   }
 
@@ -283,7 +285,56 @@ class Lane {
     return row < 0 ? 0 : value[row];
   }
 
+  /** What segments of private pools had, by its changes. */
+  heldByPrivatePools() {
+    const { spans } = this;
+    const isPrivate = this.info.pools.map(({ owner }) => owner.some((part) => part !== "0"));
+    const changes = [];
+    for (let row = 0; row < spans.rows; row++) {
+      if (!isPrivate[spans.pool[row]]) continue;
+      changes.push([spans.born[row], spans.bytes[row]], [spans.gone[row], -spans.bytes[row]]);
+    }
+    changes.sort(([one], [other]) => one - other);
+    const held = { tick: [], value: [] };
+    let now = 0;
+    for (const [tick, bytes] of changes) {
+      now += bytes;
+      if (held.tick.at(-1) === tick) held.value[held.value.length - 1] = now;
+      else {
+        held.tick.push(tick);
+        held.value.push(now);
+      }
+    }
+    return held;
+  }
+
+  /** The most that a quantity known by its changes was between two ticks. */
+  mostOf({ tick, value }, from, to) {
+    let row = after(tick, from) - 1;
+    let most = row < 0 ? 0 : value[row];
+    for (row += 1; row < tick.length && tick[row] < to; row++) most = Math.max(most, value[row]);
+    return most;
+  }
+
   // Moments.
+
+  get knowsTimes() {
+    return this.times.tick.length > 1;
+  }
+
+  /** Microseconds since the first event, where times were recorded. */
+  timeAt(tick) {
+    return this.knowsTimes ? Alignment.map(this.times.tick, this.times.value, tick) : null;
+  }
+
+  tickAt(time) {
+    return Alignment.map(this.times.value, this.times.tick, time);
+  }
+
+  /** The ranges that are open at a tick, the outermost first. */
+  rangesAt(tick) {
+    return this.ranges.map((row) => row.at(tick)).filter(Boolean);
+  }
 
   /** The step under way, counted from 1, or nothing where none was recorded. */
   stepAt(tick) {
@@ -303,6 +354,10 @@ class Lane {
     const [step, phase] = [this.stepAt(tick), this.phaseAt(tick)];
     if (step !== null) parts.push(`step ${count(step)}`);
     if (phase && phase !== "other") parts.push(phase);
+    const time = this.timeAt(tick);
+    if (time !== null) parts.push(duration(time));
+    const range = this.rangesAt(tick).at(-1);
+    if (range) parts.push(range.name);
     return parts.join(" · ");
   }
 
@@ -388,19 +443,39 @@ function readPlaces(columns) {
   };
 }
 
-/** What the program announced, as ranges with their depth. */
+/** Ranges of one depth: none of them overlap, and they are sorted. */
+class RangeRow {
+  constructor() {
+    Object.assign(this, { names: [], from: [], to: [] });
+  }
+
+  at(tick) {
+    const row = after(this.from, tick) - 1;
+    return row >= 0 && tick < this.to[row] ? { name: this.names[row], from: this.from[row], to: this.to[row] } : null;
+  }
+}
+
+/** What the program announced, row by row: what was open when a range began lies above it. */
 function rangesOf(marks, ticks, places) {
-  const [open, ranges] = [[], []];
+  const rows = [];
+  /** For each row, the place of the range that is open in it, or -1. */
+  const open = [];
   for (let row = 0; row < marks.tick.length; row++) {
+    const name = places.texts[marks.value[row]] ?? "";
     if (marks.kind[row] === MARK.begin) {
-      const range = { name: places.texts[marks.value[row]] ?? "", from: marks.tick[row], to: ticks, depth: open.length };
-      open.push(range);
-      ranges.push(range);
+      let depth = open.findLastIndex((place) => place >= 0) + 1;
+      rows[depth] ??= new RangeRow();
+      const { names, from, to } = rows[depth];
+      names.push(name);
+      from.push(marks.tick[row]);
+      to.push(ticks);
+      open[depth] = names.length - 1;
     } else if (marks.kind[row] === MARK.end) {
-      const name = places.texts[marks.value[row]] ?? "";
-      const place = open.findLastIndex((range) => range.name === name);
-      if (place >= 0) open.splice(place, 1)[0].to = marks.tick[row];
+      const depth = open.findLastIndex((place, at) => place >= 0 && rows[at].names[place] === name);
+      if (depth < 0) continue;
+      rows[depth].to[open[depth]] = marks.tick[row];
+      open[depth] = -1;
     }
   }
-  return ranges;
+  return rows;
 }

@@ -44,6 +44,7 @@ class App {
     drawFigures(this);
     drawLegend(this);
     this.timeline.show(this.lanes, titles);
+    this.showAxis();
     this.moment.open(this.lanes.length > 1 ? "difference" : "tree");
   }
 
@@ -60,6 +61,7 @@ class App {
         el("option", { value: "0" }, "A"), el("option", { value: "1" }, "B")));
     }
     for (const button of document.querySelectorAll("[data-measure]")) button.addEventListener("click", () => this.setMeasure(button.dataset.measure));
+    for (const button of document.querySelectorAll("[data-axis]")) button.addEventListener("click", () => this.setAxis(button.dataset.axis));
     for (const button of document.querySelectorAll("[data-colour]")) button.addEventListener("click", () => this.setColour(button.dataset.colour));
     const on = (id, work) => byId(id).addEventListener("click", work);
     on("theme", () => this.nextTheme());
@@ -68,7 +70,10 @@ class App {
     on("zoom-in", () => this.timeline.zoom(0.5, this.timeline.cursor));
     on("zoom-out", () => this.timeline.zoom(2, this.timeline.cursor));
     on("zoom-all", () => this.timeline.whole());
-    on("go-peak", () => this.timeline.setCursor(this.timeline.charts[0].lane.info.peak.tick));
+    on("go-peak", () => {
+      const [chart] = this.timeline.charts;
+      this.timeline.setCursor(chart.fromTick(chart.lane.info.peak.tick));
+    });
     on("higher", () => this.timeline.magnify(2));
     on("lower", () => this.timeline.magnify(0.5));
     on("fit", () => this.toggleFit());
@@ -86,6 +91,7 @@ class App {
       "?": () => byId("help").showModal(),
       r: () => this.setMeasure(this.measure === "reserved" ? "allocated" : "reserved"),
       c: () => this.setColour(this.colour === "place" ? "category" : "place"),
+      s: () => this.setAxis(this.timeline.axis === "time" ? "events" : "time"),
       f: () => this.toggleFit(),
       t: () => this.nextTheme(),
     };
@@ -101,6 +107,20 @@ class App {
     drawLegend(this);
     this.timeline.redraw();
     this.moment.refresh();
+  }
+
+  setAxis(axis) {
+    this.timeline.setAxis(axis);
+    this.showAxis();
+    if (axis === "time" && !this.timeline.canShowTime) this.say("This recording has no times.");
+    this.moment.refresh();
+  }
+
+  showAxis() {
+    for (const button of document.querySelectorAll("[data-axis]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.axis === this.timeline.axis));
+      button.disabled = button.dataset.axis === "time" && !this.timeline.canShowTime;
+    }
   }
 
   setColour(colour) {

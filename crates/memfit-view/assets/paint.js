@@ -9,7 +9,7 @@ const palette = {
     const style = getComputedStyle(document.documentElement);
     const hex = (name) => style.getPropertyValue(name).trim();
     for (const name of STACKING) this.colours[name] = rgb(hex(`--${name}`));
-    for (const name of ["surface", "ink", "muted", "line", "accent", "bad", "forward", "backward", "step"]) {
+    for (const name of ["surface", "ink", "muted", "line", "accent", "bad", "forward", "backward", "step", "pools"]) {
       this.colours[name] = rgb(hex(`--${name}`));
     }
     this.dark = luminance(this.colours.surface) < 0.5;

@@ -4,7 +4,7 @@ const KEYS = [
   ["← →", "move the moment; with Shift further"], [", .", "one event back or on"], ["↑ ↓", "the block above or below, at the moment"],
   ["+ −", "zoom in or out, about the moment"], ["h H", "magnify the height, or less"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
   ["p", "to the peak"], ["o O", "to the next failure, or the one before"], ["n N", "to the next step, or the one before"],
-  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["/", "search"], ["Enter", "to the chosen block's details"], ["Esc", "choose nothing"], ["t", "light or dark"], ["?", "this list"],
+  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["s", "events or seconds along the axis"], ["/", "search"], ["Enter", "to the chosen block's details"], ["Esc", "choose nothing"], ["t", "light or dark"], ["?", "this list"],
 ];
 const CAUSES = {
   "too-big": "The tensors are larger than the card", fragmented: "Enough was free, but in pieces", leaking: "Memory grows from step to step",

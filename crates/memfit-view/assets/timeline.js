@@ -57,11 +57,11 @@ class Chart {
       tabindex: "0", role: "slider", "aria-label": `Timeline${title ? ` of ${title}` : ""}: memory by category`,
       "aria-orientation": "horizontal", "aria-valuemin": "0", "aria-valuemax": String(Math.max(0, lane.ticks - 1)), "aria-describedby": "keys-hint",
     });
-    this.ribbon = el("canvas.ribbon", { "aria-hidden": "true" });
+    this.ribbon = new Ribbon(this);
     this.note = el("p.note", {});
     this.element = el("figure.chart", {},
       title ? el("figcaption", {}, title) : null,
-      el("div.plot", {}, this.base, this.over), this.ribbon, this.note);
+      el("div.plot", {}, this.base, this.over), this.ribbon.canvas, this.note);
     lane.onLoaded = () => timeline.redraw();
     lane.onFailed = (error) => timeline.app.fail(error);
   }
@@ -77,8 +77,7 @@ class Chart {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
     }
-    this.ribbon.width = Math.round(width * ratio);
-    this.ribbon.height = Math.round(26 * ratio);
+    this.ribbon.resize(width, ratio);
     this.image = null;
   }
 
@@ -113,7 +112,7 @@ class Chart {
     });
     this.base.getContext("2d").putImageData(this.image, 0, 0);
     this.note.textContent = this.say(columns, tally);
-    this.drawRibbon();
+    this.ribbon.draw();
     this.drawOver();
   }
 
@@ -129,49 +128,6 @@ class Chart {
       : `${each}All ${many(one, "block")} of the window drawn one by one.`;
   }
 
-  drawRibbon() {
-    const context = this.ribbon.getContext("2d");
-    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    context.clearRect(0, 0, this.width, 26);
-    const { phases, steps, lane } = { phases: this.lane.phases, steps: this.lane.steps, lane: this.lane };
-    const names = { 1: "forward", 2: "backward", 3: "optimizer" };
-    // Phases: neighbours that share a pixel are drawn once.
-    let drawn = -1;
-    for (let row = 0; row < phases.tick.length; row++) {
-      const name = names[phases.value[row]];
-      const [from, to] = [Math.max(0, this.x(phases.tick[row])), Math.min(this.width, this.x(phases.tick[row + 1] ?? lane.ticks))];
-      if (!name || to <= drawn || from > this.width) continue;
-      context.fillStyle = palette.css(name);
-      context.fillRect(Math.max(from, drawn), 0, Math.max(0.5, to - Math.max(from, drawn)), 6);
-      drawn = Math.max(drawn, to);
-    }
-    if (!steps.tick.length) return;
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    const bounds = [0, ...steps.tick];
-    let lastLabel = -Infinity;
-    let parity = 0;
-    for (let row = 0; row < bounds.length; row++) {
-      const [from, to] = [this.x(bounds[row]), this.x(bounds[row + 1] ?? lane.ticks)];
-      parity ^= 1;
-      if (to < 0 || from > this.width || to - from < 0.75) continue;
-      context.fillStyle = palette.css("step", parity ? 0.16 : 0.07);
-      context.fillRect(from, 8, to - from, 18);
-      const label = `step ${count(row + 1)}`;
-      const left = Math.max(from, 0) + 5;
-      if (Math.min(to, this.width) - left > context.measureText(label).width + 4 && left > lastLabel) {
-        context.fillStyle = palette.css("muted");
-        context.fillText(label, left, 17.5);
-        lastLabel = left + context.measureText(label).width;
-      }
-    }
-    const [lastTick, all] = [this.x(steps.tick[0]), steps.tick.length];
-    if (this.width / all < 0.75 && lastTick < this.width) {
-      context.fillStyle = palette.css("muted");
-      context.fillText(`${count(all)} steps`, 5, 17.5);
-    }
-  }
-
   drawOver() {
     const context = this.over.getContext("2d");
     const { app, view } = this.timeline;
@@ -179,6 +135,7 @@ class Chart {
     context.clearRect(0, 0, this.width, this.height);
     this.drawGrid(context);
     if (app.search.active) this.drawMatches(context);
+    this.drawPrivatePools(context);
     this.drawReserved(context);
     this.drawCapacity(context);
     for (const tick of this.lane.ooms.tick) this.drawOom(context, this.x(tick + 0.5));
@@ -206,7 +163,7 @@ class Chart {
   }
 
   cursorTick() {
-    return clamp(Math.floor(this.toTick(this.timeline.cursor)), 0, Math.max(0, this.lane.ticks - 1));
+    return clamp(Math.floor(this.toTick(this.timeline.cursor) + 1e-6), 0, Math.max(0, this.lane.ticks - 1));
   }
 
   y(bytes) {
@@ -242,6 +199,34 @@ class Chart {
       context.lineTo((column + 1) * each, y);
     }
     context.stroke();
+  }
+
+  /** What the segments of private pools had of what was reserved. */
+  drawPrivatePools(context) {
+    const pools = this.lane.privatePools;
+    if (!pools.tick.length || this.timeline.app.measure !== "reserved") return;
+    const edges = this.edges();
+    const each = this.width / (edges.length - 1);
+    let [most, at] = [0, 0];
+    context.strokeStyle = palette.css("pools");
+    context.lineWidth = 1.5;
+    context.setLineDash([2, 2]);
+    context.beginPath();
+    for (let column = 0; column < this.columns.end; column++) {
+      const bytes = this.lane.mostOf(pools, edges[column], Math.max(edges[column + 1], edges[column] + 1));
+      if (bytes > most) [most, at] = [bytes, column * each];
+      const y = this.y(bytes);
+      if (column === 0) context.moveTo(0, y);
+      context.lineTo(column * each, y);
+      context.lineTo((column + 1) * each, y);
+    }
+    context.stroke();
+    context.setLineDash([]);
+    if (!most) return;
+    const left = at > this.width / 2;
+    context.textAlign = left ? "right" : "left";
+    label(context, `private pools ${size(most)}`, at + (left ? -4 : 4), Math.max(this.y(most) - 3, 12), "pools");
+    context.textAlign = "left";
   }
 
   drawCapacity(context) {
@@ -411,6 +396,8 @@ class Timeline {
     this.charts = [];
     this.view = { from: 0, to: 1 };
     this.cursor = 0;
+    /** What lies along the axis: events or microseconds. */
+    this.axis = "events";
     this.fit = false;
     /** How much the height is magnified, and the bytes at the lower edge. */
     this.magnified = 1;
@@ -423,18 +410,46 @@ class Timeline {
 
   /** Shows these lanes, the second one aligned with the first. */
   show(lanes, titles) {
-    this.charts = [];
-    this.alignment = lanes.length > 1 ? new Alignment(lanes[0], lanes[1]) : null;
-    this.end = Math.max(1, this.alignment?.end ?? lanes[0].ticks);
-    lanes.forEach((lane, index) => {
-      const maps = index ? { toTick: (at) => this.alignment.forth(at), fromTick: (at) => this.alignment.back(at) } : {};
-      this.charts.push(new Chart(lane, this, { title: titles[index], ...maps }));
+    Object.assign(this, { lanes, titles });
+    if (!this.canShowTime) this.axis = "events";
+    this.build();
+    this.view = { from: 0, to: this.end };
+    this.cursor = this.charts[0].fromTick(lanes[0].info.peak.tick);
+    this.resize();
+  }
+
+  build() {
+    const { lanes, titles } = this;
+    const byTime = this.axis === "time";
+    this.alignment = !byTime && lanes.length > 1 ? new Alignment(lanes[0], lanes[1]) : null;
+    this.charts = lanes.map((lane, index) => {
+      let maps = {};
+      if (byTime) maps = { toTick: (at) => lane.tickAt(at), fromTick: (at) => lane.timeAt(at) };
+      else if (index) maps = { toTick: (at) => this.alignment.forth(at), fromTick: (at) => this.alignment.back(at) };
+      return new Chart(lane, this, { title: titles[index], ...maps });
     });
+    this.end = Math.max(1, byTime ? Math.max(...lanes.map((lane) => lane.timeAt(lane.ticks))) : this.alignment?.end ?? lanes[0].ticks);
     byId("charts").replaceChildren(...this.charts.map((chart) => chart.element));
     this.charts.forEach((chart) => this.listen(chart));
-    this.view = { from: 0, to: this.end };
-    this.cursor = lanes[0].info.peak.tick;
+  }
+
+  get canShowTime() {
+    return this.lanes?.every((lane) => lane.knowsTimes) ?? false;
+  }
+
+  /** Events or time along the axis: the window and the cursor stay where they are. */
+  setAxis(axis) {
+    if (axis === this.axis || (axis === "time" && !this.canShowTime)) return;
+    const [first] = this.charts;
+    const [from, to, cursor] = [this.view.from, this.view.to, this.cursor].map((at) => first.toTick(at));
+    const whole = this.view.from <= 0 && this.view.to >= this.end;
+    this.axis = axis;
+    this.build();
+    const [now] = this.charts;
+    this.cursor = now.fromTick(cursor);
+    this.view = whole ? { from: 0, to: this.end } : { from: now.fromTick(from), to: now.fromTick(to) };
     this.resize();
+    this.setView(this.view.from, this.view.to);
   }
 
   resize() {
@@ -486,9 +501,10 @@ class Timeline {
 
   drawOverview() {
     const context = this.overview.getContext("2d");
-    const { lane } = this.charts[0];
+    const [chart] = this.charts;
+    const { lane } = chart;
     const { width, height } = this.overview;
-    const edges = Float64Array.from({ length: width + 1 }, (_, column) => (this.end * column) / width);
+    const edges = Float64Array.from({ length: width + 1 }, (_, column) => chart.toTick((this.end * column) / width));
     const columns = lane.columns(edges);
     if (!columns) return;
     context.clearRect(0, 0, width, height);
@@ -636,7 +652,7 @@ class Timeline {
       } else if (!moved && event.type === "pointerup") {
         const { x, y, place } = at(event);
         const found = chart.hit(x, y);
-        this.setCursor(this.view.to - this.view.from > chart.base.width && found ? chart.fromTick(found.tick) : Math.floor(place));
+        this.setCursor(chart.columns?.perColumn > 1 && found ? chart.fromTick(found.tick) : chart.fromTick(Math.floor(chart.toTick(place))));
         if (found?.block) this.app.select(chart.lane, found.block);
       }
     };
@@ -693,8 +709,8 @@ class Timeline {
     const keys = {
       ArrowLeft: () => this.setCursor(this.cursor - step),
       ArrowRight: () => this.setCursor(this.cursor + step),
-      ",": () => this.setCursor(Math.ceil(this.cursor) - 1),
-      ".": () => this.setCursor(Math.floor(this.cursor) + 1),
+      ",": () => this.setCursor(chart.fromTick(chart.cursorTick() - 1)),
+      ".": () => this.setCursor(chart.fromTick(chart.cursorTick() + 1)),
       ArrowUp: () => (event.shiftKey ? this.lift(0.2) : this.walk(chart, 1)),
       ArrowDown: () => (event.shiftKey ? this.lift(-0.2) : this.walk(chart, -1)),
       h: () => this.magnify(2),

@@ -36,6 +36,7 @@ pub fn lane(track: &Track, device: u8) -> Lane {
             category: category_with(track, &lives, &block),
         });
     }
+    lane.times = times(track, &clock);
     curves(track, &clock, &mut lane);
     spans(track, &clock, &mut lane);
     lane.marks = marks(track, &clock, &mut names, &mut lane.places);
@@ -156,6 +157,49 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
         }
     }
     lane.envelope.finish();
+}
+
+/// When ticks were: of those that lie in the same sixty-thousandth of both the ticks and the time, the first and the last.
+fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
+    const CELLS: u64 = 1 << 16;
+    let known = || {
+        let moments = (0_u32..).zip(&clock.ticks);
+        moments.filter_map(|(tick, index)| Some((tick, track.moment(*index)?.time_us?)))
+    };
+    let Some((_, start)) = known().next() else { return Vec::new() };
+    let length = known().map(|(_, time)| time.saturating_sub(start)).max().unwrap_or(0);
+    if length == 0 {
+        return Vec::new();
+    }
+    let cell = |(tick, time): (u32, u64)| {
+        let of_time = (u128::from(time) * u128::from(CELLS) / u128::from(length)) as u64;
+        (u64::from(tick) * CELLS / u64::from(clock.length().max(1)), of_time)
+    };
+    let mut times: Vec<(u32, u64)> = Vec::new();
+    let mut last = None;
+    for (tick, time) in known() {
+        let now = (tick, time.saturating_sub(start));
+        let Some(before) = last else {
+            times.push(now);
+            last = Some(now);
+            continue;
+        };
+        // Several things at once are spread up to the next, and clocks that go back are waited for.
+        if now.1 <= before.1 {
+            continue;
+        }
+        if cell(now) != cell(before) {
+            if times.last() != Some(&before) {
+                times.push(before);
+            }
+            times.push(now);
+        }
+        last = Some(now);
+    }
+    if let Some(end) = last.filter(|end| times.last() != Some(end)) {
+        times.push(end);
+    }
+    times
 }
 
 fn spans(track: &Track, clock: &Clock, lane: &mut Lane) {

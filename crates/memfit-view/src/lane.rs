@@ -20,6 +20,9 @@ pub struct Lane {
     pub length: u32,
     /// The bounds of every category's curve, level by level.
     pub envelope: Envelope,
+    /// When ticks were, in microseconds since the first: both ascend, and between two of these the rest lies evenly. Empty where the
+    /// recording has no times.
+    pub times: Vec<(u32, u64)>,
     /// What was reserved from a tick on, at each tick at which it changed.
     pub reserved: Vec<(u32, u64)>,
     /// What the allocator counted as allocated beyond the blocks, at each tick at which it changed.

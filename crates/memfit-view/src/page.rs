@@ -18,6 +18,7 @@ const SCRIPT: &[&str] = &[
     include_str!("../assets/store.js"),
     include_str!("../assets/lane.js"),
     include_str!("../assets/paint.js"),
+    include_str!("../assets/ribbon.js"),
     include_str!("../assets/timeline.js"),
     include_str!("../assets/tree.js"),
     include_str!("../assets/allocator.js"),

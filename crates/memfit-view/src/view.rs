@@ -79,6 +79,7 @@ pub(crate) struct LaneInfo {
     levels: Vec<Vec<BinsInfo>>,
     chunks: Vec<Chunk>,
     places: usize,
+    times: TableInfo,
     changes: TableInfo,
     beyond: TableInfo,
     marks: TableInfo,
@@ -220,6 +221,7 @@ fn pack(lane: &Lane, several: bool, sections: &mut Vec<Vec<u8>>) -> LaneInfo {
         categories,
         levels,
         chunks,
+        times: table(lane.times.len(), &|columns| pairs(columns, &lane.times)),
         changes: table(lane.reserved.len(), &|columns| pairs(columns, &lane.reserved)),
         beyond: table(lane.beyond.len(), &|columns| pairs(columns, &lane.beyond)),
         marks: table(lane.marks.len(), &|columns| {

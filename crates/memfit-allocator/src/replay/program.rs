@@ -54,6 +54,13 @@ pub enum Edit {
     Resize(u64),
     /// It is given back at this moment of the track, if it is still there.
     FreeAt(u32),
+    /// So many bytes are asked for, and given back at this moment of the track, if they are still there.
+    ResizeUntil {
+        /// How many.
+        bytes: u64,
+        /// The moment.
+        until: u32,
+    },
 }
 
 /// What comes of a program.
@@ -243,14 +250,14 @@ impl Runner {
     fn malloc(&mut self, program: &Program, call: &Call, edit: Edit) -> Result<(), OutOfMemory> {
         let size = match edit {
             Edit::Drop => return Ok(()),
-            Edit::Resize(size) => size.max(1),
+            Edit::Resize(bytes) | Edit::ResizeUntil { bytes, .. } => bytes.max(1),
             Edit::Keep | Edit::FreeAt(_) => call.size,
         };
         let address = self.request(program, call, size)?;
         if let Some(place) = self.places.get_mut(call.block as usize) {
             *place = Place::At(address);
         }
-        if let Edit::FreeAt(moment) = edit {
+        if let Edit::FreeAt(moment) | Edit::ResizeUntil { until: moment, .. } = edit {
             self.early.push(std::cmp::Reverse((moment, call.block)));
         }
         Ok(())

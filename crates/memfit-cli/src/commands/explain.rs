@@ -1,12 +1,12 @@
 //! `memfit explain FILE`.
 
-use memfit_allocator::{Given, Release, recording};
-use memfit_explain::{Card, Case, Explanation, OtherProcess, card_of, explain as explained, explain_text};
-use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track, find_oom_texts};
+use memfit_allocator::{Given, recording};
+use memfit_explain::{Card, Case, Explanation, OtherProcess, explain as explained, explain_text};
+use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track};
 use memfit_report::text;
 use memfit_report::wire::ExplainReport;
 
-use super::answer;
+use super::{answer, facts};
 use crate::args::ExplainArgs;
 use crate::input;
 use crate::settings::Settings;
@@ -72,16 +72,7 @@ fn of_recording(args: &ExplainArgs, recording: &Recording) -> Result<Explanation
     }
     let (track, device) = chosen(args, &tracks)?;
     let origin = &recording.origin;
-    let release = origin.torch.as_deref().and_then(|torch| torch.parse::<Release>().ok());
-    let release = args.torch.or(release).unwrap_or_default();
-    let traced = track.settings.as_ref().map(|settings| settings.text.clone());
-    let alloc_conf = traced.or_else(|| origin.alloc_conf.clone()).unwrap_or_default();
-    let settings = memfit_allocator::Settings::parse(&alloc_conf, release).unwrap_or_default();
-    let given = Given { settings, release, capacity: origin.capacity.unwrap_or(256 << 30) };
-    // PyTorch's own message tells what was left on the card, and who else was there.
-    let message = origin.oom.as_deref().unwrap_or_default();
-    let texts = find_oom_texts(message.as_bytes()).unwrap_or_default();
-    let told = texts.last().map(card_of).unwrap_or_default();
+    let facts::Facts { given, alloc_conf, told } = facts::of(origin, track, args.torch);
     let limit = asked(args).or(told.limit);
     let others = others(track, device, &tracks, told.others);
     let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };

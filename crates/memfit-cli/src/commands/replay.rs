@@ -1,14 +1,21 @@
 //! `memfit replay FILE`.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::path::Path;
+
 use memfit_allocator::{
     BlockState, Edit, Given, Program, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification,
     rewind, track,
 };
-use memfit_recording::{Moment, MomentKind, Snapshot, Source, TraceAction, Track};
+use memfit_explain::{Change, Changes, Effect};
+use memfit_recording::{Moment, MomentKind, Recording, Snapshot, Source, TraceAction, Track};
 use memfit_report::text;
-use memfit_report::wire::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport, schema};
+use memfit_report::wire::{
+    BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport, schema,
+};
 
-use super::answer;
+use super::{answer, facts};
 use crate::args::ReplayArgs;
 use crate::input;
 use crate::settings::Settings;
@@ -17,11 +24,10 @@ use crate::{CliError, Exit, Printer};
 /// Repeats what an allocator did, and what it would have done under other circumstances.
 pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let (input, problems) = input::read(&args.file)?;
-    let report = match input {
-        Source::Snapshot(snapshot) => of_snapshot(args, &snapshot, problems)?,
-        Source::Recording(_) | Source::Texts(_) => {
-            return Err(CliError::NothingToReplay { path: args.file.clone() });
-        }
+    let report = match &input {
+        Source::Snapshot(snapshot) => report(args, &Subject::of_snapshot(args, snapshot)?, problems)?,
+        Source::Recording(recording) => report(args, &Subject::of_recording(args, recording)?, problems)?,
+        Source::Texts(_) => return Err(nothing(&args.file)),
     };
     let canvas = printer.canvas();
     answer(&report, || text::replay(&report, canvas), &args.out, settings, printer)?;
@@ -29,47 +35,149 @@ pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) 
     Ok(if asked && report.oom.is_some() { Exit::BadNews } else { Exit::Good })
 }
 
-fn of_snapshot(
-    args: &ReplayArgs,
-    snapshot: &Snapshot,
-    problems: Vec<String>,
-) -> Result<ReplayReport, CliError> {
-    let devices: Vec<u32> = snapshot.devices().into_iter().map(|device| device as u32).collect();
-    let busiest = devices
-        .iter()
-        .copied()
-        .max_by_key(|device| (snapshot.trace(*device as usize).len(), std::cmp::Reverse(*device)));
-    let device = args.device.or(busiest).unwrap_or(0);
-    if args.device.is_some() && !devices.contains(&device) {
-        return Err(CliError::NoSuchDevice { device, devices });
-    }
-    let mut recorded = Given::from_snapshot(snapshot);
-    if let Some(release) = args.torch {
-        recorded.release = release;
-    }
-    let Tracked { track, verification } = track(snapshot, device as usize, &recorded)?;
-    let failures = Failures { snapshot, device: device as usize };
-    let own_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
-    let torch = recorded.release.to_string();
-    let mut report = report(args, device, devices, &verification, problems);
-    report.peak = peak(&track);
-    report.oom = failures.last(&track);
-    report.under = Circumstances { alloc_conf: own_conf, capacity: failures.limit(&track), torch };
-    report.before = before(snapshot, device, &recorded);
-    if args.alloc_conf.is_some() || args.capacity.is_some() {
-        other_circumstances(args, &track, &recorded, &mut report)?;
-    }
-    Ok(report)
+fn nothing(path: &Path) -> CliError {
+    CliError::NothingToReplay { path: path.to_owned() }
 }
 
-/// What holds of the recording whatever is asked.
-fn report(
-    args: &ReplayArgs,
-    device: u32,
+/// What one process did on one device, with what is known of it.
+struct Subject<'input> {
+    track: Cow<'input, Track>,
+    rank: Option<u32>,
+    ranks: Vec<u32>,
+    device: u8,
     devices: Vec<u32>,
-    found: &Verification,
-    problems: Vec<String>,
-) -> ReplayReport {
+    given: Given,
+    alloc_conf: String,
+    /// What came of the replay with the recorded addresses.
+    found: Verification,
+    /// The last request that failed.
+    oom: Option<ReplayOom>,
+    /// What the allocator could get: where it failed, all that it held and all that was left.
+    limit: Option<u64>,
+    /// Bytes of blocks from before the recording.
+    before: u64,
+}
+
+impl<'input> Subject<'input> {
+    fn of_snapshot(args: &ReplayArgs, snapshot: &Snapshot) -> Result<Self, CliError> {
+        if let Some(rank) = args.rank {
+            return Err(CliError::NoRankThere { rank, ranks: Vec::new() });
+        }
+        let devices: Vec<u32> = snapshot.devices().into_iter().map(|device| device as u32).collect();
+        let events = |device: &u32| (snapshot.trace(*device as usize).len(), Reverse(*device));
+        let busiest = devices.iter().copied().max_by_key(events);
+        let device = args.device.or(busiest).unwrap_or(0);
+        if args.device.is_some() && !devices.contains(&device) {
+            return Err(CliError::NoSuchDevice { device, devices });
+        }
+        let mut given = Given::from_snapshot(snapshot);
+        given.release = args.torch.unwrap_or(given.release);
+        let Tracked { track, verification } = track(snapshot, device as usize, &given)?;
+        let trace = snapshot.trace(device as usize);
+        let failed = trace.iter().enumerate().rfind(|(_, event)| event.action == TraceAction::Oom);
+        let totals = last_failure(&track, device as u8).map(|(_, moment)| moment);
+        let oom = failed.map(|(event, failed)| ReplayOom {
+            event: event as u64,
+            requested: failed.size,
+            allocated: totals.map_or(0, |moment| moment.allocated),
+            reserved: totals.map_or(0, |moment| moment.reserved),
+            device_free: Some(failed.address),
+        });
+        let limit = oom.and_then(|oom| oom.reserved.checked_add(oom.device_free?));
+        let segments = rewind(snapshot, device as usize, &given, 0).segments;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let before = blocks.filter(|block| block.state != BlockState::Free).map(|block| block.size).sum();
+        let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
+        Ok(Self {
+            track: Cow::Owned(track),
+            rank: None,
+            ranks: Vec::new(),
+            device: device as u8,
+            devices,
+            given,
+            alloc_conf,
+            found: verification,
+            oom,
+            limit,
+            before,
+        })
+    }
+
+    fn of_recording(args: &ReplayArgs, recording: &'input Recording) -> Result<Self, CliError> {
+        let (track, device) = chosen(args, recording)?;
+        let facts = facts::of(&recording.origin, track, args.torch);
+        // Where segments were recorded, the addresses can be held against a replay; the calls can be made again in any case.
+        let found = if track.spans.iter().any(|span| span.device == device) {
+            let snapshot = Snapshot::from_track(track);
+            memfit_allocator::verify(&snapshot, usize::from(device), &facts.given)?
+        } else {
+            Verification::default()
+        };
+        let events = own(track, device).count() as u64;
+        let told = facts.told;
+        let oom = last_failure(track, device).map(|(place, moment)| ReplayOom {
+            event: own(track, device).take_while(|(at, _)| *at < place).count() as u64,
+            requested: if let MomentKind::Oom(bytes) = moment.kind { bytes } else { 0 },
+            allocated: moment.allocated,
+            reserved: moment.reserved,
+            device_free: told.limit.and_then(|limit| limit.checked_sub(moment.reserved)),
+        });
+        let mut ranks: Vec<u32> = recording.tracks.iter().filter_map(|track| track.rank).collect();
+        ranks.sort_unstable();
+        Ok(Self {
+            rank: track.rank,
+            ranks,
+            devices: track.devices().into_iter().map(u32::from).collect(),
+            track: Cow::Borrowed(track),
+            device,
+            limit: told.limit.filter(|_| oom.is_some()),
+            given: facts.given,
+            alloc_conf: facts.alloc_conf,
+            found: Verification { events, ..found },
+            oom,
+            before: 0,
+        })
+    }
+}
+
+/// A device's own moments, each with its place.
+fn own(track: &Track, device: u8) -> impl Iterator<Item = (u32, Moment)> + '_ {
+    let of_device = move |(_, moment): &(u32, Moment)| moment.device == device && moment.kind.has_totals();
+    (0..).zip(track.moments()).filter(of_device)
+}
+
+fn last_failure(track: &Track, device: u8) -> Option<(u32, Moment)> {
+    own(track, device).filter(|(_, moment)| matches!(moment.kind, MomentKind::Oom(_))).last()
+}
+
+/// The process and device that were asked for, else those that ran out of memory, else the fullest.
+fn chosen<'input>(args: &ReplayArgs, recording: &'input Recording) -> Result<(&'input Track, u8), CliError> {
+    let of_rank = |track: &&Track| args.rank.is_none() || track.rank == args.rank;
+    let tracks: Vec<&Track> = recording.tracks.iter().filter(of_rank).collect();
+    if let (Some(rank), true) = (args.rank, tracks.is_empty()) {
+        let ranks = recording.tracks.iter().filter_map(|track| track.rank).collect();
+        return Err(CliError::NoRankThere { rank, ranks });
+    }
+    let mut found: Vec<(&Track, u8)> = Vec::new();
+    for track in tracks {
+        found.extend(track.devices().into_iter().map(|device| (track, device)));
+    }
+    if let Some(device) = args.device {
+        let devices = found.iter().map(|(_, known)| u32::from(*known)).collect();
+        found.retain(|(_, known)| u32::from(*known) == device);
+        if found.is_empty() {
+            return Err(CliError::NoSuchDevice { device, devices });
+        }
+    }
+    let trouble = |(track, device): &(&Track, u8)| {
+        let most = own(track, *device).map(|(_, moment)| moment.reserved).max();
+        (last_failure(track, *device).is_some(), most)
+    };
+    found.into_iter().rev().max_by_key(trouble).ok_or_else(|| nothing(&args.file))
+}
+
+fn report(args: &ReplayArgs, subject: &Subject<'_>, problems: Vec<String>) -> Result<ReplayReport, CliError> {
+    let found = &subject.found;
     let mismatches = found.mismatches.iter().map(|mismatch| {
         let (address, size) = mismatch.recorded;
         let instead = mismatch.replayed.map_or_else(
@@ -81,26 +189,37 @@ fn report(
             mismatch.event, mismatch.action
         )
     });
-    ReplayReport {
+    let mut report = ReplayReport {
         schema: schema::REPLAY.to_owned(),
         file: args.file.display().to_string(),
-        device,
-        devices,
+        rank: subject.rank,
+        ranks: subject.ranks.clone(),
+        device: u32::from(subject.device),
+        devices: subject.devices.clone(),
         events: found.events,
         addresses: predicted(found.addresses),
         segments: predicted(found.segments),
         blocks: predicted(found.blocks),
-        peak: ReplayPeak::default(),
-        oom: None,
-        under: Circumstances { alloc_conf: String::new(), capacity: None, torch: String::new() },
+        peak: peak(&subject.track, subject.device),
+        oom: subject.oom,
+        under: Circumstances {
+            alloc_conf: subject.alloc_conf.clone(),
+            capacity: subject.limit,
+            torch: subject.given.release.to_string(),
+        },
+        changes: Vec::new(),
         recorded: None,
         statistics: found.stats.named().into_iter().collect(),
-        before: 0,
+        before: subject.before,
         uncertain: found.uncertain,
         resumed: found.resumed,
         mismatches: mismatches.collect(),
         problems,
+    };
+    if args.asks_what_if() {
+        what_if(args, subject, &mut report)?;
     }
+    Ok(report)
 }
 
 const fn predicted(tally: Tally) -> Predicted {
@@ -108,36 +227,36 @@ const fn predicted(tally: Tally) -> Predicted {
 }
 
 /// Makes the calls once more, under what was asked for.
-fn other_circumstances(
-    args: &ReplayArgs,
-    track: &Track,
-    recorded: &Given,
-    report: &mut ReplayReport,
-) -> Result<(), CliError> {
-    let mut given = *recorded;
+fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) -> Result<(), CliError> {
+    let wanted = args.changes();
+    let changes = Changes::of(&subject.track, subject.device, &wanted)?;
+    let mut given = subject.given;
     if let Some(conf) = &args.alloc_conf {
         given.settings = AllocatorSettings::parse(conf, given.release)?;
     }
-    let asked = args.capacity.map(memfit_devices::Bytes::get);
-    let capacity = asked.or(report.under.capacity);
-    if let Some(capacity) = capacity {
-        given.capacity = capacity;
-    }
-    let then = Program::of(track, report.device as u8).run(&given, |_| Edit::Keep);
+    let capacity = args.capacity.map(memfit_devices::Bytes::get).or(subject.limit);
+    let program = Program::of(&subject.track, subject.device);
+    let within =
+        |given: Given, capacity: Option<u64>| Given { capacity: capacity.unwrap_or(given.capacity), ..given };
+    let again = program.run(&within(subject.given, subject.limit), |_| Edit::Keep);
+    let then = program.run(&within(given, capacity), |block| changes.edit(block));
     let own = Circumstances {
         alloc_conf: args.alloc_conf.clone().unwrap_or_else(|| report.under.alloc_conf.clone()),
         capacity,
         torch: given.release.to_string(),
     };
+    report.changes =
+        wanted.iter().zip(&changes.reach).map(|(change, reach)| block_change(change, reach)).collect();
     report.recorded = Some(Recorded {
         peak: report.peak,
         oom: report.oom,
         under: std::mem::replace(&mut report.under, own),
+        again: peak_of(&again.stats),
     });
     report.peak = peak_of(&then.stats);
     report.statistics = then.stats.named().into_iter().collect();
     report.oom = then.died.map(|(moment, oom)| ReplayOom {
-        event: event_at(track, moment, report.events),
+        event: event_at(subject, moment),
         requested: oom.requested,
         allocated: oom.allocated,
         reserved: oom.reserved,
@@ -146,12 +265,26 @@ fn other_circumstances(
     Ok(())
 }
 
-/// The place of a moment among the events of the trace: those that stand for what was there before are not counted.
-fn event_at(track: &Track, moment: u32, events: u64) -> u64 {
-    let traced = |moment: &Moment| moment.kind.has_totals();
-    let all = track.moments().iter().filter(traced).count() as u64;
-    let passed = track.moments().iter().take(moment as usize).filter(traced).count() as u64;
-    passed.saturating_sub(all.saturating_sub(events))
+fn block_change(change: &Change, reach: &memfit_explain::Reach) -> BlockChange {
+    let (effect, factor) = match change.effect {
+        Effect::Drop => ("drop", None),
+        Effect::Scale(factor) => ("scale", Some(factor)),
+        Effect::EachStep => ("each-step", None),
+    };
+    BlockChange {
+        of: change.of.to_string(),
+        effect: effect.to_owned(),
+        factor,
+        blocks: reach.blocks,
+        at_peak: reach.at_peak,
+    }
+}
+
+/// The place of a moment among the events: those that stand for what was there before the recording are not counted.
+fn event_at(subject: &Subject<'_>, moment: u32) -> u64 {
+    let all = own(&subject.track, subject.device).count() as u64;
+    let passed = own(&subject.track, subject.device).take_while(|(place, _)| *place < moment).count() as u64;
+    passed.saturating_sub(all.saturating_sub(subject.found.events))
 }
 
 const fn peak_of(stats: &Stats) -> ReplayPeak {
@@ -161,47 +294,10 @@ const fn peak_of(stats: &Stats) -> ReplayPeak {
     }
 }
 
-fn peak(track: &Track) -> ReplayPeak {
-    let most = |figure: fn(&memfit_recording::Moment) -> u64| {
-        track.moments().iter().map(|moment| figure(&moment)).max()
-    };
+fn peak(track: &Track, device: u8) -> ReplayPeak {
+    let most = |figure: fn(&Moment) -> u64| own(track, device).map(|(_, moment)| figure(&moment)).max();
     ReplayPeak {
         allocated: most(|moment| moment.allocated).unwrap_or(0),
         reserved: most(|moment| moment.reserved).unwrap_or(0),
-    }
-}
-
-/// Bytes of blocks that were there before the first event.
-fn before(snapshot: &Snapshot, device: u32, recorded: &Given) -> u64 {
-    let segments = rewind(snapshot, device as usize, recorded, 0).segments;
-    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-    blocks.filter(|block| block.state != BlockState::Free).map(|block| block.size).sum()
-}
-
-/// Requests that failed.
-struct Failures<'snapshot> {
-    snapshot: &'snapshot Snapshot,
-    device: usize,
-}
-
-impl Failures<'_> {
-    fn last(&self, track: &Track) -> Option<ReplayOom> {
-        let trace = self.snapshot.trace(self.device);
-        let (event, failed) =
-            trace.iter().enumerate().rfind(|(_, event)| event.action == TraceAction::Oom)?;
-        let totals = track.moments().iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
-        Some(ReplayOom {
-            event: event as u64,
-            requested: failed.size,
-            allocated: totals.map_or(0, |moment| moment.allocated),
-            reserved: totals.map_or(0, |moment| moment.reserved),
-            device_free: Some(failed.address),
-        })
-    }
-
-    /// What the allocator could get: where it failed, all that it held and all that was left.
-    fn limit(&self, track: &Track) -> Option<u64> {
-        let oom = self.last(track)?;
-        Some(oom.reserved + oom.device_free?)
     }
 }

@@ -89,7 +89,7 @@ impl Recording {
 }
 
 fn damaged(why: &'static str) -> RecordingError {
-    RecordingError::Damaged { why }
+    RecordingError::Damaged { why, at: None }
 }
 
 /// `None` as 0, everything else moved up by one.

@@ -1,6 +1,6 @@
 //! Reading, one section at a time.
 
-use std::io::Read;
+use std::io::{BufReader, Read};
 
 use memfit_levers::{Category, Phase};
 use serde::Deserialize;
@@ -12,6 +12,9 @@ use crate::{
     Block, Call, Frame, Moment, NEVER, NamedRange, Origin, PoolRef, RangeSource, RecordingError, Span,
     StackId, StreamRef, TextId, TracedSettings, Unknown,
 };
+
+/// So many bytes are unpacked at once.
+const UNPACKED: usize = 64 << 10;
 
 /// What one section brings: rows that come behind those of the sections before it, of the track that was begun last.
 /// What refers to another row does so by its index.
@@ -89,9 +92,12 @@ struct Facts {
     unknown: Vec<Unknown>,
 }
 
+/// What a recording unpacks to. It is read number by number, which asking the decompressor each time would make slow.
+pub(super) type Unpacked<R> = BufReader<zstd::Decoder<'static, BufReader<R>>>;
+
 /// Reads a recording section by section: no more than one is in memory.
 pub struct RecordingReader<R: Read> {
-    columns: ColumnReader<zstd::Decoder<'static, std::io::BufReader<R>>>,
+    columns: ColumnReader<Unpacked<R>>,
     origin: Origin,
     version: u32,
 }
@@ -108,9 +114,12 @@ impl<R: Read> RecordingReader<R> {
         if version == 0 || version > VERSION {
             return Err(RecordingError::Version { found: version });
         }
-        let mut columns = ColumnReader::new(zstd::Decoder::new(from)?, limits.bytes);
-        let origin =
-            serde_json::from_slice(&columns.bytes()?).map_err(|_| damaged("its origin is not valid"))?;
+        let mut columns =
+            ColumnReader::new(BufReader::with_capacity(UNPACKED, zstd::Decoder::new(from)?), limits.bytes);
+        let origin = columns.bytes().and_then(|origin| {
+            serde_json::from_slice(&origin).map_err(|_| damaged("its origin is not valid"))
+        });
+        let origin = origin.map_err(|error| error.seen_at(columns.position()))?;
         Ok(Self { columns, origin, version })
     }
 
@@ -124,9 +133,7 @@ impl<R: Read> RecordingReader<R> {
         self.version
     }
 
-    pub(super) const fn columns(
-        &mut self,
-    ) -> &mut ColumnReader<zstd::Decoder<'static, std::io::BufReader<R>>> {
+    pub(super) const fn columns(&mut self) -> &mut ColumnReader<Unpacked<R>> {
         &mut self.columns
     }
 

@@ -17,7 +17,7 @@ impl Recording {
         } else {
             fold(&mut reader, &mut recording)
         };
-        let mut error = result.err();
+        let mut error = result.err().map(|error| error.seen_at(reader.columns().position()));
         for track in &mut recording.tracks {
             if !is_sound(track) {
                 // What was read in part refers to what was not; what is damaged does, too.

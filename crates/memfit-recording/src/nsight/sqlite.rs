@@ -12,10 +12,10 @@ const LONGEST_RECORD: u64 = 64 << 20;
 pub(super) enum SqliteError {
     #[error("it does not begin as a SQLite 3 file does")]
     Header,
-    #[error("page {page} of {pages} is not there: the file is cut off or damaged")]
-    NoPage { page: u32, pages: u32 },
-    #[error("page {page} makes no sense: {why}")]
-    Page { page: u32, why: &'static str },
+    #[error("page {page} of {pages}, from byte {byte} on, is not there: the file is cut off or damaged")]
+    NoPage { page: u32, pages: u32, byte: u64 },
+    #[error("page {page}, from byte {byte} on, makes no sense: {why}")]
+    Page { page: u32, byte: u64, why: &'static str },
     #[error("a table has more than {0} rows")]
     TooMany(usize),
 }
@@ -70,8 +70,17 @@ impl<'file> Database<'file> {
         (self.bytes.len() / self.page_size) as u32
     }
 
+    /// Where a page begins in the file.
+    fn place_of(&self, page: u32) -> u64 {
+        u64::from(page.saturating_sub(1)) * self.page_size as u64
+    }
+
+    fn wrong(&self, page: u32, why: &'static str) -> SqliteError {
+        SqliteError::Page { page, byte: self.place_of(page), why }
+    }
+
     fn page(&self, page: u32) -> Result<&'file [u8]> {
-        let missing = SqliteError::NoPage { page, pages: self.pages() };
+        let missing = SqliteError::NoPage { page, pages: self.pages(), byte: self.place_of(page) };
         let start = (page.checked_sub(1).ok_or(missing.clone())? as usize).saturating_mul(self.page_size);
         self.bytes.get(start..start.saturating_add(self.page_size)).ok_or(missing)
     }
@@ -127,7 +136,7 @@ impl<'file> Database<'file> {
         let mut waiting = vec![(root, 0)];
         let mut rows = 0;
         while let Some((number, depth)) = waiting.pop() {
-            let wrong = |why| SqliteError::Page { page: number, why };
+            let wrong = |why| self.wrong(number, why);
             if depth > DEEPEST || !seen.insert(number) {
                 return Err(wrong("it lies within itself"));
             }
@@ -175,7 +184,7 @@ impl<'file> Database<'file> {
         page: &'file [u8],
         start: usize,
     ) -> Result<(i64, std::borrow::Cow<'file, [u8]>)> {
-        let wrong = |why| SqliteError::Page { page: number, why };
+        let wrong = |why| self.wrong(number, why);
         let mut rest = page.get(start..).ok_or(wrong("a row lies outside of it"))?;
         let length = varint(&mut rest).ok_or(wrong("a row is cut off"))?;
         let id = varint(&mut rest).ok_or(wrong("a row is cut off"))?.cast_signed();

@@ -68,7 +68,7 @@ fn what_is_no_export_says_why() {
     looped[108..112].copy_from_slice(&[0, 0, 0, 1]);
     assert_eq!(
         error(&looped),
-        "this SQLite file cannot be read: page 1 makes no sense: it lies within itself"
+        "this SQLite file cannot be read: page 1, from byte 0 on, makes no sense: it lies within itself"
     );
     let mut empty = EXPORT.to_vec();
     empty[100] = 13;

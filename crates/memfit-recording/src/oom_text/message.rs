@@ -132,7 +132,9 @@ fn of_list(message: &str) -> Figures {
             "already allocated" => &mut figures.allocated,
             "free" => &mut figures.free,
             "allowed" => &mut figures.allowed,
-            "cached" | "reserved in total by PyTorch" => &mut figures.reserved,
+            "reserved in total by PyTorch" => &mut figures.reserved,
+            // Up to 1.4: what was held beyond the tensors (pytorch#13751).
+            "cached" => &mut figures.unallocated,
             _ => continue,
         };
         *place = Some(amount);

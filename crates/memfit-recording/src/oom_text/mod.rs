@@ -91,7 +91,7 @@ pub struct Figures {
     pub allocated: Option<Amount>,
     /// What of it is in private pools.
     pub private_pools: Option<Amount>,
-    /// All that the allocator had reserved. Older releases say this one, newer ones the next.
+    /// All that the allocator had reserved. Releases 1.5 to 2.0 say this one, those before and after the next.
     pub reserved: Option<Amount>,
     /// What was reserved and in no tensor.
     pub unallocated: Option<Amount>,

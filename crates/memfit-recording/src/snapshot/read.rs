@@ -50,6 +50,9 @@ pub enum Problem {
     /// A trace could not be read to its end.
     #[error("the trace could not be read to its end: {0}")]
     Trace(String),
+    /// A notebook could not be read as one.
+    #[error("{0}; errors were looked for in its bytes")]
+    Notebook(String),
     /// A database could not be read to its end.
     #[error("the database could not be read to its end: {0}")]
     Database(String),

@@ -139,7 +139,17 @@ fn layer(
             Ok((Source::Snapshot(Box::new(snapshot)), problems))
         }
         Format::Html => html::read(whole, limits.pickle),
-        Format::Notebook => texts(Cursor::new(notebook::text(whole)?)),
+        Format::Notebook => {
+            let (text, broken) = notebook::text(whole)?;
+            match (texts(Cursor::new(text)), broken) {
+                (Ok((found, mut problems)), Some(error)) => {
+                    problems.push(Problem::Notebook(error.to_string()));
+                    Ok((found, problems))
+                }
+                (Err(_), Some(error)) => Err(error),
+                (found, None) => found,
+            }
+        }
         Format::Trace => {
             let (recording, problems) = trace::read(whole)?;
             Ok((Source::Recording(Box::new(recording)), problems))

@@ -124,7 +124,7 @@ fn what_cannot_be_read_says_why() {
         ),
         (
             b"{\"cells\": [1]}",
-            "this notebook cannot be read: invalid type: integer `1`, expected struct Cell at line 1 column 13",
+            "this notebook cannot be read: at byte 12: invalid type: integer `1`, expected struct Cell at line 1 column 12",
         ),
         (b"\x80\x04}.", "this pickle holds other data, not a PyTorch memory snapshot"),
         (b"MEMFIT\x1a\n", "this is not a memfit recording"),

@@ -1,8 +1,8 @@
 //! The JSON of a trace, read event by event: none is kept that is not needed, and no tree is built.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -18,16 +18,18 @@ const MOST_KEPT: usize = 100_000_000;
 /// Reads a trace. What came before an error is used.
 pub(crate) fn read(trace: impl Read) -> Result<(Recording, Vec<Problem>), OpenError> {
     let kept = RefCell::new(Kept::default());
-    let mut json = serde_json::Deserializer::from_reader(trace);
+    let passed = Cell::new(0);
+    let mut json = serde_json::Deserializer::from_reader(Counted { inner: trace, passed: &passed });
     let result = Top(&kept).deserialize(&mut json);
     let kept = kept.into_inner();
     let broken = |why: String| OpenError::Broken { format: "trace", why };
     let mut problems = Vec::new();
     if let Err(error) = result {
+        let why = format!("at byte {}: {error}", passed.get());
         if kept.memory.is_empty() {
-            return Err(broken(error.to_string()));
+            return Err(broken(why));
         }
-        problems.push(Problem::Trace(error.to_string()));
+        problems.push(Problem::Trace(why));
     } else if kept.memory.is_empty() {
         let why = if kept.any {
             "it has events, and none of a CUDA device's memory: record it with `profile(profile_memory=True)`"
@@ -38,6 +40,21 @@ pub(crate) fn read(trace: impl Read) -> Result<(Recording, Vec<Problem>), OpenEr
     }
     let recording = recording(kept, &mut problems);
     Ok((recording, problems))
+}
+
+/// Counts what is read: JSON's reader takes byte by byte, and no more than it needs.
+struct Counted<'passed, R> {
+    inner: R,
+    passed: &'passed Cell<u64>,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.passed.set(self.passed.get() + count as u64);
+        Ok(count)
+    }
 }
 
 /// An object with `traceEvents`, or the list of them alone.

@@ -97,7 +97,7 @@ fn a_trace_that_breaks_off_is_used_as_far_as_it_goes() {
             Ok((recording, problems)) => {
                 let now = recording.tracks[0].blocks().len();
                 assert!(now >= most && !problems.is_empty(), "at {length}");
-                assert!(problems[0].to_string().contains("at line"), "{}", problems[0]);
+                assert!(problems[0].to_string().contains(&format!("at byte {length}")), "{}", problems[0]);
                 most = now;
             }
             Err(OpenError::Broken { format: "trace", why }) => assert!(!why.is_empty() && most == 0),
@@ -115,10 +115,13 @@ fn what_is_no_trace_says_why() {
             "{\"traceEvents\": [{\"ph\":\"X\"}]}",
             "it has events, and none of a CUDA device's memory: record it with `profile(profile_memory=True)`",
         ),
-        ("{\"traceEvents\": 5}", "invalid type: integer `5`, expected a list of events at line 1 column 18"),
+        (
+            "{\"traceEvents\": 5}",
+            "at byte 18: invalid type: integer `5`, expected a list of events at line 1 column 18",
+        ),
         (
             "\"text\"",
-            "invalid type: string \"text\", expected a trace: an object with `traceEvents`, or a list of events at line 1 column 6",
+            "at byte 6: invalid type: string \"text\", expected a trace: an object with `traceEvents`, or a list of events at line 1 column 6",
         ),
     ] {
         let error = read(text.as_bytes()).unwrap_err();

@@ -6,7 +6,7 @@ use anstyle::Style;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, signed_size, size};
-use crate::wire::{Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
+use crate::wire::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 
 const LABEL: usize = 14;
 const SIZE: usize = 12;
@@ -42,6 +42,11 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
             &format!("the exact size of {} {blocks} from before the recording", count(report.uncertain)),
         );
     }
+    if report.ranks.len() > 1 {
+        let all: Vec<String> = report.ranks.iter().map(u32::to_string).collect();
+        let own = report.rank.map_or_else(|| "one".to_owned(), |rank| rank.to_string());
+        fact("ranks", &format!("{}; `--rank N` replays another than {own}", all.join(", ")));
+    }
     if report.devices.len() > 1 {
         let all: Vec<String> = report.devices.iter().map(u32::to_string).collect();
         fact("devices", &format!("{}; `--device N` replays another than {}", all.join(", "), report.device));
@@ -60,9 +65,19 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
 }
 
 fn headline(out: &mut String, report: &ReplayReport, canvas: Canvas) {
-    let events = format!("{} events of device {}", count(report.events), report.device);
+    let of_rank = report.rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default();
+    let events = format!("{} events{of_rank} on device {}", count(report.events), report.device);
     let right = report.addresses.all() && report.segments.all();
-    let (style, badge, sentence) = if report.addresses.predicted + report.segments.predicted == 0 {
+    let none = report.addresses.predicted + report.segments.predicted == 0;
+    let (style, badge, sentence) = if none && report.peak.allocated > 0 {
+        (
+            DOUBT,
+            "NOTHING TO PREDICT",
+            format!(
+                "in {events}: its segments were not recorded, so no address can be foretold; the calls can be made again"
+            ),
+        )
+    } else if none {
         (
             DOUBT,
             "NOTHING TO PREDICT",
@@ -116,6 +131,28 @@ fn circumstances(under: &Circumstances, canvas: Canvas) -> String {
     format!("{settings}{}{}torch {}", canvas.dot(), capacity.unwrap_or_default(), under.torch)
 }
 
+const fn change_name(change: &BlockChange) -> &'static str {
+    match change.factor {
+        Some(_) => "scaled",
+        None => "changed",
+    }
+}
+
+fn changed(change: &BlockChange) -> String {
+    let blocks = if change.blocks == 1 { "block" } else { "blocks" };
+    let of = format!(
+        "{} {blocks} of {}, {} of it at the peak",
+        count(change.blocks),
+        change.of,
+        size(change.at_peak)
+    );
+    match (change.effect.as_str(), change.factor) {
+        (_, Some(factor)) => format!("{of}: {factor} times as large"),
+        ("drop", _) => format!("{of}: never asked for"),
+        _ => format!("{of}: given back with the step that made them"),
+    }
+}
+
 /// What was, beside what would have been.
 fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canvas: Canvas) {
     let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other circumstances"));
@@ -129,6 +166,9 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
         DIM,
         &circumstances(&report.under, canvas),
     ));
+    for change in &report.changes {
+        out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", change_name(change)), DIM, &changed(change)));
+    }
     let head = format!("{:<LABEL$}{:>SIZE$}{:>SIZE$}{:>SIZE$}", "", "recorded", "replayed", "change");
     let _ = writeln!(out, "  {}", paint(DIM, &head));
     let mut row = |name: &str, was: u64, is: u64| {
@@ -144,6 +184,19 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     };
     row("allocated", recorded.peak.allocated, report.peak.allocated);
     row("reserved", recorded.peak.reserved, report.peak.reserved);
+    let off = recorded.again.reserved as i64 - recorded.peak.reserved as i64;
+    if off != 0 {
+        let off = format!(
+            "with nothing different, the calls made again reserve {}, {} than recorded: addresses are new, and so are some ways in which blocks are cut",
+            size(recorded.again.reserved),
+            if off > 0 {
+                format!("{} more", size(off as u64))
+            } else {
+                format!("{} less", size(off.unsigned_abs()))
+            },
+        );
+        out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "again"), DIM, &off));
+    }
     let was = ran_out(recorded.oom.as_ref());
     let is = ran_out(report.oom.as_ref());
     out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "ran out then"), DIM, &was));

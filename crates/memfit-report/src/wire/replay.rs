@@ -11,9 +11,13 @@ pub struct ReplayReport {
     pub schema: String,
     /// The file.
     pub file: String,
+    /// The rank that was replayed, where the recording is of several processes.
+    pub rank: Option<u32>,
+    /// All ranks of the recording.
+    pub ranks: Vec<u32>,
     /// The device that was replayed.
     pub device: u32,
-    /// All devices of the recording.
+    /// All devices of the recording, or of that rank.
     pub devices: Vec<u32>,
     /// Events of that device.
     pub events: u64,
@@ -29,6 +33,8 @@ pub struct ReplayReport {
     pub oom: Option<ReplayOom>,
     /// The circumstances.
     pub under: Circumstances,
+    /// What is different about the blocks, where that was asked for.
+    pub changes: Vec<BlockChange>,
     /// What the recording itself says, where other circumstances were asked for.
     pub recorded: Option<Recorded>,
     /// The statistics at the end, under the names of `torch.cuda.memory_stats()`.
@@ -105,4 +111,22 @@ pub struct Recorded {
     pub oom: Option<ReplayOom>,
     /// Under what it was recorded.
     pub under: Circumstances,
+    /// The most when the calls are made again with nothing different: what separates it from what was recorded is what a replay
+    /// with addresses of its own cannot know.
+    pub again: ReplayPeak,
+}
+
+/// What is different about the blocks of a line, a category or a module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockChange {
+    /// The line, the category or the module.
+    pub of: String,
+    /// `drop`, `scale` or `each-step`.
+    pub effect: String,
+    /// How many times what was asked for, of `scale`.
+    pub factor: Option<f64>,
+    /// How many blocks these are.
+    pub blocks: u64,
+    /// What those of them took that were there when memory was fullest, or ran out.
+    pub at_peak: u64,
 }

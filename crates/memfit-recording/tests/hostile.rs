@@ -1,0 +1,210 @@
+//! Files made to do harm, each with what must be said of it, and files of every format cut off at every byte.
+//!
+//! `tests/hostile/` holds the files and `make.py`, which makes them; `expected.txt` there has a line for each. After a change that is
+//! meant, `UPDATE_EXPECT=1` writes it anew, to be read before it is committed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memfit_recording::{Limits, OpenLimits, PickleLimits, Recording, Source, read};
+
+/// What these files may ask for. Each asks for more if it is let.
+const LIMITS: OpenLimits = OpenLimits {
+    pickle: PickleLimits { memory: 64 << 20, text: 16 << 20, depth: 512 },
+    recording: Limits { bytes: 64 << 20 },
+};
+
+/// The most memory that reading all of them may take: what one may ask for, a few times over.
+const MEMORY_MIB: u64 = 640;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn open(bytes: &[u8]) -> Result<(Source, Vec<String>), String> {
+    let (source, problems) = read(bytes, LIMITS).map_err(|error| error.to_string())?;
+    Ok((source, problems.iter().map(ToString::to_string).collect()))
+}
+
+/// How much of it can be used: events, segments, errors. A block counts with its segment, or with the moment that handed it out.
+fn amount(source: &Source) -> Vec<usize> {
+    match source {
+        Source::Snapshot(snapshot) => {
+            vec![snapshot.events.len(), snapshot.segments.len()]
+        }
+        Source::Recording(recording) => {
+            let sum = |of: fn(&memfit_recording::Track) -> usize| recording.tracks.iter().map(of).sum();
+            vec![
+                sum(|track| track.moments().len()),
+                sum(|track| track.blocks().len()),
+                recording.tracks.len(),
+            ]
+        }
+        Source::Texts(texts) => vec![texts.len()],
+    }
+}
+
+/// One line on what came of a file.
+fn outcome(bytes: &[u8]) -> String {
+    let (source, problems) = match open(bytes) {
+        Ok(read) => read,
+        Err(error) => return error,
+    };
+    let amount = amount(&source);
+    let mut line = match source {
+        Source::Snapshot(_) => {
+            format!("read: {} events, {} segments", amount[0], amount[1])
+        }
+        Source::Recording(_) => {
+            format!("read: {} moments, {} tracks", amount[0], amount[1])
+        }
+        Source::Texts(_) => format!("read: {} errors", amount[0]),
+    };
+    for problem in problems {
+        let _ = write!(line, "; {problem}");
+    }
+    line
+}
+
+/// The most memory that this process has had, in MiB.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("the system tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it tells of memory");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("it is a number") >> 10
+}
+
+#[test]
+fn each_file_that_is_made_to_do_harm_is_told_from_what_it_claims_to_be() {
+    let table = folder("hostile/expected.txt");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder("hostile"))
+        .expect("the folder is there")
+        .map(|file| file.expect("it can be listed").path())
+        .filter(|file| !matches!(file.extension().and_then(|end| end.to_str()), Some("py" | "txt")))
+        .collect();
+    files.sort();
+    let mut found = String::new();
+    for file in &files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let bytes = fs::read(file).expect("it can be read");
+        let _ = writeln!(found, "{name}: {}", outcome(&bytes));
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::write(&table, &found).expect("the table can be written");
+    }
+    let expected = fs::read_to_string(&table).expect("the table is there");
+    let lines = |text: &str| -> BTreeMap<String, String> {
+        let pairs = text.lines().filter_map(|line| line.split_once(": "));
+        pairs.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())).collect()
+    };
+    let (found, expected) = (lines(&found), lines(&expected));
+    for (name, outcome) in &found {
+        assert_eq!(Some(outcome), expected.get(name), "{name}");
+    }
+    assert_eq!(found.len(), expected.len(), "each line of the table has its file");
+    assert!(found.len() >= 100, "the files are there");
+    let most = peak_memory();
+    assert!(most < MEMORY_MIB, "reading them took {most} MiB");
+}
+
+/// A small file of each format.
+fn small_files() -> Vec<(&'static str, Vec<u8>)> {
+    let data = |name: &str| fs::read(folder("data").join(name)).expect("the file is there");
+    let snapshot = data("small-4.pickle");
+    let old = data("version-1.memfit");
+    let mut new = Vec::new();
+    let recording = Recording::read(&old[..], Limits::default()).expect("it is whole");
+    recording.write(&mut new).expect("memory can be written to");
+    let mut chrome = Vec::new();
+    memfit_recording::write_chrome(&recording, &mut chrome).expect("memory can be written to");
+    let hostile = |name: &str| fs::read(folder("hostile").join(name)).expect("the file is there");
+    let whole_page = {
+        let cut = hostile("page-cut-off.html");
+        let start = cut.windows(10).position(|part| part == b"\"base64\": ").expect("it is a page") + 11;
+        [&cut[..start], base64(&snapshot).as_bytes(), b"\"}])</script>"].concat()
+    };
+    vec![
+        ("protocol 2", data("small-2.pickle")),
+        ("protocol 3", data("small-3.pickle")),
+        ("protocol 4", snapshot.clone()),
+        ("protocol 5", data("small-5.pickle")),
+        ("segments", data("segments.pickle")),
+        ("zstd", zstd::encode_all(&snapshot[..], 3).expect("memory can be written to")),
+        ("xz", data("error.txt.xz")),
+        ("page", whole_page),
+        ("version 1", old),
+        ("version 2", new),
+        ("trace", chrome),
+        ("database", data("nsight.sqlite")),
+        ("notebook", NOTEBOOK.to_vec()),
+    ]
+}
+
+const NOTEBOOK: &[u8] = br#"{"nbformat": 4, "cells": [{"cell_type": "code", "outputs": [{"output_type": "error", "ename": "OutOfMemoryError",
+ "evalue": "CUDA out of memory.", "traceback": ["\u001b[0;31mOutOfMemoryError\u001b[0m: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.49 GiB of which 1.00 GiB is free."]}]}]}"#;
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for part in bytes.chunks(3) {
+        let word = part.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+        for place in 0..=part.len() {
+            text.push(char::from(LETTERS[(word >> (18 - 6 * place) & 63) as usize]));
+        }
+    }
+    text
+}
+
+/// What is said of a file of which too little is there to tell what it is.
+const TOO_SHORT: [&str; 7] = [
+    "the file is empty",
+    "this is no file that memfit knows",
+    "this is not a memfit recording",
+    "there is no out-of-memory error in this text",
+    "no snapshot is in it",
+    "it does not begin as a SQLite 3 file does",
+    "it has no table",
+];
+
+#[test]
+fn a_file_of_any_format_cut_off_at_any_byte_gives_what_comes_before_and_the_place() {
+    for (name, bytes) in small_files() {
+        let whole = open(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(whole.1.is_empty(), "{name}: {:?}", whole.1);
+        let whole = amount(&whole.0);
+        let mut most = vec![0; whole.len()];
+        let mut in_part = 0;
+        for length in 0..bytes.len() {
+            let said = match open(&bytes[..length]) {
+                Ok((source, problems)) => {
+                    let now = amount(&source);
+                    if now.len() == most.len() {
+                        let more = now.iter().zip(&most).all(|(now, before)| now >= before);
+                        assert!(more, "{name} at {length}: {now:?} after {most:?}");
+                        in_part += usize::from(now != whole);
+                        most = now;
+                    }
+                    // What only closes the file may be missing unnoticed.
+                    if problems.is_empty() && most == whole {
+                        continue;
+                    }
+                    problems.join("; ")
+                }
+                Err(error) => {
+                    assert!(
+                        most.iter().all(|count| *count == 0),
+                        "{name} at {length}: {error} after {most:?}"
+                    );
+                    error
+                }
+            };
+            let told = said.contains("byte ") || TOO_SHORT.iter().any(|short| said.contains(short));
+            assert!(told, "{name} at {length}: {said}");
+        }
+        println!("{name}: {} bytes, {in_part} lengths of which a part can be used", bytes.len());
+        // A compressed or encoded file gives nothing before its first whole block; every other gives parts.
+        let packed = ["zstd", "xz", "notebook", "version 1", "version 2"].contains(&name);
+        assert!(in_part > 0 || packed, "{name} gives nothing of what is there");
+    }
+}

@@ -1,0 +1,107 @@
+"""`memfit replay`: PyTorch's own allocator followed to the byte, and recorded runs made again with something different."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import MIB, ROOT, invoke
+
+sys.path.insert(0, str(ROOT / "scripts/replay"))
+import differential
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+def train(device, width):
+    model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept = []
+    for _ in range(4):
+        batch = torch.randn(256, width, device=device)
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(torch.empty(64 << 20, dtype=torch.uint8, device=device))
+
+train("cuda:0", 256)
+train("cuda:1", 1024)
+"""
+LEAK = "train.py:13"
+
+
+def test_the_replay_follows_pytorch_under_every_setting(tmp_path: Path) -> None:
+    differential.programs(sys.executable, tmp_path, first=0, count=1, steps=250)
+    found = list(differential.compared(tmp_path))
+    wrong = {facts["setting"]: result["wrong"] for _, facts, result in found if "wrong" in result}
+    assert wrong == {}
+    settings = {facts["setting"] for _, facts, _ in found}
+    assert len(settings) >= 12, "older releases lack some settings"
+    assert sum(result["addresses"] for *_, result in found) > 100 * len(settings)
+    assert sum(result["statistics"] for *_, result in found) > 80 * len(settings)
+    assert sum(facts["failures"] for _, facts, _ in found) > 0, "the card was full at times"
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replay")
+    (folder / "train.py").write_text(SCRIPT)
+    file = folder / "run.memfit"
+    run = ["run", "--gpu", "t4:2", "--steps", "0", "-o", str(file), "--format", "json"]
+    answer = invoke([*run, "--", sys.executable, "train.py"], cwd=folder)
+    assert answer.status == 0, answer.stderr
+    return file
+
+
+def replay(file: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    answer = invoke(["replay", str(file), "--format", "json", *arguments])
+    assert answer.status == status, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_a_recorded_run_is_replayed_device_by_device(recording: Path) -> None:
+    fullest = replay(recording)
+    assert fullest["device"] == 1, "the device that was fullest"
+    assert fullest["devices"] == [0, 1]
+    assert fullest["addresses"]["predicted"] == fullest["addresses"]["matching"] > 50
+    assert fullest["segments"]["predicted"] == fullest["segments"]["matching"] > 5
+    other = replay(recording, "--device", "0")
+    assert other["peak"]["reserved"] < fullest["peak"]["reserved"]
+    assert "rank 3" in invoke(["replay", str(recording), "--rank", "3"]).stderr
+
+
+def test_what_would_have_been_without_a_leak_or_with_smaller_blocks(recording: Path) -> None:
+    plain = replay(recording)["peak"]
+    dropped = replay(recording, "--without", LEAK)
+    assert dropped["changes"] == [
+        {"of": LEAK, "effect": "drop", "factor": None, "blocks": 4, "at_peak": 256 * MIB}
+    ]
+    assert dropped["peak"]["allocated"] <= plain["allocated"] - 192 * MIB
+    assert dropped["recorded"]["peak"] == plain
+    again = dropped["recorded"]["again"]
+    assert again["allocated"] == plain["allocated"], "the same calls need the same, wherever they lie"
+    each = replay(recording, "--each-step", LEAK)["peak"]
+    assert dropped["peak"]["allocated"] <= each["allocated"] <= plain["allocated"] - 128 * MIB
+    half = replay(recording, "--scale", f"{LEAK}=0.5")["peak"]
+    assert dropped["peak"]["allocated"] < half["allocated"] < plain["allocated"]
+    optimizer = replay(recording, "--scale", "optimizer=0", "--scale", "parameters=0.5")
+    assert [change["of"] for change in optimizer["changes"]] == ["optimizer", "parameters"]
+    assert optimizer["peak"]["allocated"] < plain["allocated"]
+    # Where it would not have fitted, it does without the leak: with both, the answer is bad news or good.
+    small = "300MiB"
+    assert replay(recording, "--capacity", small, status=1)["oom"] is not None
+    assert replay(recording, "--capacity", small, "--without", LEAK)["oom"] is None
+
+
+def test_what_is_not_there_is_said_with_what_is(recording: Path) -> None:
+    answer = invoke(["replay", str(recording), "--without", "train.py:999"])
+    assert answer.status == 2
+    assert "train.py:999" in answer.stderr
+    assert LEAK in answer.stderr, "what could have been named"
+    assert "0.5" in invoke(["replay", str(recording), "--scale", "activations"]).stderr
+    text = invoke(["replay", str(recording), "--without", LEAK]).stdout
+    assert "never asked for" in text
