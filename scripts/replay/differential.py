@@ -70,6 +70,7 @@ def programs(python: str, folder: Path, first: int, count: int, steps: int) -> N
 def compare(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """What `memfit replay` makes of a trace, beside what PyTorch said of it."""
     command = [*memfit(), "replay", str(file), "--torch", facts["torch"], "--format", "json"]
+    command += ["--card-memory", f"{facts['capacity']}B"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return {"wrong": f"exit status {done.returncode}: {done.stderr.strip()[-500:]}"}

@@ -59,7 +59,10 @@ def program(rng: random.Random, steps: int, streams: list, pool: object | None, 
     for _ in range(steps):
         action = rng.random()
         if graphs is not None and rng.random() < 0.03:
-            live += capture(rng, graphs)
+            try:
+                live += capture(rng, graphs)
+            except torch.OutOfMemoryError:
+                failures += 1
         elif pool is not None and rng.random() < 0.1:
             try:
                 with torch.cuda.use_mem_pool(pool):

@@ -1,8 +1,14 @@
-//! How many events a second the allocator handles on one core: a program like a training step, over and over.
+//! How many events a second the allocator handles on one core: a program like a training step, over and over; and of snapshots
+//! that are named, how fast their traces are followed and their calls made again, and what an event takes in memory.
+//!
+//! `cargo bench -p memfit-allocator --bench throughput -- [FILE…]`
 
 #![allow(clippy::print_stdout)] // Printing figures is what a benchmark is for.
 
-use memfit_allocator::{Address, Allocator, Release, Settings, SimulatedDevice, Stream};
+use memfit_allocator::{
+    Address, Allocator, Edit, Given, Program, Release, Settings, SimulatedDevice, Stream, track, verify,
+};
+use memfit_recording::{PickleLimits, Snapshot};
 
 const STEPS: usize = 200;
 const LAYERS: usize = 400;
@@ -59,7 +65,49 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
     (2 * (events - LAYERS), seconds)
 }
 
+/// The shortest of a few goes, in seconds of processor time.
+fn best(mut work: impl FnMut()) -> f64 {
+    let goes = (0..5).map(|_| {
+        let begun = processor_time();
+        work();
+        processor_time() - begun
+    });
+    goes.min().unwrap_or_default() as f64 / 1e9
+}
+
+fn of_file(file: &str) {
+    let reader = std::fs::File::open(file).expect("the file can be read");
+    let (snapshot, _) = Snapshot::read(reader, PickleLimits::default()).expect("it is a snapshot");
+    let given = Given::from_snapshot(&snapshot);
+    let Some(device) = snapshot.devices().into_iter().max_by_key(|device| snapshot.trace(*device).len())
+    else {
+        return;
+    };
+    let events = snapshot.trace(device).len();
+    let followed = best(|| {
+        verify(&snapshot, device, &given).expect("the state is valid");
+    });
+    let tracked = track(&snapshot, device, &given).expect("the state is valid").track;
+    let program = Program::of(&tracked, device as u8);
+    let again = best(|| {
+        program.run(&given, |_| Edit::Keep);
+    });
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let million = |seconds: f64| events as f64 / seconds / 1e6;
+    println!(
+        "{name}: {events} events, followed {:.1} million a second, made again {:.1} million a second, {:.1} bytes an event",
+        million(followed),
+        million(again),
+        tracked.memory() as f64 / tracked.moments().len().max(1) as f64,
+    );
+}
+
 fn main() {
+    let files: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    files.iter().for_each(|file| of_file(file));
+    if !files.is_empty() {
+        return;
+    }
     let sizes = sizes();
     for conf in ["", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:4"] {
         let (events, seconds) = run(conf, &sizes);

@@ -192,23 +192,28 @@ impl<'trace> Replay<'trace> {
         settings.limits_splits() || settings.garbage_collection_threshold > 0.0
     }
 
-    /// Makes the coming request, if that is what these events come of; else leaves all as it is.
+    /// Makes the coming request, if that is what these events come of; else leaves all as it is. A private pool that gives
+    /// something back may do so for a request of its own, or because nothing holds it any more: both are tried.
     fn tries_malloc(&mut self) -> bool {
         if self.coming_request().is_none() {
             return false;
         }
-        let before = self.allocator.clone();
-        self.let_go_of_pools();
-        self.malloc();
-        let fits = !self.allocator.device().diverged;
-        if !fits {
+        for held in [true, false] {
+            let before = self.allocator.clone();
+            if !held && !self.let_go_of_pools() {
+                return false;
+            }
+            self.malloc();
+            if !self.allocator.device().diverged {
+                return true;
+            }
             self.allocator = before;
         }
-        fits
+        false
     }
 
-    /// Private pools give back their memory only when nothing holds them any more.
-    fn let_go_of_pools(&mut self) {
+    /// Private pools give back their memory only when nothing holds them any more. Says whether there is such a pool.
+    fn let_go_of_pools(&mut self) -> bool {
         let rest = &self.trace[self.allocator.device().cursor..];
         let of_release = |event: &&TraceEvent| {
             matches!(
@@ -220,9 +225,10 @@ impl<'trace> Replay<'trace> {
             rest.iter().take_while(of_release).filter(|event| event.action != TraceAction::FreeCompleted);
         let gone: Vec<PoolId> =
             run.map(|event| self.pool_of(event)).filter(|pool| *pool != PoolId::DEFAULT).collect();
-        for pool in gone {
-            while self.allocator.release_pool(pool).is_ok() {}
+        for pool in &gone {
+            while self.allocator.release_pool(*pool).is_ok() {}
         }
+        !gone.is_empty()
     }
 
     /// Whether what becomes free now does so in the midst of a request: one that was neither met from the cache nor, at

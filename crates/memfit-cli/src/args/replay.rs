@@ -35,6 +35,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
 
+    /// The card's memory, where the file does not say: settings may be shares of it.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) card_memory: Option<Bytes>,
+
     /// Make the same calls but those for this.
     #[arg(long, value_name = "WHAT")]
     without: Vec<Selector>,

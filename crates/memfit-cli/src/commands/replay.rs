@@ -72,6 +72,7 @@ impl<'input> Subject<'input> {
         }
         let mut given = Given::from_snapshot(snapshot);
         given.release = args.torch.unwrap_or(given.release);
+        given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
         let Tracked { track, verification } = track(snapshot, device as usize, &given)?;
         let trace = snapshot.trace(device as usize);
         let failed = trace.iter().enumerate().rfind(|(_, event)| event.action == TraceAction::Oom);
@@ -105,7 +106,9 @@ impl<'input> Subject<'input> {
 
     fn of_recording(args: &ReplayArgs, recording: &'input Recording) -> Result<Self, CliError> {
         let (track, device) = chosen(args, recording)?;
-        let facts = facts::of(&recording.origin, track, args.torch);
+        let mut facts = facts::of(&recording.origin, track, args.torch);
+        let given = &mut facts.given;
+        given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
         // Where segments were recorded, the addresses can be held against a replay; the calls can be made again in any case.
         let found = if track.spans.iter().any(|span| span.device == device) {
             let snapshot = Snapshot::from_track(track);

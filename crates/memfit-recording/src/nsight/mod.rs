@@ -22,13 +22,13 @@ const LARGEST: u64 = 4 << 30;
 /// Most rows of all tables together.
 const MOST_ROWS: usize = 100_000_000;
 
-/// `memKind` of device memory in `CUDA_GPU_MEMORY_USAGE_EVENTS`.
-const DEVICE_MEMORY: i64 = 2;
+/// `memKind` of what lies on the device in `CUDA_GPU_MEMORY_USAGE_EVENTS`: plain memory, arrays, what modules declare.
+const DEVICE_MEMORY: [i64; 3] = [2, 3, 5];
 /// `memoryOperationType`: got, and given back.
 const ALLOCATION: i64 = 0;
 const DEALLOCATION: i64 = 1;
-/// `eventType` of NVTX ranges: of a thread's stack, and of a process.
-const NVTX_RANGES: [i64; 2] = [59, 60];
+/// `eventType` of NVTX ranges: of a thread's stack, and of a process; and the same read from texts.
+const NVTX_RANGES: [i64; 4] = [59, 60, 70, 71];
 
 #[derive(Clone, Copy)]
 struct Usage {
@@ -84,7 +84,7 @@ fn usages(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Option<Vec<
     let mut usages = Vec::new();
     let found = database.rows("CUDA_GPU_MEMORY_USAGE_EVENTS", &columns, MOST_ROWS, |row| {
         let number = |column: usize| row[column].as_i64();
-        if number(5).is_some_and(|kind| kind != DEVICE_MEMORY) {
+        if number(5).is_some_and(|kind| !DEVICE_MEMORY.contains(&kind)) {
             return;
         }
         let gives = match number(6) {

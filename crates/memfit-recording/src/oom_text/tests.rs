@@ -22,16 +22,7 @@ const CASES: [Case; 11] = [
         text: "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.90 GiB total capacity; 14.95 GiB already allocated; 3.88 MiB free; 121.50 MiB cached)",
         kind: OomKind::CachingAllocator,
         device: Some(0),
-        says: [
-            Some(20.0),
-            Some(16281.6),
-            Some(3.88),
-            None,
-            Some(15308.8),
-            Some(15430.3),
-            Some(121.5),
-            None,
-        ],
+        says: [Some(20.0), Some(16281.6), Some(3.88), None, Some(15308.8), Some(15430.3), Some(121.5), None],
         advice: None,
     },
     Case {

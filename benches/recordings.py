@@ -1,0 +1,152 @@
+"""Reading, replaying and explaining recordings: speed beside CPython's pickle, events a second, and memory for a file of gigabytes.
+
+    python benches/recordings.py [--folder FOLDER] [--gib 2]
+
+Writes `measurements/recordings.md`. The snapshots are made for it by `big_snapshot.py`, and deleted after; `FOLDER` may hold others
+of PyTorch's. Ratios are of one run; processor time is counted, so that a busy machine slows neither side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from view import cost
+from whole_run import ROOT, memfit
+
+TARGET = ROOT / "measurements/recordings.md"
+MIB = 1024**2
+GIB = 1024**3
+# Smaller files are read in less time than it takes to measure.
+LEAST = 2 * MIB
+READ = re.compile(r"^(.+): ([\d.]+) MiB, ([\d.]+) MiB/s, pickle\.load ([\d.]+) MiB/s, ratio ([\d.]+)$")
+REPLAYED = re.compile(
+    r"^(.+): (\d+) events, followed ([\d.]+) million a second, made again ([\d.]+) million a second, ([\d.]+) bytes an event$"
+)
+
+
+def bench(crate: str, name: str, files: list[Path]) -> str:
+    command = ["cargo", "bench", "--quiet", "-p", crate, "--bench", name, "--", *map(str, files)]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def rows(text: str, pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
+    return [found.groups() for line in text.splitlines() if (found := pattern.match(line))]
+
+
+def make(file: Path, gib: float, protocol: int = 4) -> Path:
+    script = [
+        sys.executable,
+        str(ROOT / "benches/big_snapshot.py"),
+        str(file),
+        str(gib),
+        f"--protocol={protocol}",
+    ]
+    subprocess.run(script, check=True, stdout=subprocess.DEVNULL)
+    return file
+
+
+def verbs(file: Path, folder: Path) -> dict[str, dict[str, float]]:
+    """What each verb costs for one file."""
+    command = os.environ.get("MEMFIT_COMMAND") or memfit()
+    json_only = ["--format", "json"]
+    return {
+        "explain": cost([command, "explain", *json_only, str(file)]),
+        "replay": cost([command, "replay", *json_only, str(file)]),
+        "replay --alloc-conf expandable_segments:True": cost(
+            [command, "replay", *json_only, "--alloc-conf", "expandable_segments:True", str(file)]
+        ),
+        "view -o": cost([command, "view", "-q", str(file), "-o", str(folder / "page.html")]),
+        "convert to .memfit": cost([command, "convert", "-q", str(file), str(folder / "own.memfit")]),
+    }
+
+
+def page(
+    read: list[tuple[str, ...]], replayed: list[tuple[str, ...]], plain: str, large: dict[str, Any]
+) -> str:
+    reading = "\n".join(
+        f"| {name} | {size} MiB | {ours} MiB/s | {theirs} MiB/s | **{ratio}×** |"
+        for name, size, ours, theirs, ratio in read
+    )
+    replays = "\n".join(
+        f"| {name} | {int(events):,} | {followed} | {again} | {each} |"
+        for name, events, followed, again, each in replayed
+    )
+    memory = "\n".join(
+        f"| `memfit {verb}` | {each['seconds']:.0f} s | {each['user']:.0f} s | {each['resident'] / GIB:.2f} GiB |"
+        for verb, each in large["verbs"].items()
+    )
+    most = max(each["resident"] for each in large["verbs"].values()) / GIB
+    return f"""# Recordings: speed and memory
+
+Written by `python benches/recordings.py` ({datetime.date.today()}, {os.cpu_count()} cores, {os.getloadavg()[0]:.0f} processes waiting
+for them, which ratios of processor time within one run hardly feel).
+
+## Reading a snapshot, beside CPython's `pickle.load`
+
+Both from memory, on one core, the best of seven.
+
+| file | size | memfit | `pickle.load` | |
+|---|---|---|---|---|
+{reading}
+
+The least ratio is **{min((float(row[4]) for row in read), default=0):.1f}** (wanted: 5).
+
+## Replaying, on one core
+
+Millions of events a second (wanted: 5): following a trace, address by address; and making its calls once more with addresses of
+their own. The last column is what an event takes in memory, its block included, without texts and stacks (wanted: at most 40 bytes).
+
+| file | events | followed | made again | bytes an event |
+|---|---|---|---|---|
+{replays}
+
+The allocator alone, with a program like a training step:
+
+```
+{plain.strip()}
+```
+
+## A snapshot of {large["size"] / GIB:.1f} GiB
+
+| | by the clock | processor time | most memory |
+|---|---|---|---|
+{memory}
+
+The most is **{most:.2f} GiB** (wanted: 3 GiB for 2 GB).
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="other snapshots, to be read and replayed as well")
+    parser.add_argument("--gib", type=float, default=2.0)
+    arguments = parser.parse_args()
+    others = sorted(arguments.folder.glob("*.p*kl*")) if arguments.folder else []
+    others = [file for file in others if file.stat().st_size >= LEAST]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = [make(folder / f"made-protocol-{protocol}.pickle", 1 / 16, protocol) for protocol in (2, 4)]
+        # Numbers stand for other people's names.
+        shown = [folder / f"public-{number}.pickle" for number, _ in enumerate(others, 1)]
+        for link, file in zip(shown, others, strict=True):
+            link.symlink_to(file.resolve())
+        read = rows(bench("memfit-recording", "pickle", [*made, *shown]), READ)
+        replayed = rows(bench("memfit-allocator", "throughput", [*made, *shown]), REPLAYED)
+        plain = bench("memfit-allocator", "throughput", [])
+        large = make(folder / "large.pickle", arguments.gib)
+        result = {"size": large.stat().st_size, "verbs": verbs(large, folder)}
+    print(json.dumps(result))
+    TARGET.write_text(page(read, replayed, plain, result))
+
+
+if __name__ == "__main__":
+    main()
