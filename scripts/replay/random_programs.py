@@ -94,14 +94,14 @@ def release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def record(arguments: argparse.Namespace, setting: str, name: str) -> None:
+def record(arguments: argparse.Namespace, setting: str, name: str, place: int = 0) -> None:
     """Runs the programs of a setting, and writes what each leaves behind."""
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     if arguments.fraction:
         torch.cuda.set_per_process_memory_fraction(arguments.fraction)
     total = torch.cuda.mem_get_info()[1]
     for number in range(arguments.first, arguments.first + arguments.programs):
-        rng = random.Random(arguments.seed * 1_000_003 + number)
+        rng = random.Random(arguments.seed * 1_000_003 + place * 10_007 + number)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -110,7 +110,8 @@ def record(arguments: argparse.Namespace, setting: str, name: str) -> None:
         torch.cuda.reset_accumulated_memory_stats()
         with_pool, with_graphs = arguments.pool, arguments.graphs
         if arguments.each_setting and release() >= EVENTS_NAME_POOLS:
-            with_pool, with_graphs = number % 3 == 1, number % 3 == 2
+            kind = (number + place) % 3
+            with_pool, with_graphs = kind == 1, kind == 2
         pool = torch.cuda.MemPool() if with_pool else None
         graphs = [] if with_graphs else None
         failures = program(rng, arguments.steps, streams, pool, graphs)
@@ -144,7 +145,7 @@ def each_setting(arguments: argparse.Namespace) -> None:
             try:
                 if setting:
                     torch.cuda.memory._set_allocator_settings(setting)
-                record(arguments, setting, f"setting-{place:02}")
+                record(arguments, setting, f"setting-{place:02}", place)
                 status = 0
             except (RuntimeError, ValueError) as error:
                 if "llocator" not in str(error) and "nrecognized" not in str(error):
