@@ -77,9 +77,10 @@ def test_a_recorded_run_is_replayed_device_by_device(recording: Path) -> None:
 def test_what_would_have_been_without_a_leak_or_with_smaller_blocks(recording: Path) -> None:
     plain = replay(recording)["peak"]
     dropped = replay(recording, "--without", LEAK)
-    assert dropped["changes"] == [
-        {"of": LEAK, "effect": "drop", "factor": None, "blocks": 4, "at_peak": 256 * MIB}
-    ]
+    [change] = dropped["changes"]
+    assert (change["of"], change["effect"], change["blocks"]) == (LEAK, "drop", 4)
+    # The peak is when the last step's gradients are there, and its leak not yet.
+    assert change["at_peak"] == 192 * MIB
     assert dropped["peak"]["allocated"] <= plain["allocated"] - 192 * MIB
     assert dropped["recorded"]["peak"] == plain
     again = dropped["recorded"]["again"]
@@ -104,4 +105,4 @@ def test_what_is_not_there_is_said_with_what_is(recording: Path) -> None:
     assert LEAK in answer.stderr, "what could have been named"
     assert "0.5" in invoke(["replay", str(recording), "--scale", "activations"]).stderr
     text = invoke(["replay", str(recording), "--without", LEAK]).stdout
-    assert "never asked for" in text
+    assert "never asked for" in " ".join(text.split())

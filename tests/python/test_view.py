@@ -326,7 +326,8 @@ def test_seconds_ranges_and_private_pools(browser, folder):
     browser.key(".")
     drawn(browser)
     assert browser.evaluate(f"{SLIDER}.getAttribute('aria-valuenow')") == str(int(cursor) + 1)
-    assert "batch" in browser.evaluate(f"{APP}.lanes[0].describe({cursor})")
+    names = browser.evaluate(f"{APP}.lanes[0].rangesAt({cursor}).map(range => range.name)")
+    assert names[:2] == ["epoch 1", "batch 0"]
     browser.key("s")
     drawn(browser)
     assert browser.evaluate(f"{APP}.timeline.end") == browser.evaluate(f"{APP}.lanes[0].ticks")

@@ -32,15 +32,11 @@ fn open(bytes: &[u8]) -> Result<(Source, Vec<String>), String> {
 fn amount(source: &Source) -> Vec<usize> {
     match source {
         Source::Snapshot(snapshot) => {
-            vec![snapshot.events.len(), snapshot.segments.len()]
+            vec![snapshot.traces.iter().map(ExactSizeIterator::len).sum(), snapshot.segments.len()]
         }
         Source::Recording(recording) => {
             let sum = |of: fn(&memfit_recording::Track) -> usize| recording.tracks.iter().map(of).sum();
-            vec![
-                sum(|track| track.moments().len()),
-                sum(|track| track.blocks().len()),
-                recording.tracks.len(),
-            ]
+            vec![sum(|track| track.moments().len()), recording.tracks.len()]
         }
         Source::Texts(texts) => vec![texts.len()],
     }

@@ -30,7 +30,8 @@ function share(part, whole) {
 
 /** Microseconds, in the unit that reads best. */
 function duration(micros, step = Math.abs(micros) / 100) {
-  const [unit, scale] = step >= 1e4 || (!micros && step >= 1e3) ? ["s", 1e6] : step >= 10 ? ["ms", 1e3] : ["µs", 1];
+  if (!micros) return "0 s";
+  const [unit, scale] = step >= 1e4 ? ["s", 1e6] : step >= 10 ? ["ms", 1e3] : ["µs", 1];
   const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1e-9) / scale) - 1e-9), 0, 3);
   return `${(micros / scale).toFixed(digits)} ${unit}`;
 }

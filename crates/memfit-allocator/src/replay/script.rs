@@ -1,11 +1,12 @@
 //! A device that answers as a trace says, and compares what the allocator does with it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memfit_recording::{TraceAction, TraceEvent};
 
 use super::rewind::is_possible;
 use super::{Mismatch, Verification};
+use crate::rounding::SMALL_LIMIT;
 use crate::{Action, Address, Device, Entry, Ticket};
 
 /// Most mismatches that are kept.
@@ -26,7 +27,14 @@ pub(super) struct Script<'trace> {
     /// The end of a run of blocks that became free together, and those that the replay has freed of it. PyTorch frees them
     /// stream by stream in an order of its own.
     together: (usize, BTreeSet<u64>),
+    /// The address space of expandable segments: where each begins and ends.
+    pub(super) reserved: BTreeMap<u64, u64>,
+    /// How many were reserved that the trace never says the place of.
+    unplaced: u64,
 }
+
+/// Where address space lies that the trace says nothing of: beyond what any device has.
+const UNPLACED: u64 = 1 << 61;
 
 const fn same(action: TraceAction, other: Action) -> bool {
     matches!(
@@ -64,6 +72,8 @@ impl<'trace> Script<'trace> {
             quiet: true,
             diverged: false,
             together: (0, BTreeSet::new()),
+            reserved: BTreeMap::new(),
+            unplaced: 0,
         }
     }
 
@@ -118,6 +128,28 @@ impl<'trace> Script<'trace> {
         is_there && freed.insert(entry.address.0)
     }
 
+    /// Where memory is first mapped after a request that failed, for one of its stream, pool and size, in address space that
+    /// is not there yet.
+    fn first_map_after(&self, failed: usize) -> Option<u64> {
+        let kind =
+            |event: &TraceEvent| (event.stream, event.pool_index().unwrap_or(0), event.size <= SMALL_LIMIT);
+        let request = &self.events[failed];
+        let mut later = self.events[failed + 1..].iter().enumerate();
+        let (_, map) = later.find(|(place, event)| {
+            let behind = self.events[failed + 1..].iter().skip(*place);
+            let mut requests =
+                behind.filter(|event| matches!(event.action, TraceAction::Alloc | TraceAction::Oom));
+            event.action == TraceAction::SegmentMap
+                && !self.is_reserved(event.address)
+                && requests.next().is_some_and(|next| kind(next) == kind(request))
+        })?;
+        Some(map.address)
+    }
+
+    fn is_reserved(&self, address: u64) -> bool {
+        self.reserved.range(..=address).next_back().is_some_and(|(_, end)| address < *end)
+    }
+
     /// Leaves out what the allocator has no part in.
     pub(super) fn skip_remarks(&mut self) {
         while self.next().is_some_and(|event| {
@@ -148,22 +180,33 @@ impl Device for Script<'_> {
 
     fn free(&mut self, _address: Address, _size: u64) {}
 
-    fn reserve(&mut self, _size: u64) -> Address {
+    fn reserve(&mut self, size: u64) -> Address {
         // Address space is reserved even where mapping then fails, and the cache is given back before it succeeds.
-        let of_release = |event: &&TraceEvent| {
+        let of_release = |event: &TraceEvent| {
             matches!(
                 event.action,
                 TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
             )
         };
         self.skip_remarks();
-        let first = self.events[self.cursor..].iter().find(|event| !of_release(event));
-        let mapped = first.filter(|event| event.action == TraceAction::SegmentMap);
-        let possible = mapped.filter(|event| is_possible(event.address, event.size));
-        possible.map_or(Address::NULL, |event| Address(event.address))
+        let first = (self.cursor..self.events.len()).find(|place| !of_release(&self.events[*place]));
+        let base = first.and_then(|place| match self.events[place].action {
+            TraceAction::SegmentMap => Some(self.events[place].address),
+            // It failed, and what was reserved for it is there when the next request of its kind comes.
+            TraceAction::Oom => self.first_map_after(place),
+            _ => None,
+        });
+        let base = base.filter(|base| is_possible(*base, size)).unwrap_or_else(|| {
+            self.unplaced += 1;
+            UNPLACED + (self.unplaced << 44)
+        });
+        self.reserved.insert(base, base.saturating_add(size));
+        Address(base)
     }
 
-    fn unreserve(&mut self, _address: Address, _size: u64) {}
+    fn unreserve(&mut self, address: Address, _size: u64) {
+        self.reserved.remove(&address.0);
+    }
 
     fn map(&mut self, address: Address, size: u64) -> bool {
         self.skip_remarks();

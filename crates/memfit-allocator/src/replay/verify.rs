@@ -105,6 +105,8 @@ impl<'trace> Replay<'trace> {
         let trace = snapshot.trace(device);
         let lowest = lowest_addresses(snapshot, trace, &rewound.segments);
         let known = |segment: &SegmentView| lowest.get(&served(segment)).copied().map(Address);
+        let room = given.capacity + given.capacity / 8;
+        script.reserved = lowest.values().map(|base| (*base, base.saturating_add(room))).collect();
         let mut allocator =
             Allocator::restore(script, given.settings, given.release, &rewound.segments, known)?;
         for address in pending(&rewound.segments) {
