@@ -104,7 +104,9 @@ fn of_file(file: &str) {
 
 fn main() {
     let files: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    files.iter().for_each(|file| of_file(file));
+    for file in &files {
+        of_file(file);
+    }
     if !files.is_empty() {
         return;
     }

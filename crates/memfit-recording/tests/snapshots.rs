@@ -176,10 +176,10 @@ fn operations_that_do_not_fit_are_errors_with_their_place() {
         (
             b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f",
             2,
-            "a text has 9223372036854775807 bytes, the limit is 16777216",
+            "a text or number has 9223372036854775807 bytes, the limit is 16777216",
         ),
         (b"X\xff\xff\xff\x00", 2, "the file is cut off"),
-        (b"\x8b\xff\xff\xff\xff", 2, "a text has 4294967295 bytes, the limit is 16777216"),
+        (b"\x8b\xff\xff\xff\xff", 2, "a text or number has 4294967295 bytes, the limit is 16777216"),
         (b"\xfe", 2, "0xfe is no operation that plain data needs"),
         (b"I1\n", 2, "0x49 is no operation that plain data needs"),
     ] {

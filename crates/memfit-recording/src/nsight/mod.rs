@@ -64,7 +64,8 @@ pub(crate) fn read(file: impl Read) -> Result<(Recording, Vec<Problem>), OpenErr
     }
     let database = Database::open(&bytes).map_err(|error| broken(error.to_string()))?;
     let mut errors = Vec::new();
-    let usage = usages(&database, &mut errors);
+    let mut malformed = 0;
+    let usage = usages(&database, &mut malformed, &mut errors);
     let Some(usage) = usage else {
         let error = errors.into_iter().next();
         let why = error.map_or_else(
@@ -75,11 +76,15 @@ pub(crate) fn read(file: impl Read) -> Result<(Recording, Vec<Problem>), OpenErr
     };
     let ranges = nvtx(&database, &mut errors);
     let origin = origin(&database, &mut errors);
-    let problems = errors.iter().map(|error| Problem::Database(error.to_string())).collect();
+    let mut problems: Vec<Problem> =
+        errors.iter().map(|error| Problem::Database(error.to_string())).collect();
+    if malformed > 0 {
+        problems.push(Problem::Malformed(malformed));
+    }
     Ok((recording(origin, usage, &ranges), problems))
 }
 
-fn usages(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Option<Vec<Usage>> {
+fn usages(database: &Database<'_>, malformed: &mut u64, errors: &mut Vec<SqliteError>) -> Option<Vec<Usage>> {
     let columns = ["start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType"];
     let mut usages = Vec::new();
     let found = database.rows("CUDA_GPU_MEMORY_USAGE_EVENTS", &columns, MOST_ROWS, |row| {
@@ -90,9 +95,15 @@ fn usages(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Option<Vec<
         let gives = match number(6) {
             Some(ALLOCATION) => false,
             Some(DEALLOCATION) => true,
-            _ => return,
+            _ => {
+                *malformed += 1;
+                return;
+            }
         };
-        let (Some(time_ns), Some(address), Some(bytes)) = (number(0), number(3), number(4)) else { return };
+        let (Some(time_ns), Some(address), Some(bytes)) = (number(0), number(3), number(4)) else {
+            *malformed += 1;
+            return;
+        };
         usages.push(Usage {
             time_ns,
             process: number(1).unwrap_or(0),

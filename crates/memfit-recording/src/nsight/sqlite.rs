@@ -16,6 +16,8 @@ pub(super) enum SqliteError {
     NoPage { page: u32, pages: u32, byte: u64 },
     #[error("page {page}, from byte {byte} on, makes no sense: {why}")]
     Page { page: u32, byte: u64, why: &'static str },
+    #[error("its texts are in UTF-16, which Nsight Systems does not write")]
+    Encoding,
     #[error("a table has more than {0} rows")]
     TooMany(usize),
 }
@@ -62,6 +64,10 @@ impl<'file> Database<'file> {
         let usable = page_size.saturating_sub(usize::from(bytes[20]));
         if !page_size.is_power_of_two() || page_size < 512 || usable < 480 {
             return Err(SqliteError::Header);
+        }
+        // The encoding of texts: 1 is UTF-8.
+        if be32(bytes, 56) > 1 {
+            return Err(SqliteError::Encoding);
         }
         Ok(Self { bytes, page_size, usable })
     }

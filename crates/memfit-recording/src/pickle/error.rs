@@ -59,8 +59,8 @@ pub enum PickleErrorKind {
     /// A text that is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
-    /// A text longer than the limit.
-    #[error("a text has {found} bytes, the limit is {limit}")]
+    /// A text or a number longer than the limit.
+    #[error("a text or number has {found} bytes, the limit is {limit}")]
     TextTooLong {
         /// What it has.
         found: u64,

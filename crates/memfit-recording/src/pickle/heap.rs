@@ -152,6 +152,14 @@ impl Heap {
         }
     }
 
+    /// Whether a value is a list or a tuple, of whatever.
+    pub(crate) fn is_list(&self, value: Value) -> bool {
+        matches!(
+            self.object(value),
+            Some(Object::EmptyList | Object::List(_) | Object::Tuple(_) | Object::Run(_) | Object::Kept(_))
+        )
+    }
+
     /// The pairs of a dict that became no row.
     pub(crate) fn pairs(&self, value: Value) -> impl Iterator<Item = (Value, Value)> {
         let pairs = match self.object(value) {

@@ -167,7 +167,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         }
         match self.input.byte().map_err(not_a_pickle)? {
             2..=5 => Ok(()),
-            6..=15 if self.input.byte().is_ok() => Err(PickleErrorKind::Protocol(6)),
+            later @ 6..=15 if self.input.byte().is_ok() => Err(PickleErrorKind::Protocol(later)),
             _ => Err(PickleErrorKind::NotAPickle),
         }
     }

@@ -1,10 +1,11 @@
 //! From a pickle to a snapshot.
 
 use std::io::Read;
+use std::ops::Range;
 
 use super::shape::{ANNOTATION, Builder, EVENT, SEGMENT};
 use super::{Snapshot, TraceEvent, TracedSettings, keys};
-use crate::pickle::{Heap, Machine, Object, PickleError, PickleLimits, Value};
+use crate::pickle::{Heap, Machine, Object, PickleError, PickleLimits, RowKind, Value};
 use crate::{RecordingError, TextId};
 
 /// A snapshot of which nothing could be read.
@@ -39,8 +40,11 @@ pub enum Problem {
     #[error("the snapshot could not be read to its end: {0}")]
     Broken(PickleError),
     /// Entries that lack something or have something of the wrong type.
-    #[error("{0} entries of the snapshot make no sense and were left out")]
+    #[error("{0} entries make no sense and were left out")]
     Malformed(u64),
+    /// Values where events, or lists of them, should be.
+    #[error("{0} values stand where events should, and were left out")]
+    Strangers(u64),
     /// Events of kinds that this memfit does not know.
     #[error("{0} events of kinds that are not known were left out")]
     UnknownActions(u64),
@@ -111,8 +115,11 @@ struct Found {
 
 impl Found {
     fn look_at(&mut self, whole: Value, heap: &Heap) {
-        // `torch.cuda.memory_snapshot()` alone is a list of segments.
-        if heap.run(whole).is_some_and(|run| run.kind == SEGMENT) {
+        // `torch.cuda.memory_snapshot()` alone is a list of segments. Entries that make no sense tear holes into it.
+        let is_segment = |element: &Value| heap.row(*element).is_some_and(|row| row.kind == SEGMENT);
+        if heap.run(whole).is_some_and(|run| run.kind == SEGMENT)
+            || heap.elements(whole).iter().any(is_segment)
+        {
             self.segments = Some(whole);
             self.anything = true;
         }
@@ -133,9 +140,14 @@ impl Found {
     }
 
     fn settle(&self, snapshot: &mut Snapshot, heap: &Heap, problems: &mut Vec<Problem>) {
-        snapshot.traces = self.traces.map_or_else(Vec::new, |traces| device_traces(traces, heap, snapshot));
-        keep_run(&mut snapshot.segments, self.segments, SEGMENT, heap);
-        keep_run(&mut snapshot.annotations, self.annotations, ANNOTATION, heap);
+        let (traces, strangers) =
+            self.traces.map_or_else(Default::default, |traces| device_traces(traces, heap, snapshot));
+        snapshot.traces = traces;
+        if strangers > 0 {
+            problems.push(Problem::Strangers(strangers));
+        }
+        keep_rows(&mut snapshot.segments, self.segments, SEGMENT, heap);
+        keep_rows(&mut snapshot.annotations, self.annotations, ANNOTATION, heap);
         snapshot.settings = self.settings.map(|settings| traced_settings(settings, heap, snapshot));
         let before = snapshot.segments.len();
         let blocks = &snapshot.blocks;
@@ -155,26 +167,36 @@ impl Found {
 }
 
 /// Keeps those rows of a table that are in a list: the table may hold others, of lists that are not needed.
-fn keep_run<T>(table: &mut Vec<T>, list: Option<Value>, kind: crate::pickle::RowKind, heap: &Heap) {
-    match list.and_then(|list| heap.run(list)).filter(|run| run.kind == kind) {
-        Some(run) => {
-            table.truncate((run.start + run.length) as usize);
-            table.drain(..run.start as usize);
-        }
-        None => table.clear(),
+fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, heap: &Heap) {
+    let Some(list) = list else {
+        table.clear();
+        return;
+    };
+    if let Some(run) = heap.run(list).filter(|run| run.kind == kind) {
+        table.truncate((run.start + run.length) as usize);
+        table.drain(..run.start as usize);
+        return;
     }
+    let rows = heap.elements(list).iter().filter_map(|element| heap.row(*element));
+    let kept = rows.filter(|row| row.kind == kind).filter_map(|row| table.get(row.index as usize).cloned());
+    *table = kept.collect();
 }
 
-/// Each device's events. They lie in the table one device after another, unless somebody wove the file otherwise.
-fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Vec<std::ops::Range<usize>> {
+/// Each device's events, and how many values stand where events or lists of them should. They lie in the table one device after
+/// another, unless somebody wove the file otherwise.
+fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> (Vec<Range<usize>>, u64) {
     let lists = heap.elements(traces);
+    let mut strangers = u64::from(!heap.is_list(traces));
     let mut ranges = Vec::with_capacity(lists.len());
     for list in lists {
         let range = if let Some(run) = heap.run(*list).filter(|run| run.kind == EVENT) {
             run.start as usize..(run.start + run.length) as usize
         } else {
             // Entries that make no sense tear holes into a list.
-            let rows = heap.elements(*list).iter().filter_map(|element| heap.row(*element));
+            let elements = heap.elements(*list);
+            strangers += u64::from(!heap.is_list(*list));
+            strangers += elements.iter().filter(|element| heap.object(**element).is_none()).count() as u64;
+            let rows = elements.iter().filter_map(|element| heap.row(*element));
             let rows = rows.filter(|row| row.kind == EVENT).map(|row| row.index as usize);
             let events: Vec<TraceEvent> = rows.map(|row| snapshot.events[row]).collect();
             let start = snapshot.events.len();
@@ -183,7 +205,7 @@ fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Vec<std
         };
         ranges.push(range);
     }
-    ranges
+    (ranges, strangers)
 }
 
 fn traced_settings(settings: Value, heap: &Heap, snapshot: &Snapshot) -> TracedSettings {

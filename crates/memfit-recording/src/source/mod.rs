@@ -117,10 +117,12 @@ fn layer(
     depth: u32,
 ) -> Result<(Source, Vec<Problem>), OpenError> {
     let mut reader = BufReader::with_capacity(LOOK, reader);
-    let start = look(&mut reader)?;
+    let (start, failed) = look(&mut reader);
     if start.is_empty() {
-        return Err(OpenError::Empty);
+        return Err(failed.map_or(OpenError::Empty, OpenError::Io));
     }
+    // Where reading failed, it fails again behind what was read: that much can be used.
+    let reader = Failed(failed).chain(reader);
     if let Some(format) = compressed::format(&start) {
         if depth == MOST_LAYERS {
             return Err(OpenError::Layers);
@@ -164,11 +166,20 @@ fn layer(
     }
 }
 
-/// The first bytes, as many as are looked at.
-fn look(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+/// The first bytes, as many as are looked at or as there are, and why there are no more where that is an error.
+fn look(reader: &mut impl Read) -> (Vec<u8>, Option<io::Error>) {
     let mut start = Vec::new();
-    reader.take(LOOK as u64).read_to_end(&mut start)?;
-    Ok(start)
+    let failed = reader.take(LOOK as u64).read_to_end(&mut start).err();
+    (start, failed)
+}
+
+/// Fails once, if there is something to fail with.
+struct Failed(Option<io::Error>);
+
+impl Read for Failed {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 fn texts(text: impl BufRead) -> Result<(Source, Vec<Problem>), OpenError> {

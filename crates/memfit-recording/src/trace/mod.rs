@@ -103,6 +103,8 @@ fn track(kept: &Kept, process: u64) -> Track {
     let mut live: HashMap<(u8, u64), u32> = HashMap::new();
     let (mut steps, mut before) = (0, 0_u64);
     let (mut phase, mut lost) = (Phase::Other, 0_u64);
+    // Where the profiler counts steps, it is believed; else optimizers are.
+    let counts = kept.ranges.iter().any(|range| range.name.starts_with(STEP));
     for (time, what) in order {
         // Times of the profiler are nanoseconds since 1970, or since the machine was started.
         let time_us = u64::try_from(time / 1000).ok().filter(|time| *time != 0);
@@ -127,8 +129,6 @@ fn track(kept: &Kept, process: u64) -> Track {
                     phase = Phase::Other;
                     track.tell(MomentKind::Phase(phase), 0, StackId::NONE, at);
                 }
-                // Where the profiler counts steps, it is believed; else optimizers are.
-                let counts = kept.ranges.iter().any(|range| range.name.starts_with(STEP));
                 if name.starts_with(STEP) || (!counts && name.starts_with(OPTIMIZER)) {
                     steps += 1;
                     track.tell(MomentKind::Step(steps), 0, StackId::NONE, at);
