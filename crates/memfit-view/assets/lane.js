@@ -51,7 +51,7 @@ class Lane {
       table(this.info.changes, pairs),
       table(this.info.beyond, pairs),
       table(this.info.marks, (columns, rows) => ({
-        tick: columns.near(rows), kind: columns.plain(rows), value: columns.plain(rows),
+        tick: columns.near(rows), kind: columns.plain(rows), value: columns.plain(rows), time: columns.near(rows).map((time) => time - 1),
       })),
       table(this.info.spans, (columns, rows) => {
         const born = columns.near(rows);
@@ -64,7 +64,8 @@ class Lane {
     const of = (kind) => {
       const rows = [];
       for (let row = 0; row < this.marks.tick.length; row++) if (this.marks.kind[row] === kind) rows.push(row);
-      return { tick: rows.map((row) => this.marks.tick[row]), value: rows.map((row) => this.marks.value[row]) };
+      const column = (name) => rows.map((row) => this.marks[name][row]);
+      return { tick: column("tick"), value: column("value"), time: column("time") };
     };
     this.steps = of(MARK.step);
     this.phases = of(MARK.phase);
@@ -446,7 +447,7 @@ function readPlaces(columns) {
 /** Ranges of one depth: none of them overlap, and they are sorted. */
 class RangeRow {
   constructor() {
-    Object.assign(this, { names: [], from: [], to: [] });
+    Object.assign(this, { names: [], from: [], to: [], fromTime: [], toTime: [] });
   }
 
   at(tick) {
@@ -465,15 +466,18 @@ function rangesOf(marks, ticks, places) {
     if (marks.kind[row] === MARK.begin) {
       let depth = open.findLastIndex((place) => place >= 0) + 1;
       rows[depth] ??= new RangeRow();
-      const { names, from, to } = rows[depth];
+      const { names, from, to, fromTime, toTime } = rows[depth];
       names.push(name);
       from.push(marks.tick[row]);
       to.push(ticks);
+      fromTime.push(marks.time[row]);
+      toTime.push(-1);
       open[depth] = names.length - 1;
     } else if (marks.kind[row] === MARK.end) {
       const depth = open.findLastIndex((place, at) => place >= 0 && rows[at].names[place] === name);
       if (depth < 0) continue;
       rows[depth].to[open[depth]] = marks.tick[row];
+      rows[depth].toTime[open[depth]] = marks.time[row];
       open[depth] = -1;
     }
   }

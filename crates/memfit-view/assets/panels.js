@@ -347,7 +347,7 @@ class Moment {
     const { alignment } = this.app.timeline;
     const aligned = alignment.common ? `The two are aligned at ${many(alignment.common, "place")}, where steps and their phases begin.` : "No steps or phases are known in both: they are aligned event by event from the beginning.";
     const peaks = el("button", { onclick: () => this.app.timeline.setCursor(this.app.timeline.charts[0].lane.info.peak.tick) }, "Go to the peak of A");
-    const other = el("button", { onclick: () => this.app.timeline.setCursor(alignment.back(charts[1].lane.info.peak.tick)) }, "Go to the peak of B");
+    const other = el("button", { onclick: () => this.app.timeline.setCursor(charts[1].fromTick(charts[1].lane.info.peak.tick)) }, "Go to the peak of B");
     this.difference.replaceChildren(el("p", {}, aligned, " ", peaks, " ", other), el("div.two", {}, el("div.scroll", {}, table("category", "By category, at this moment of both")), el("div.scroll", {}, table("line", "By line, largest differences first"))));
   }
 }

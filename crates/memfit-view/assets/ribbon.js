@@ -50,6 +50,11 @@ class Ribbon {
     this.drawAxis(context, y);
   }
 
+  /** Where the row of some marks begins; the end of all behind the last. */
+  at({ tick, time }, row) {
+    return row < tick.length ? this.chart.xOf(tick[row], time[row]) : this.chart.x(this.chart.lane.ticks);
+  }
+
   /** Phases: neighbours that share a pixel are drawn once. */
   drawPhases(context, y) {
     const { lane, width } = this.chart;
@@ -58,7 +63,7 @@ class Ribbon {
     let drawn = -1;
     for (let row = 0; row < phases.tick.length; row++) {
       const name = names[phases.value[row]];
-      const [from, to] = [Math.max(0, this.chart.x(phases.tick[row])), Math.min(width, this.chart.x(phases.tick[row + 1] ?? lane.ticks))];
+      const [from, to] = [Math.max(0, this.at(phases, row)), Math.min(width, this.at(phases, row + 1))];
       if (!name || to <= drawn || from > width) continue;
       context.fillStyle = palette.css(name);
       context.fillRect(Math.max(from, drawn), y, Math.max(0.5, to - Math.max(from, drawn)), RIBBON.phases);
@@ -69,11 +74,11 @@ class Ribbon {
   drawSteps(context, y) {
     const { lane, width } = this.chart;
     const { steps } = lane;
-    const bounds = [0, ...steps.tick];
+    const bounds = { tick: [0, ...steps.tick], time: [0, ...steps.time] };
     let lastLabel = -Infinity;
     let parity = 0;
-    for (let row = 0; row < bounds.length; row++) {
-      const [from, to] = [this.chart.x(bounds[row]), this.chart.x(bounds[row + 1] ?? lane.ticks)];
+    for (let row = 0; row < bounds.tick.length; row++) {
+      const [from, to] = [this.at(bounds, row), this.at(bounds, row + 1)];
       parity ^= 1;
       if (to < 0 || from > width || to - from < 0.75) continue;
       context.fillStyle = palette.css("step", parity ? 0.16 : 0.07);
@@ -86,7 +91,7 @@ class Ribbon {
         lastLabel = left + context.measureText(label).width;
       }
     }
-    const [lastTick, all] = [this.chart.x(steps.tick[0]), steps.tick.length];
+    const [lastTick, all] = [this.at(steps, 0), steps.tick.length];
     if (width / all < 0.75 && lastTick < width) {
       context.fillStyle = palette.css("muted");
       context.fillText(`${count(all)} steps`, 5, y + RIBBON.steps / 2 + 0.5);
@@ -94,7 +99,7 @@ class Ribbon {
   }
 
   /** Ranges of one depth. Those that share a pixel with the one before are passed over, so that a frame costs its pixels. */
-  drawRanges(context, y, { names, from, to }) {
+  drawRanges(context, y, { names, from, to, fromTime, toTime }) {
     const { chart } = this;
     const { timeline, width } = chart;
     const ends = chart.toTick(timeline.view.to);
@@ -102,7 +107,7 @@ class Ribbon {
     let row = Math.max(0, after(from, chart.toTick(timeline.view.from)) - 1);
     let pixel = 0;
     while (row < from.length && from[row] < ends) {
-      const [left, right] = [Math.max(0, chart.x(from[row])), Math.min(width, chart.x(to[row]))];
+      const [left, right] = [Math.max(0, chart.xOf(from[row], fromTime[row])), Math.min(width, chart.xOf(to[row], toTime[row]))];
       if (right > pixel && right > 0) {
         const begin = Math.max(left, pixel);
         context.fillStyle = palette.css("accent", 0.16);

@@ -94,6 +94,13 @@ class Chart {
     return ((this.fromTick(tick) - from) / (to - from)) * this.width;
   }
 
+  /** Where a mark lies: along the seconds at its own time, since much of it may pass between two events. */
+  xOf(tick, time) {
+    if (this.timeline.axis !== "time" || !(time >= 0)) return this.x(tick);
+    const { from, to } = this.timeline.view;
+    return ((time - from) / (to - from)) * this.width;
+  }
+
   draw() {
     const columns = this.lane.columns(this.edges());
     if (!columns) {
@@ -118,7 +125,10 @@ class Chart {
 
   say(columns, { one, merged }) {
     const ticks = Math.max(1, Math.round(columns.perColumn));
-    const each = columns.perColumn > 1.01
+    const { axis, view } = this.timeline;
+    const each = axis === "time"
+      ? `Each column is ${duration((view.to - view.from) / columns.high.length)}, and shows the highest of its events. `
+      : columns.perColumn > 1.01
       ? `Each column is ${many(ticks, "event")}: solid up to the lowest, lighter up to the highest of them. `
       : "Every event has a column of its own. ";
     const higher = merged && this.timeline.magnified < 2 ? " Magnify the height (h) to see more of them." : "";
@@ -421,7 +431,7 @@ class Timeline {
   build() {
     const { lanes, titles } = this;
     const byTime = this.axis === "time";
-    this.alignment = !byTime && lanes.length > 1 ? new Alignment(lanes[0], lanes[1]) : null;
+    this.alignment = lanes.length > 1 ? new Alignment(lanes[0], lanes[1]) : null;
     this.charts = lanes.map((lane, index) => {
       let maps = {};
       if (byTime) maps = { toTick: (at) => lane.tickAt(at), fromTick: (at) => lane.timeAt(at) };

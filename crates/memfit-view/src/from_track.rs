@@ -226,6 +226,7 @@ fn spans(track: &Track, clock: &Clock, lane: &mut Lane) {
 
 fn marks(track: &Track, clock: &Clock, names: &mut Names<'_>, places: &mut Places) -> Vec<Mark> {
     let mut marks = Vec::new();
+    let start = clock.ticks.iter().find_map(|index| track.moment(*index)?.time_us);
     for (index, moment) in (0..).zip(track.moments()) {
         let mut range = |range: u32| names.text(places, track.ranges[range as usize].name);
         let kind = match moment.kind {
@@ -236,7 +237,8 @@ fn marks(track: &Track, clock: &Clock, names: &mut Names<'_>, places: &mut Place
             MomentKind::RangeEnd(named) => MarkKind::End(range(named)),
             _ => continue,
         };
-        marks.push(Mark { tick: clock.tick(index), kind });
+        let time = moment.time_us.zip(start).map(|(time, start)| time.saturating_sub(start));
+        marks.push(Mark { tick: clock.tick(index), time, kind });
     }
     marks
 }

@@ -107,6 +107,8 @@ pub struct Pool {
 pub struct Mark {
     /// The tick from which on it holds.
     pub tick: u32,
+    /// When that was, in microseconds since the first tick, where it is known: between two ticks much time may pass.
+    pub time: Option<u64>,
     /// What it is.
     pub kind: MarkKind,
 }

@@ -142,7 +142,7 @@ mod tests {
         ];
         let module = places.text("encoder.layers.5.secret_gate");
         let range = places.text("epoch of thesis");
-        lane.marks.push(Mark { tick: 0, kind: MarkKind::Begin(range) });
+        lane.marks.push(Mark { tick: 0, time: None, kind: MarkKind::Begin(range) });
         lane.pieces.push(Piece {
             address: 0,
             asked: 1,

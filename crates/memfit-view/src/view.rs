@@ -228,6 +228,8 @@ fn pack(lane: &Lane, several: bool, sections: &mut Vec<Vec<u8>>) -> LaneInfo {
             columns.near(lane.marks.iter().map(|mark| u64::from(mark.tick)));
             columns.plain(lane.marks.iter().map(|mark| mark.kind.code().0));
             columns.plain(lane.marks.iter().map(|mark| mark.kind.code().1));
+            // Zero is a time that is not known.
+            columns.near(lane.marks.iter().map(|mark| mark.time.map_or(0, |time| time + 1)));
         }),
         spans: table(lane.spans.len(), &|columns| {
             columns.near(lane.spans.iter().map(|span| u64::from(span.born)));
