@@ -370,6 +370,21 @@ fn expandable_segments_would_have_saved_it() {
 }
 
 #[test]
+fn address_space_that_a_failed_request_reserved_serves_the_next() {
+    let conf = "expandable_segments:True";
+    let mut steps: Vec<Step> = (0..4).map(|_| Step::Alloc { size: 90 * MIB, stream: 0 }).collect();
+    // The first of its stream: address space is reserved, and mapping it fails.
+    steps.push(Step::Alloc { size: 60 * MIB, stream: 1 });
+    steps.push(Step::Alloc { size: 4 * MIB, stream: 1 });
+    let allocator = run(conf, steps);
+    assert_eq!(allocator.stats().num_ooms, 1);
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+    assert_eq!(found.mismatches, []);
+    assert_eq!((found.addresses.predicted, found.addresses.matching), (5, 5));
+}
+
+#[test]
 fn a_snapshot_that_names_no_pools_is_of_an_older_release() {
     let allocator = run("", vec![Step::Alloc { size: 1, stream: 0 }]);
     let mut snapshot = snapshot(&allocator, usize::MAX);
