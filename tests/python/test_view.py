@@ -314,7 +314,7 @@ def test_seconds_ranges_and_private_pools(browser, folder):
     shares = browser.evaluate(f"""(() => {{
         const chart = {APP}.timeline.charts[0];
         const {{from, to}} = chart.lane.ranges[1];
-        const {fromTime, toTime} = chart.lane.ranges[1];
+        const {{fromTime, toTime}} = chart.lane.ranges[1];
         return from.map((tick, at) => (chart.xOf(to[at], toTime[at]) - chart.xOf(tick, fromTime[at])) / chart.width);
     }})()""")
     assert all(0.24 < share < 0.26 for share in shares), shares

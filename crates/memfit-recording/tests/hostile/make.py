@@ -223,7 +223,7 @@ def traces() -> dict[str, bytes]:
         "trace-a-number.json": b'{"traceEvents": 5}',
         "trace-deep.gz": gzip.compress(b'{"traceEvents": ' + b"[" * MIB, mtime=0),
         "trace-deep-within.gz": gzip.compress(b'{"traceEvents": [' + b'{"args":' * MIB, mtime=0),
-        "trace-long-text.gz": gzip.compress(b'{"traceEvents": [{"name": "' + b"x" * (80 * MIB), mtime=0),
+        "trace-long-text.gz": gzip.compress(b'{"traceEvents": [{"name": "' + b"x" * (12 * MIB), mtime=0),
         "trace-cut-off.json": trace(good, good)[:-30],
         "trace-wrong-types.json": trace(
             good,
@@ -245,10 +245,10 @@ def traces() -> dict[str, bytes]:
         "trace-no-number.json": b'{"traceEvents": [{"name": "[memory]", "ts": NaN}]}',
         "trace-number-too-large.json": trace(good)[:-2] + b', {"name": "[memory]", "ts": 1e999}]}',
         "trace-broken-escape.json": trace(good)[:-2] + b', {"name": "\\ud800"}]}',
-        "notebook-of-numbers.ipynb": b'{"cells": [1]}',
-        "notebook-without-errors.ipynb": b'{"cells": [{"outputs": [{"text": ["all is well"]}]}]}',
+        "notebook-of-numbers.notebook": b'{"cells": [1]}',
+        "notebook-without-errors.notebook": b'{"cells": [{"outputs": [{"text": ["all is well"]}]}]}',
         "notebook-deep.gz": gzip.compress(b'{"cells": ' + b"[" * MIB, mtime=0),
-        "notebook-cut-off.ipynb": b'{"cells": [{"outputs": [{"text": "CUDA out of mem',
+        "notebook-cut-off.notebook": b'{"cells": [{"outputs": [{"text": "CUDA out of mem',
     }
 
 
@@ -366,7 +366,7 @@ def texts() -> dict[str, bytes]:
         "text-amount-too-large.log": oom
         + b"99999999999999999999999999.00 GiB. GPU 0 has a total capacity of 1e9 GiB\n",
         "text-amount-negative.log": oom + b"-2.00 GiB. GPU 0 has a total capacity of 23.49 GiB\n",
-        "text-no-end-of-line.gz": gzip.compress(b"x" * (40 * MIB) + oom + b"2.00 MiB." + b"y" * MIB, mtime=0),
+        "text-no-end-of-line.gz": gzip.compress(b"x" * (8 * MIB) + oom + b"2.00 MiB." + b"y" * MIB, mtime=0),
         "text-binary.log": bytes(range(256)) * 4,
         "text-control-characters.log": b"\x1b[31m" * 200
         + oom
