@@ -26,17 +26,20 @@ def attempt(script: Path, settings: str, snapshot: Path) -> dict[str, object]:
     torch.cuda.memory._set_allocator_settings(settings or DEFAULTS)
     torch.cuda.memory._record_memory_history(stacks="python")
     torch.cuda.reset_peak_memory_stats()
-    problem = None
+    problem = failed = None
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             runpy.run_path(str(script), run_name="__main__")
     except torch.OutOfMemoryError as error:
         problem = str(error)
         torch.cuda.memory._dump_snapshot(str(snapshot))
+    except Exception as error:
+        failed = f"{type(error).__name__}: {error}"
     stats = torch.cuda.memory_stats()
     return {
         "script": script.stem,
         "oom": problem,
+        "failed": failed,
         "allocated": stats["allocated_bytes.all.peak"],
         "reserved": stats["reserved_bytes.all.peak"],
     }

@@ -177,6 +177,10 @@ pub(crate) struct RunArgs {
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) show_output: bool,
 
+    /// Where memory runs out: do not run the script once more to prove what would have helped.
+    #[arg(long)]
+    pub(crate) no_prove: bool,
+
     /// Keep the run's own files, and say where they are.
     #[arg(long)]
     pub(crate) keep: bool,

@@ -5,7 +5,7 @@ mod completions;
 mod convert;
 mod doctor;
 mod explain;
-mod facts;
+pub(crate) mod facts;
 mod gpus;
 mod replay;
 mod rule;

@@ -8,6 +8,7 @@
 mod args;
 mod commands;
 mod error;
+mod explained;
 mod input;
 mod libraries;
 mod printer;

@@ -2,7 +2,7 @@
 //!
 //! [`request`] is what was asked, [`environment`] and [`preflight`] find out whether it can be started, [`stage`] sets
 //! up the run directory, [`process`] starts and ends processes, [`watch`] follows them, [`facts`] is what came of it,
-//! [`verdict`] judges it, [`report`] puts it into the wire type.
+//! [`verdict`] judges it, [`remedies`] tries what would have helped, [`report`] puts it into the wire type.
 
 pub(crate) mod environment;
 mod facts;
@@ -14,6 +14,7 @@ pub(crate) mod preflight;
 mod process;
 mod progress;
 mod recording;
+mod remedies;
 mod report;
 mod request;
 mod script;
@@ -26,17 +27,20 @@ mod watch;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use memfit_explain::Explanation;
 use memfit_link::ValuePolicy;
 
 pub(crate) use facts::Facts;
+pub(crate) use remedies::Diagnosis;
 pub(crate) use report::{exit, failure, report};
 pub(crate) use request::{Card, Request};
 
 use self::environment::Command;
 use self::local::LocalGpu;
 use self::preflight::Torch;
-use self::stage::Stage;
+use self::stage::{Changes, Stage};
 use crate::args::Sizes;
+use crate::explained;
 use crate::{CliError, Home, Printer};
 
 /// What came of a run.
@@ -46,6 +50,8 @@ pub(crate) struct Outcome {
     pub(crate) facts: Facts,
     /// The same with each size that is read back at its lower bound; nothing where that was not asked.
     pub(crate) lower: Option<Facts>,
+    /// Why it ran out of memory, and what would have helped.
+    pub(crate) diagnosis: Option<Diagnosis>,
     /// The recording that was saved.
     pub(crate) recording: Option<PathBuf>,
 }
@@ -62,45 +68,71 @@ pub(crate) fn perform(request: &Request, home: &Home, printer: &Printer) -> Resu
         Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
         None => None,
     };
-    let once = |values| once(request, &command, torch.as_ref(), local.as_ref(), values, home, printer);
+    let runner = Runner { command: &command, torch: torch.as_ref(), local: local.as_ref(), home, printer };
     let policy = match request.sizes {
         Sizes::At(policy) => policy,
         Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
     };
-    let facts = once(policy)?;
+    let first = runner.first(request, policy)?;
     // Sizes at their upper bound may be to blame. If it fails with the lower one as well, they are not.
     let told = matches!(request.sizes, Sizes::At(_));
-    let hangs = verdict::has_size_read_back(&facts) && !request.card.is_local() && !told;
-    let lower = if hangs && (facts.oom.is_some() || request.sizes == Sizes::Both) {
+    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
+    let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
         printer.remark("once more, with sizes that are read back at their lower bound");
-        Some(once(ValuePolicy::LOWER)?)
+        let trial = Request { output: None, ..request.clone() };
+        Some(runner.once(&trial, ValuePolicy::LOWER, &Changes::default())?.facts)
     } else {
         None
     };
-    Ok(Outcome { facts, lower, recording: request.output.clone() })
+    let mut outcome = Outcome {
+        facts: first.facts,
+        lower,
+        diagnosis: first.explanation.map(Diagnosis::new),
+        recording: request.output.clone(),
+    };
+    remedies::prove(request, &mut outcome, &runner, policy)?;
+    Ok(outcome)
 }
 
-fn once(
-    request: &Request,
-    command: &Command,
-    torch: Option<&Torch>,
-    local: Option<&LocalGpu>,
-    values: ValuePolicy,
-    home: &Home,
-    printer: &Printer,
-) -> Result<Facts, CliError> {
-    let first = matches!(request.sizes, Sizes::At(_)) || values == ValuePolicy::UPPER;
-    let stage = Stage::set_up(request, torch, values, home)?;
-    let started = Instant::now();
-    let watched = watch::run(request, command, &stage, local, printer)?;
-    let wall = started.elapsed();
-    let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
-    let facts = facts::gather(command, torch, &stage, watched, &tracks, wall);
-    if let Some(path) = request.output.as_deref().filter(|_| first) {
-        recording::save(path, request, command.words(), &facts, tracks)?;
+/// What a run came to, and why it ran out of memory where it did.
+struct Ran {
+    facts: Facts,
+    explanation: Option<Explanation>,
+}
+
+/// Everything that stays the same from run to run of one command.
+struct Runner<'run> {
+    command: &'run Command,
+    torch: Option<&'run Torch>,
+    local: Option<&'run LocalGpu>,
+    home: &'run Home,
+    printer: &'run Printer,
+}
+
+impl Runner<'_> {
+    /// The run that was asked for: what it recorded is saved, and explained where memory ran out.
+    fn first(&self, request: &Request, values: ValuePolicy) -> Result<Ran, CliError> {
+        self.once(request, values, &Changes::default())
     }
-    if request.keep {
-        printer.remark(&format!("the run's files are in `{}`", stage.keep().display()));
+
+    /// One run, with something changed about it. What it recorded is saved where the request says so.
+    fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, CliError> {
+        let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
+        let started = Instant::now();
+        let watched = watch::run(request, self.command, &stage, self.local, self.printer)?;
+        let wall = started.elapsed();
+        let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
+        let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
+        let recording = recording::whole(request, &facts, tracks);
+        if let Some(path) = request.output.as_deref() {
+            recording::save(path, &recording)?;
+        }
+        let failed = facts.oom.as_ref().filter(|_| changes.is_none());
+        let explanation =
+            failed.and_then(|_| explained::of_recording(&explained::Asked::default(), &recording).ok());
+        if request.keep {
+            self.printer.remark(&format!("the run's files are in `{}`", stage.keep().display()));
+        }
+        Ok(Ran { facts, explanation })
     }
-    Ok(facts)
 }

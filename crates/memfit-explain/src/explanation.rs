@@ -127,6 +127,8 @@ pub enum Apply {
         line: u32,
         /// The change as a unified diff.
         diff: String,
+        /// What the file says with it.
+        after: String,
     },
     /// A card on which the allocator can get so much.
     Card(u64),

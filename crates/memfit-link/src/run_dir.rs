@@ -77,6 +77,11 @@ impl RunDir {
         self.0.join("probe")
     }
 
+    /// Source files that the run is to take as changed, as JSON: a path, and what stands there instead. Absent where none is.
+    pub fn edits(&self) -> PathBuf {
+        self.0.join("edits.json")
+    }
+
     /// The folder with the libraries under the names that the loader looks for.
     pub fn libraries(&self) -> PathBuf {
         self.0.join("lib")

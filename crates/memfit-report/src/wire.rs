@@ -14,7 +14,7 @@ pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, Che
 pub use doctor::{Check, DoctorReport, Health};
 pub use explain::{
     CodeLine, Considered, Edit as ExplainEdit, Environment as ExplainEnvironment, Evidence, ExplainPeak,
-    ExplainReport, Fix as ExplainFix, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
+    ExplainReport, Fix as ExplainFix, FixProof, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
 };
 pub use gpus::{GpuList, GpuReport};
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};

@@ -1,13 +1,13 @@
 //! `memfit explain FILE`.
 
-use memfit_allocator::{Given, recording};
-use memfit_explain::{Card, Case, Explanation, OtherProcess, explain as explained, explain_text};
-use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track};
+use memfit_devices::Bytes;
+use memfit_recording::Source;
 use memfit_report::text;
 use memfit_report::wire::ExplainReport;
 
-use super::{answer, facts};
+use super::answer;
 use crate::args::ExplainArgs;
+use crate::explained::{self, Asked};
 use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
@@ -27,101 +27,7 @@ pub(super) fn report(
     input: &Source,
     problems: Vec<String>,
 ) -> Result<ExplainReport, CliError> {
-    let explanation = match input {
-        Source::Snapshot(snapshot) => of_snapshot(args, snapshot)?,
-        Source::Recording(recording) => of_recording(args, recording)?,
-        // The last is the one that ended it.
-        Source::Texts(texts) => texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text),
-    };
+    let asked = Asked { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
+    let explanation = explained::of(&asked, input)?;
     Ok(ExplainReport::new(args.file.display().to_string(), explanation, problems))
-}
-
-fn of_snapshot(args: &ExplainArgs, snapshot: &Snapshot) -> Result<Explanation, CliError> {
-    let mut given = Given::from_snapshot(snapshot);
-    given.release = args.torch.unwrap_or(given.release);
-    let recorded = recording(snapshot, &given)?;
-    let tracks: Vec<(&Track, u8)> = recorded
-        .recording
-        .tracks
-        .iter()
-        .zip(snapshot.devices())
-        .map(|(track, device)| (track, device as u8))
-        .collect();
-    if tracks.is_empty() {
-        return Ok(Explanation::of_nothing(0));
-    }
-    let (track, device) = chosen(args, &tracks)?;
-    // Where it failed, PyTorch wrote what the device had left.
-    let trace = snapshot.trace(usize::from(device));
-    let free = trace.iter().rfind(|event| event.action == TraceAction::Oom).map(|event| event.address);
-    let held = track.moments().iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
-    let limit = free.zip(held).map(|(free, held)| held.reserved.saturating_add(free));
-    let card = Card { limit: asked(args).or(limit), ..Card::default() };
-    let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
-    Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
-}
-
-fn of_recording(args: &ExplainArgs, recording: &Recording) -> Result<Explanation, CliError> {
-    let tracks: Vec<(&Track, u8)> = recording
-        .tracks
-        .iter()
-        .flat_map(|track| track.devices().into_iter().map(move |device| (track, device)))
-        .collect();
-    if tracks.is_empty() {
-        return Ok(Explanation::of_nothing(0));
-    }
-    let (track, device) = chosen(args, &tracks)?;
-    let origin = &recording.origin;
-    let facts::Facts { given, alloc_conf, told } = facts::of(origin, track, args.torch);
-    let limit = asked(args).or(told.limit);
-    let others = others(track, device, &tracks, told.others);
-    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
-    Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
-}
-
-/// What the recording itself knows of the other processes' tensors.
-fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProcess>) -> Vec<OtherProcess> {
-    told.into_iter()
-        .filter(|other| other.pid != own.pid)
-        .map(|other| {
-            let track = tracks.iter().find(|(track, of)| track.pid == other.pid && *of == device);
-            let moments = track.map(|(track, _)| track.moments().iter());
-            let reserved = moments.and_then(|moments| moments.map(|moment| moment.reserved).max());
-            OtherProcess { reserved: reserved.unwrap_or(0).min(other.bytes), ..other }
-        })
-        .collect()
-}
-
-fn judged(case: &Case<'_>) -> Explanation {
-    explained(case).unwrap_or_else(|| Explanation::of_nothing(case.device))
-}
-
-fn asked(args: &ExplainArgs) -> Option<u64> {
-    args.capacity.map(memfit_devices::Bytes::get)
-}
-
-/// The device that was asked for, else the one that ran out of memory, else the one that was fullest.
-fn chosen<'track>(
-    args: &ExplainArgs,
-    tracks: &[(&'track Track, u8)],
-) -> Result<(&'track Track, u8), CliError> {
-    if let Some(device) = args.device {
-        let devices = || tracks.iter().map(|(_, device)| u32::from(*device)).collect();
-        let found = tracks.iter().find(|(_, known)| u32::from(*known) == device);
-        return found.copied().ok_or_else(|| CliError::NoSuchDevice { device, devices: devices() });
-    }
-    let trouble = |(track, device): &&(&Track, u8)| {
-        let own = || track.moments().iter().filter(|moment| moment.device == *device);
-        let failed = own().any(|moment| matches!(moment.kind, MomentKind::Oom(_)));
-        (failed, own().map(|moment| moment.reserved).max())
-    };
-    let most = tracks.iter().rev().max_by_key(trouble);
-    most.copied().ok_or_else(|| CliError::NoSuchDevice { device: 0, devices: Vec::new() })
-}
-
-/// The text of a source file, as far as it is here and of a size that source files have.
-fn source(file: &str) -> Option<String> {
-    const LARGEST: u64 = 4 << 20;
-    let meta = std::fs::metadata(file).ok()?;
-    (meta.is_file() && meta.len() <= LARGEST).then(|| std::fs::read_to_string(file).ok()).flatten()
 }

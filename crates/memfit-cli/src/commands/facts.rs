@@ -8,17 +8,17 @@ use memfit_recording::{Origin, Track, find_oom_texts};
 const UNTOLD: u64 = 256 << 30;
 
 /// What a recording says of how it came about.
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// What a replay has to know.
-    pub(super) given: Given,
+    pub(crate) given: Given,
     /// The settings as a text.
-    pub(super) alloc_conf: String,
+    pub(crate) alloc_conf: String,
     /// What PyTorch's own message tells of the card: what was left on it, and who else was there.
-    pub(super) told: Card,
+    pub(crate) told: Card,
 }
 
 /// The facts of a track; `torch` is the release that was asked for.
-pub(super) fn of(origin: &Origin, track: &Track, torch: Option<Release>) -> Facts {
+pub(crate) fn of(origin: &Origin, track: &Track, torch: Option<Release>) -> Facts {
     let release = origin.torch.as_deref().and_then(|torch| torch.parse::<Release>().ok());
     let release = torch.or(release).unwrap_or_default();
     let traced = track.settings.as_ref().map(|settings| settings.text.clone());

@@ -80,16 +80,10 @@ pub(crate) fn alloc_conf() -> Option<String> {
     set("PYTORCH_ALLOC_CONF").or_else(|| set("PYTORCH_CUDA_ALLOC_CONF"))
 }
 
-/// Saves the recording of a run.
-pub(super) fn save(
-    path: &Path,
-    request: &Request,
-    command: Vec<String>,
-    facts: &Facts,
-    tracks: Vec<Track>,
-) -> Result<(), CliError> {
+/// The recording of a run.
+pub(super) fn whole(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Recording {
     let device = request.card.info();
-    let recording = Recording {
+    Recording {
         origin: Origin {
             kind: if request.card.is_local() { OriginKind::RealRun } else { OriginKind::VirtualRun },
             memfit: crate::VERSION.to_owned(),
@@ -98,10 +92,14 @@ pub(super) fn save(
             capacity: Some(device.capacity).filter(|capacity| *capacity > 0),
             oom: facts.oom.as_ref().and_then(|oom| oom.text.clone()),
             alloc_conf: alloc_conf(),
-            command,
+            command: facts.command.clone(),
         },
         tracks,
-    };
+    }
+}
+
+/// Saves a recording.
+pub(super) fn save(path: &Path, recording: &Recording) -> Result<(), CliError> {
     let file = File::create(path).map_err(CliError::io("write", path))?;
     recording
         .write(BufWriter::new(file))

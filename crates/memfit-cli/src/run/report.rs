@@ -14,7 +14,7 @@ use super::process::signal_name;
 use super::time;
 use super::verdict::{Evidence, judge};
 use super::watch::Ended;
-use super::{Outcome, Request};
+use super::{Diagnosis, Outcome, Request};
 use crate::args::Sizes;
 use crate::{CliError, Exit, Hint as _};
 
@@ -67,6 +67,8 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
         script: script(facts),
+        cause: outcome.diagnosis.as_ref().filter(|_| facts.oom.is_some()).map(|found| found.explanation.cause),
+        fixes: outcome.diagnosis.as_ref().map(Diagnosis::wire).unwrap_or_default(),
         problem,
         device,
     }
@@ -119,6 +121,8 @@ pub(crate) fn failure(error: &CliError, device: DeviceInfo, command: Vec<String>
         torch: None,
         recording: None,
         script: Script { command, ..Script::default() },
+        cause: None,
+        fixes: Vec::new(),
         problem: Some(Problem {
             kind: error.kind().to_owned(),
             message,

@@ -127,6 +127,8 @@ pub(crate) struct Request {
     pub(crate) show_output: bool,
     /// Whether the run directory stays.
     pub(crate) keep: bool,
+    /// Whether what would have helped is tried where memory runs out.
+    pub(crate) prove: bool,
     /// The command as it was typed.
     pub(crate) command: Vec<OsString>,
 }
@@ -178,6 +180,7 @@ impl Request {
             output: args.output,
             show_output: args.show_output || settings.show_output,
             keep: args.keep,
+            prove: !args.no_prove,
             command: args.command,
         })
     }

@@ -1,5 +1,6 @@
 //! The run directory with everything in it that the processes of a run need, and the environment that leads them there.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,9 @@ use crate::{CliError, Home};
 /// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
 const UNKNOWN_CUDA: u32 = 12;
 
+/// Of so many steps the stacks are recorded in any case.
+const FEW_STEPS: u64 = 8;
+
 /// The probe's files, by their path in its folder.
 const PROBE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/probe.rs"));
 
@@ -29,6 +33,25 @@ pub(crate) struct Stage {
     setup: Setup,
     local: bool,
     lone_rank: Option<LoneRank>,
+    environment: Vec<(&'static str, Option<OsString>)>,
+}
+
+/// What is changed about a run to see what comes of it: nothing of the user's own is touched.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Variables of the environment: a value, or nothing where one goes.
+    pub(crate) environment: Vec<(&'static str, Option<OsString>)>,
+    /// Source files, and what stands in them instead.
+    pub(crate) files: BTreeMap<String, String>,
+    /// Whether each allocation's place in the program is recorded, though nobody asked for a recording.
+    pub(crate) stacks: bool,
+}
+
+impl Changes {
+    /// Whether the run is the script's own.
+    pub(crate) fn is_none(&self) -> bool {
+        self.environment.is_empty() && self.files.is_empty()
+    }
 }
 
 impl Stage {
@@ -37,12 +60,19 @@ impl Stage {
         request: &Request,
         torch: Option<&Torch>,
         values: ValuePolicy,
+        changes: &Changes,
         home: &Home,
     ) -> Result<Self, CliError> {
         let folder = folder()?;
         let run_dir = RunDir::new(folder.path());
-        let setup = setup(request, torch, values)?;
+        let mut setup = setup(request, torch, values)?;
+        setup.stacks |= changes.stacks;
         setup.write(&run_dir)?;
+        if !changes.files.is_empty() {
+            let path = run_dir.edits();
+            let text = serde_json::to_vec(&changes.files).map_err(CliError::Json)?;
+            std::fs::write(&path, text).map_err(CliError::io("write", path))?;
+        }
         write_probe(&run_dir.probe())?;
         link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
         Ok(Self {
@@ -51,6 +81,7 @@ impl Stage {
             setup,
             local: request.card.is_local(),
             lone_rank: request.lone_rank,
+            environment: changes.environment.clone(),
         })
     }
 
@@ -94,6 +125,7 @@ impl Stage {
             environment
                 .extend(lone.environment().into_iter().map(|(name, value)| (name, Some(value.into()))));
         }
+        environment.extend(self.environment.iter().cloned());
         environment
     }
 }
@@ -126,7 +158,8 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
         steps: request.steps,
         forward_steps: request.forward_steps,
         cover_full: request.cover_full,
-        stacks: request.output.is_some(),
+        // For a few steps they cost next to nothing, and say which line to change should memory run out.
+        stacks: request.output.is_some() || (1..=FEW_STEPS).contains(&request.steps),
         values,
         synthetic: request.synthetic.clone(),
         clock: request.clock,

@@ -10,6 +10,16 @@ pub(super) enum Line<'text> {
     New(&'text str),
 }
 
+impl<'text> Line<'text> {
+    /// The line as the changed file has it.
+    pub(super) const fn after(&self) -> Option<&'text str> {
+        match self {
+            Self::Same(text) | Self::New(text) => Some(text),
+            Self::Gone(_) => None,
+        }
+    }
+}
+
 /// Lines that stay, shown around a change.
 const CONTEXT: usize = 3;
 

@@ -87,6 +87,7 @@ impl Source {
             }
         }
         let (diff, line) = diff::unified(&self.file, &after)?;
-        Some(Apply::Edit { file: self.file.clone(), line, diff })
+        let text = after.iter().filter_map(diff::Line::after).flat_map(|line| [line, "\n"]).collect();
+        Some(Apply::Edit { file: self.file.clone(), line, diff, after: text })
     }
 }

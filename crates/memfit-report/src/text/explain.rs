@@ -7,7 +7,7 @@ use memfit_levers::{Cause, Phase, Proof};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, size};
-use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport};
+use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
 /// How many lines of a stack, branches of a tree and remedies are shown.
@@ -31,7 +31,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
             "What would make it smaller"
         };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, canvas);
+        fixes(&mut out, &report.fixes, FIXES, canvas);
     }
     if !report.leaks.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What each step leaves behind"));
@@ -138,12 +138,13 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     }
 }
 
-fn fixes(out: &mut String, fixes: &[ExplainFix], canvas: Canvas) {
-    for (index, fix) in fixes.iter().take(FIXES).enumerate() {
+/// What would have helped.
+pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas: Canvas) {
+    for (index, fix) in fixes.iter().take(shown).enumerate() {
         let proof = match fix.evidence {
             Proof::Replayed => "replayed",
             Proof::Modelled => "modelled",
-            Proof::Run => "run once more",
+            Proof::Run => "tried by another run",
         };
         let enough = match fix.fits {
             Some(true) => "enough",
@@ -160,9 +161,12 @@ fn fixes(out: &mut String, fixes: &[ExplainFix], canvas: Canvas) {
         let style = if fix.fits == Some(true) { GOOD } else { ADVICE };
         let _ = writeln!(out, "  {} {}", paint(style, &format!("{}.", index + 1)), paint(BOLD, &head));
         out.push_str(&canvas.wrapped("     ", Style::new(), &fix.how));
+        if let Some(proof) = &fix.proof {
+            out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
+        }
         let changed = fix.edit.iter().flat_map(|edit| edit.diff.lines().skip(2));
-        let shown = index == 0 || fix.fits == Some(true);
-        if let Some(edit) = fix.edit.as_ref().filter(|_| shown) {
+        let in_full = index == 0 || fix.fits == Some(true);
+        if let Some(edit) = fix.edit.as_ref().filter(|_| in_full) {
             let _ = writeln!(
                 out,
                 "     {}",
@@ -174,12 +178,22 @@ fn fixes(out: &mut String, fixes: &[ExplainFix], canvas: Canvas) {
             }
         }
     }
-    if fixes.len() > FIXES {
+    if fixes.len() > shown {
         let _ = writeln!(
             out,
             "     {}",
-            paint(DIM, &format!("and {} more, with `--format json`", fixes.len() - FIXES))
+            paint(DIM, &format!("and {} more, with `--format json`", fixes.len() - shown))
         );
+    }
+}
+
+/// What another run came to.
+fn proven(proof: &FixProof) -> String {
+    let device = size(proof.peak.device_upper);
+    match (proof.verdict, proof.steps) {
+        (Verdict::Fits, 1) => format!("with it, a step ran: the card was filled with {device} at most"),
+        (Verdict::Fits, steps) => format!("with it, {} steps ran: the card was filled with {device} at most", count(steps)),
+        (_, steps) => format!("with it, memory ran out all the same, in step {}", count(steps + 1)),
     }
 }
 

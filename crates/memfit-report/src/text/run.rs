@@ -11,6 +11,8 @@ use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, PeakEnd,
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
+/// How many remedies are shown.
+const FIXES: usize = 3;
 /// How many of the user's frames are worth a line.
 const FRAMES: usize = 4;
 /// Width of the column of names.
@@ -43,6 +45,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         out.push('\n');
         facts(&mut out, report, canvas);
     }
+    remedies(&mut out, report, canvas);
     let advice = advice(report);
     if !advice.is_empty() {
         out.push('\n');
@@ -51,6 +54,18 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         }
     }
     out
+}
+
+/// Why memory ran out, and what would have helped.
+fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
+    let Some(cause) = report.cause.filter(|_| report.verdict == Verdict::Oom) else { return };
+    out.push('\n');
+    let sentence = super::explain::sentence(cause);
+    out.push_str(&canvas.wrapped("  why: ", BOLD, &format!("{sentence} ({cause}; see `docs/causes/{cause}.md`)")));
+    if !report.fixes.is_empty() {
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "What would have helped"));
+        super::explain::fixes(out, &report.fixes, FIXES, canvas);
+    }
 }
 
 /// Whether the script came to an end that has nothing to do with memory: what it held by then is of no interest.
@@ -409,6 +424,12 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
 }
 
 fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
+    if !report.fixes.is_empty() {
+        return vec![match &report.recording {
+            Some(recording) => format!("`memfit explain {recording}` says who held the memory, line by line"),
+            None => "`-o run.memfit` saves what was recorded; `memfit explain run.memfit` then says who held the memory, line by line".to_owned(),
+        }];
+    }
     let Some(peak) = &report.at_peak else {
         return vec!["a smaller batch, or a larger card (`memfit gpus`)".to_owned()];
     };

@@ -4,6 +4,8 @@ use memfit_explain::{Apply, Explanation};
 use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use serde::{Deserialize, Serialize};
 
+use super::run::{Peak, Verdict};
+
 /// Why memory ran out on one device, and what would have helped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReport {
@@ -112,6 +114,20 @@ pub struct Fix {
     pub edit: Option<Edit>,
     /// A card on which the allocator can get so much.
     pub card: Option<u64>,
+    /// What a run with it came to, where there was one.
+    #[serde(default)]
+    pub proof: Option<FixProof>,
+}
+
+/// What a run with a remedy came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FixProof {
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// Completed steps.
+    pub steps: u64,
+    /// Its peaks.
+    pub peak: Peak,
 }
 
 /// An environment variable.
@@ -204,13 +220,14 @@ impl From<memfit_explain::Fix> for Fix {
             environment: None,
             edit: None,
             card: None,
+            proof: None,
         };
         match fix.apply {
             Apply::ByHand => {}
             Apply::Environment(name, value) => {
                 report.environment = Some(Environment { name: name.to_owned(), value });
             }
-            Apply::Edit { file, line, diff } => report.edit = Some(Edit { file, line, diff }),
+            Apply::Edit { file, line, diff, .. } => report.edit = Some(Edit { file, line, diff }),
             Apply::Card(bytes) => report.card = Some(bytes),
         }
         report

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use memfit_levers::{Category, Phase};
+use memfit_levers::{Category, Cause, Phase};
 use serde::{Deserialize, Serialize};
+
+use super::explain::Fix;
 
 /// The note on a virtual run: which of its figures is no simulation.
 pub const OUTSIDE_IS_MODELLED: &str =
@@ -37,6 +39,13 @@ pub struct RunReport {
     pub host: Host,
     /// The out-of-memory error, where there was one.
     pub oom: Option<Oom>,
+    /// Why it ran out of memory, as `memfit explain` says of the same recording; absent where it did not, or nothing was
+    /// recorded.
+    #[serde(default)]
+    pub cause: Option<Cause>,
+    /// What would have helped, the best first. With `evidence` of `run`, another run has shown it.
+    #[serde(default)]
+    pub fixes: Vec<Fix>,
     /// The same peaks for each rank.
     pub ranks: Vec<Rank>,
     /// How long things took.

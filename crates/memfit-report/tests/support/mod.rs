@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
-use memfit_levers::{Category, Phase};
+use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use memfit_report::wire::{
-    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
+    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix, Fidelity, FixProof, Host, ModuleBytes,
     OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
     Verdict, schema,
 };
@@ -91,6 +91,8 @@ pub(crate) fn fits() -> RunReport {
         recording: None,
         script: Script { command: vec!["python".to_owned(), "train.py".to_owned()], ..Script::default() },
         problem: None,
+        cause: None,
+        fixes: Vec::new(),
     }
 }
 
@@ -112,7 +114,42 @@ pub(crate) fn oom() -> RunReport {
         message: Some("CUDA out of memory. Tried to allocate 392.00 MiB. GPU 0 has a total capacity of 11.75 GiB of which 210.06 MiB is free. Including non-PyTorch memory, this process has 11.54 GiB memory in use.".to_owned()),
     });
     report.script.exit_status = Some(1);
+    report.cause = Some(Cause::TooBig);
+    report.fixes = fixes(report.peak);
     report
+}
+
+/// One that a run has proven, with a change of a file; one that arithmetic shows; one that is not enough.
+fn fixes(peak: Peak) -> Vec<ExplainFix> {
+    let fix = |lever, saves, label, how: &str, fits| ExplainFix {
+        lever,
+        saves,
+        label,
+        how: how.to_owned(),
+        evidence: Proof::Modelled,
+        fits,
+        environment: None,
+        edit: None,
+        card: None,
+        proof: None,
+    };
+    let mut first = fix(
+        Lever::Checkpointing,
+        4 * GIB,
+        Label::Exact,
+        "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block",
+        Some(true),
+    );
+    first.evidence = Proof::Run;
+    first.proof = Some(FixProof { verdict: Verdict::Fits, steps: 3, peak });
+    first.edit = Some(ExplainEdit {
+        file: "train.py".to_owned(),
+        line: 31,
+        diff: "--- train.py\n+++ train.py\n@@ -31,1 +31,1 @@\n-            x = block(x)\n+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n".to_owned(),
+    });
+    let second = fix(Lever::AutocastBf16, 3 * GIB, Label::Precision, "the forward under autocast", None);
+    let third = fix(Lever::SmallerBatch, GIB, Label::ChangesTraining, "half the batch", Some(false));
+    vec![first, second, third]
 }
 
 pub(crate) fn unknown() -> RunReport {

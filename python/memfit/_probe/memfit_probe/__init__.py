@@ -23,6 +23,12 @@ def start():
     _started = True
     from . import channel, imports
 
+    changed = os.path.join(os.environ["MEMFIT_RUN_DIR"], "edits.json")
+    if os.path.isfile(changed):
+        from . import edits
+
+        edits.arm(changed)
+
     world = channel.number("WORLD_SIZE")
     if os.environ.get("MEMFIT_LONE_RANK"):
         from . import lone

@@ -1,0 +1,116 @@
+//! An explanation of whatever holds a recording: the case put together from what the file, or the run, says of its card.
+
+use memfit_allocator::{Given, Release, recording};
+use memfit_explain::{Card, Case, Explanation, OtherProcess, explain as explained, explain_text};
+use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track};
+
+use crate::CliError;
+use crate::commands::facts;
+
+/// What the user knows better than the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// What the allocator could get.
+    pub(crate) limit: Option<u64>,
+    /// The device.
+    pub(crate) device: Option<u32>,
+    /// The release of PyTorch.
+    pub(crate) torch: Option<Release>,
+}
+
+/// What there is to say of a file that was read.
+pub(crate) fn of(asked: &Asked, input: &Source) -> Result<Explanation, CliError> {
+    match input {
+        Source::Snapshot(snapshot) => of_snapshot(asked, snapshot),
+        Source::Recording(recording) => of_recording(asked, recording),
+        // The last is the one that ended it.
+        Source::Texts(texts) => Ok(texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text)),
+    }
+}
+
+fn of_snapshot(asked: &Asked, snapshot: &Snapshot) -> Result<Explanation, CliError> {
+    let mut given = Given::from_snapshot(snapshot);
+    given.release = asked.torch.unwrap_or(given.release);
+    let recorded = recording(snapshot, &given)?;
+    let tracks: Vec<(&Track, u8)> = recorded
+        .recording
+        .tracks
+        .iter()
+        .zip(snapshot.devices())
+        .map(|(track, device)| (track, device as u8))
+        .collect();
+    if tracks.is_empty() {
+        return Ok(Explanation::of_nothing(0));
+    }
+    let (track, device) = chosen(asked, &tracks)?;
+    // Where it failed, PyTorch wrote what the device had left.
+    let trace = snapshot.trace(usize::from(device));
+    let free = trace.iter().rfind(|event| event.action == TraceAction::Oom).map(|event| event.address);
+    let held = track.moments().iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
+    let limit = free.zip(held).map(|(free, held)| held.reserved.saturating_add(free));
+    let card = Card { limit: asked.limit.or(limit), ..Card::default() };
+    let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
+    Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
+}
+
+/// Explains a recording.
+pub(crate) fn of_recording(asked: &Asked, recording: &Recording) -> Result<Explanation, CliError> {
+    let tracks: Vec<(&Track, u8)> = recording
+        .tracks
+        .iter()
+        .flat_map(|track| track.devices().into_iter().map(move |device| (track, device)))
+        .collect();
+    if tracks.is_empty() {
+        return Ok(Explanation::of_nothing(0));
+    }
+    let (track, device) = chosen(asked, &tracks)?;
+    let origin = &recording.origin;
+    let facts::Facts { given, alloc_conf, told } = facts::of(origin, track, asked.torch);
+    let limit = asked.limit.or(told.limit);
+    let others = others(track, device, &tracks, told.others);
+    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
+    Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
+}
+
+/// What the recording itself knows of the other processes' tensors.
+fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProcess>) -> Vec<OtherProcess> {
+    told.into_iter()
+        .filter(|other| other.pid != own.pid)
+        .map(|other| {
+            let track = tracks.iter().find(|(track, of)| track.pid == other.pid && *of == device);
+            let moments = track.map(|(track, _)| track.moments().iter());
+            let reserved = moments.and_then(|moments| moments.map(|moment| moment.reserved).max());
+            OtherProcess { reserved: reserved.unwrap_or(0).min(other.bytes), ..other }
+        })
+        .collect()
+}
+
+fn judged(case: &Case<'_>) -> Explanation {
+    explained(case).unwrap_or_else(|| Explanation::of_nothing(case.device))
+}
+
+/// The device that was asked for, else the one that ran out of memory, else the one that was fullest.
+fn chosen<'track>(
+    asked: &Asked,
+    tracks: &[(&'track Track, u8)],
+) -> Result<(&'track Track, u8), CliError> {
+    if let Some(device) = asked.device {
+        let devices = || tracks.iter().map(|(_, device)| u32::from(*device)).collect();
+        let found = tracks.iter().find(|(_, known)| u32::from(*known) == device);
+        return found.copied().ok_or_else(|| CliError::NoSuchDevice { device, devices: devices() });
+    }
+    let trouble = |(track, device): &&(&Track, u8)| {
+        let own = || track.moments().iter().filter(|moment| moment.device == *device);
+        let failed = own().any(|moment| matches!(moment.kind, MomentKind::Oom(_)));
+        (failed, own().map(|moment| moment.reserved).max())
+    };
+    let most = tracks.iter().rev().max_by_key(trouble);
+    most.copied().ok_or_else(|| CliError::NoSuchDevice { device: 0, devices: Vec::new() })
+}
+
+/// The text of a source file, as far as it is here and of a size that source files have.
+fn source(file: &str) -> Option<String> {
+    const LARGEST: u64 = 4 << 20;
+    let meta = std::fs::metadata(file).ok()?;
+    (meta.is_file() && meta.len() <= LARGEST).then(|| std::fs::read_to_string(file).ok()).flatten()
+}

@@ -1,0 +1,146 @@
+//! What would have kept a run from running out of memory, and whether it does: remedies that can be applied from outside are
+//! tried by another run, the best first, and nothing of the user's files is touched for it.
+
+use std::ffi::OsString;
+
+use memfit_devices::Bytes;
+use memfit_explain::{Apply, Explanation, Fix};
+use memfit_link::ValuePolicy;
+use memfit_levers::Proof;
+use memfit_report::wire::{ExplainFix, FixProof, Verdict};
+
+use super::stage::Changes;
+use super::watch::Ended;
+use super::{Card, Outcome, Request, Runner, report};
+use crate::CliError;
+
+/// How many remedies a report has.
+const SHOWN: usize = 8;
+/// How many remedies are tried until one holds.
+const TRIALS: usize = 3;
+/// The two names of the variable with the allocator's settings.
+const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+
+/// Why a run ran out of memory, and what would have helped.
+#[derive(Clone, Debug)]
+pub(crate) struct Diagnosis {
+    /// The explanation of what was recorded.
+    pub(crate) explanation: Explanation,
+    /// For each remedy, what another run with it came to.
+    proofs: Vec<Option<FixProof>>,
+}
+
+impl Diagnosis {
+    /// Of what was recorded; nothing is proven yet.
+    pub(super) fn new(mut explanation: Explanation) -> Self {
+        explanation.fixes.truncate(SHOWN);
+        let proofs = vec![None; explanation.fixes.len()];
+        Self { explanation, proofs }
+    }
+
+    /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted last of those that
+    /// were thought to be.
+    pub(super) fn wire(&self) -> Vec<ExplainFix> {
+        let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
+            .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
+            .collect();
+        fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
+            (Some(true), true) => 0,
+            (Some(true) | None, _) => 1,
+            (Some(false), _) => 2,
+        });
+        fixes
+    }
+}
+
+/// Tries remedies until one holds, where memory ran out.
+pub(super) fn prove(
+    request: &Request,
+    outcome: &mut Outcome,
+    runner: &Runner<'_>,
+    policy: ValuePolicy,
+) -> Result<(), CliError> {
+    let died = report(request, outcome).verdict == Verdict::Oom;
+    if !died || !request.prove || request.card.is_local() || outcome.facts.ended == Ended::Interrupted {
+        return Ok(());
+    }
+    if !outcome.facts.setup.stacks {
+        runner.printer.remark("out of memory; once more, to see which lines asked for what");
+        let changes = Changes { stacks: true, ..Changes::default() };
+        let request = Request { output: None, ..request.clone() };
+        let again = runner.once(&request, policy, &changes)?;
+        if again.facts.ended == Ended::Interrupted {
+            return Ok(());
+        }
+        outcome.diagnosis = again.explanation.map(Diagnosis::new).or(outcome.diagnosis.take());
+    }
+    let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
+    let candidates: Vec<(usize, Trial)> = (diagnosis.explanation.fixes.iter().enumerate())
+        .filter(|(_, fix)| fix.fits != Some(false))
+        .filter_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
+        .take(TRIALS)
+        .collect();
+    for (index, trial) in candidates {
+        let fix = &mut diagnosis.explanation.fixes[index];
+        runner.printer.remark(&format!("out of memory; once more with {}", trial.with));
+        let facts = runner.once(&trial.request, policy, &trial.changes)?.facts;
+        let interrupted = facts.ended == Ended::Interrupted;
+        let tried = Outcome { facts, lower: None, diagnosis: None, recording: None };
+        let came = report(&trial.request, &tried);
+        let holds = match came.verdict {
+            Verdict::Fits => true,
+            Verdict::Oom => false,
+            Verdict::Unknown | Verdict::Error if interrupted => break,
+            // It failed in another way: that proves nothing.
+            Verdict::Unknown | Verdict::Error => continue,
+        };
+        fix.fits = Some(holds);
+        fix.proof = Proof::Run;
+        diagnosis.proofs[index] = Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
+        if holds {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A run with a remedy.
+struct Trial {
+    request: Request,
+    changes: Changes,
+    /// What is different, for a sentence.
+    with: String,
+}
+
+/// How a remedy is tried; nothing where it takes somebody who knows the program.
+fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
+    let mut trial = Trial {
+        request: Request { output: None, keep: false, ..request.clone() },
+        changes: Changes::default(),
+        with: String::new(),
+    };
+    match &fix.apply {
+        Apply::ByHand => return None,
+        Apply::Environment(name, value) => {
+            // The newer name wins, and the older must not be left to say otherwise.
+            let value = (!value.is_empty()).then(|| OsString::from(value));
+            trial.with = match &value {
+                Some(value) => format!("{name}={}", value.display()),
+                None => format!("{name} unset"),
+            };
+            let others = VARIABLES.iter().filter(|other| *other != name).map(|other| (*other, None));
+            trial.changes.environment = others.chain([(*name, value)]).collect();
+        }
+        Apply::Edit { file, line, after, .. } => {
+            trial.with = format!("line {line} of `{file}` changed ({})", fix.lever);
+            trial.changes.files.insert(file.clone(), after.clone());
+        }
+        Apply::Card(bytes) => {
+            let Card::Virtual(device, count) = &request.card else { return None };
+            let device = device.as_ref().clone().with_memory(Bytes::new(*bytes));
+            trial.with = format!("a card of {}", device.memory);
+            trial.request.card = Card::Virtual(Box::new(device), *count);
+        }
+    }
+    Some(trial)
+}

@@ -1,0 +1,30 @@
+"""The loader's workers put tensors on the card: each of them pays for a CUDA context of its own."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2048,), float(index), device="cuda")
+
+
+def main() -> None:
+    device = torch.device("cuda")
+    loader = DataLoader(Rows(), batch_size=32, num_workers=3, multiprocessing_context="spawn")
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for rows in loader:
+        inputs = rows.to(device).repeat(1350, 1)
+        loss = model(inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()

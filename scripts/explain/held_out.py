@@ -1,0 +1,194 @@
+"""How often `memfit explain` is right about scripts that it was not made with.
+
+    python scripts/explain/held_out.py first second          # rewrites measurements/explain.json and explain.md
+    python scripts/explain/held_out.py second --only giant   # some of them, printed and not written
+
+Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`) and what stands on the line
+to point at (`line:`, several texts with a bar between them; empty where no line is to blame). It runs on a virtual T4
+with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies, and, where one process is all
+there is to it, once more for PyTorch's own snapshot. A script counts as right where the cause is the one that it names;
+the line and the remedy are counted for themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+DRIVER = ROOT / "tests" / "python" / "broken_driver.py"
+CARD = ["--gpu", "t4", "--memory", "3GiB", "--steps", "0"]
+# Causes that lie outside the process: its own snapshot does not show them.
+OUTSIDE = ("other-processes", "outside")
+
+
+@dataclass
+class Script:
+    """A script, and what it says of itself."""
+
+    path: Path
+    cause: str
+    lines: list[str]
+    settings: str
+
+    @staticmethod
+    def read(path: Path) -> Script:
+        facts = {}
+        for line in path.read_text().split('"""')[1].splitlines():
+            name, _, value = line.partition(":")
+            if name in ("cause", "line", "settings"):
+                facts[name] = value.strip()
+        lines = [text.strip() for text in facts.get("line", "").split("|") if text.strip()]
+        return Script(path, facts["cause"], lines, facts.get("settings", ""))
+
+
+@dataclass
+class Row:
+    """What came of one script."""
+
+    set: str
+    script: str
+    cause: str
+    ran_out: bool
+    recording: str | None
+    snapshot: str | None
+    line: bool | None
+    lever: str | None
+    proof: str | None
+    applied: str | None
+
+
+def memfit() -> str:
+    beside = Path(sys.executable).with_name("memfit")
+    found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
+    if not found:
+        sys.exit("memfit is not installed here: `make demo` installs it")
+    return found
+
+
+def call(arguments: list[str], folder: Path) -> str:
+    done = subprocess.run([memfit(), *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        sys.stderr.write(done.stderr[-2000:])
+    return done.stdout
+
+
+def explain(file: Path) -> dict[str, Any] | None:
+    text = call(["explain", str(file), "--format", "json"], file.parent) if file.is_file() else ""
+    return json.loads(text) if text else None
+
+
+def snapshots(scripts: list[Script], folder: Path) -> dict[str, str]:
+    """The cause that each script's snapshot is explained with."""
+    own = [script for script in scripts if script.cause not in OUTSIDE]
+    paths = [f"{script.path}" + (f"@{script.settings}" if script.settings else "") for script in own]
+    call(["run", *CARD, "--no-prove", "--", sys.executable, str(DRIVER), str(folder), *paths], folder)
+    reports = {script.path.stem: explain(folder / f"{script.path.stem}.pickle") for script in own}
+    return {name: report["cause"] for name, report in reports.items() if report}
+
+
+def judge(name: str, script: Script, snapshot: str | None, folder: Path) -> Row:
+    recording = folder / f"{script.path.stem}.memfit"
+    command = ["--format", "json", "-o", str(recording), "--", sys.executable, str(script.path)]
+    text = call(["run", *CARD, *command], folder)
+    run: dict[str, Any] = json.loads(text) if text else {}
+    row = Row(name, script.path.stem, script.cause, run.get("verdict") == "oom", run.get("cause"), snapshot, *[None] * 4)
+    report = explain(recording)
+    recording.unlink(missing_ok=True)
+    if report:
+        said = [line["text"] or "" for fact in report["evidence"] for line in fact["stack"]]
+        row.line = any(text in line for text in script.lines for line in said) if script.lines else None
+    if run.get("fixes"):
+        first = run["fixes"][0]
+        row.lever = first["lever"]
+        row.proof = first["proof"] and first["proof"]["verdict"]
+        kinds = ("edit", "environment", "card")
+        row.applied = next((kind for kind in kinds if first[kind] is not None), "by hand")
+    return row
+
+
+def share(rows: list[Row], holds: Any, among: Any = lambda _: True) -> str:
+    chosen = [row for row in rows if among(row)]
+    return f"{sum(map(holds, chosen))} of {len(chosen)}"
+
+
+def table(name: str, rows: list[Row]) -> str:
+    out = [f"## The {name} set\n"]
+    out += [
+        f"- the cause from the recording: {share(rows, lambda row: row.recording == row.cause)}",
+        f"- the cause from PyTorch's snapshot: {share(rows, lambda row: row.snapshot == row.cause, lambda row: row.cause not in OUTSIDE)}",
+        f"- the line, where one is to blame: {share(rows, lambda row: bool(row.line), lambda row: row.line is not None)}",
+        f"- a remedy that makes it fit, shown by another run: {share(rows, lambda row: row.proof == 'fits')}\n",
+        "| script | what is wrong | from the recording | from the snapshot | line | first remedy | applied as | shown by a run |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    mark = {True: "yes", False: "no", None: "-"}
+    for row in rows:
+        cells = [
+            row.script,
+            row.cause,
+            row.recording if row.ran_out else "did not run out",
+            row.snapshot,
+            mark[row.line],
+            row.lever,
+            row.applied,
+            row.proof,
+        ]
+        out.append("| " + " | ".join(cell or "-" for cell in cells) + " |")
+    return "\n".join(out) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sets", nargs="+", choices=sorted(path.name for path in HERE.iterdir() if path.is_dir()))
+    parser.add_argument("--only", default="", help="scripts whose names contain this")
+    parser.add_argument("--no-recordings", action="store_true", help="snapshots alone, which is one process for all")
+    parser.add_argument("--json", type=Path, default=ROOT / "measurements" / "explain.json")
+    arguments = parser.parse_args()
+    everything: dict[str, list[Row]] = {}
+    for name in arguments.sets:
+        paths = sorted((HERE / name).glob("*.py"))
+        scripts = [Script.read(path) for path in paths if arguments.only in path.stem]
+        with tempfile.TemporaryDirectory() as folder:
+            said = snapshots(scripts, Path(folder))
+            rows = []
+            for script in scripts:
+                snapshot = said.get(script.path.stem)
+                if arguments.no_recordings:
+                    ran_out = snapshot is not None
+                    rows.append(Row(name, script.path.stem, script.cause, ran_out, None, snapshot, *[None] * 4))
+                else:
+                    rows.append(judge(name, script, snapshot, Path(folder)))
+                print(rows[-1], file=sys.stderr, flush=True)
+        everything[name] = rows
+        print(table(name, rows), flush=True)
+    if not arguments.only and not arguments.no_recordings:
+        write(arguments.json, everything)
+
+
+def write(file: Path, everything: dict[str, list[Row]]) -> None:
+    known: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    known.update({name: [asdict(row) for row in rows] for name, rows in everything.items()})
+    file.write_text(json.dumps(known, indent=1) + "\n")
+    head = [
+        "# What `memfit explain` says of scripts that it was not made with\n",
+        "`python scripts/explain/held_out.py first second` writes this file; its docstring says what is counted. The scripts and the",
+        "reasoning are by the same hands, so a set says least once the reasoning was mended on it: see docs/explain.md for which was when.\n",
+        f"Python {platform.python_version()}, a virtual T4 with 3 GiB.\n",
+    ]
+    tables = [table(name, [Row(**row) for row in rows]) for name, rows in sorted(known.items())]
+    file.with_suffix(".md").write_text("\n".join([*head, *tables]))
+
+
+if __name__ == "__main__":
+    main()

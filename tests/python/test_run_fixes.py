@@ -1,0 +1,125 @@
+"""What `memfit run` says and does when memory runs out: why, what would have helped, and whether it does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import ROOT, Run, invoke, memfit
+
+BROKEN = ROOT / "examples" / "broken"
+PROBE = ROOT / "python" / "memfit" / "_probe"
+CARD = ["run", "--gpu", "t4", "--memory", "3GiB", "--format", "json"]
+
+
+def broken(script: str, *options: str, env: dict[str, str] | None = None) -> Run:
+    return invoke([*CARD, *options, "--", sys.executable, f"{script}.py"], cwd=BROKEN, env=env)
+
+
+@pytest.fixture(scope="module")
+def too_big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    recording = tmp_path_factory.mktemp("fixes") / "run.memfit"
+    return broken("too_big", "-o", str(recording)), recording
+
+
+def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> None:
+    report = too_big[0].report
+    assert (too_big[0].status, report["verdict"], report["cause"]) == (1, "oom", "too-big")
+    first = report["fixes"][0]
+    assert (first["lever"], first["evidence"], first["fits"]) == ("checkpointing", "run", True)
+    proof = first["proof"]
+    assert (proof["verdict"], proof["steps"]) == ("fits", 3)
+    assert proof["peak"]["device_upper"] < report["device"]["capacity"]
+    # The figures are those of the script as it is, and so is the script.
+    assert report["peak"]["reserved"] > proof["peak"]["reserved"]
+    assert "checkpoint" not in (BROKEN / "too_big.py").read_text()
+    assert "once more with line" in too_big[0].stderr
+    assert all(fix["evidence"] != "run" for fix in report["fixes"][1:])
+
+
+def test_explain_says_the_same_of_the_recording(too_big: tuple[Run, Path]) -> None:
+    report = too_big[0].report
+    done = subprocess.run(
+        [memfit(), "explain", str(too_big[1]), "--format", "json"], capture_output=True, text=True, check=True
+    )
+    explained: dict[str, Any] = json.loads(done.stdout)
+    assert explained["cause"] == report["cause"]
+
+    def told(fix: dict[str, Any]) -> tuple[Any, ...]:
+        return fix["lever"], fix["saves"], fix["label"], fix["how"], json.dumps(fix["edit"])
+
+    assert {told(fix) for fix in explained["fixes"]} >= {told(fix) for fix in report["fixes"]}
+    assert explained["fixes"][0]["lever"] == report["fixes"][0]["lever"]
+
+
+def test_a_setting_is_proven_through_the_environment() -> None:
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:2"}
+    report = broken("setting_that_hurts", env=settings).report
+    assert report["cause"] == "setting-that-hurts"
+    first = report["fixes"][0]
+    assert (first["lever"], first["evidence"], first["fits"]) == ("drop-setting", "run", True), first
+
+
+def test_nothing_runs_again_where_that_is_not_wanted() -> None:
+    answer = broken("too_big", "--no-prove", "--steps", "1")
+    report = answer.report
+    assert report["cause"] == "too-big"
+    assert report["fixes"]
+    assert all(fix["proof"] is None and fix["evidence"] != "run" for fix in report["fixes"])
+    assert "once more" not in answer.stderr
+
+
+MAIN = '''"""A script."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+
+import helper
+
+HERE = 1
+
+
+def work(queue):
+    queue.put((HERE, helper.THERE))
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    print(HERE, helper.THERE, *queue.get(), __name__, sys.argv[1:], sys.path[0] == sys.argv[2])
+    process.join()
+'''
+
+
+@pytest.mark.parametrize("start", [["main.py"], ["-m", "main"], ["./main.py"]], ids=" ".join)
+def test_a_changed_file_is_what_runs(start: list[str], tmp_path: Path) -> None:
+    """In the script, in what it imports, and in processes that it starts; the files stay as they are."""
+    (tmp_path / "main.py").write_text(MAIN)
+    (tmp_path / "helper.py").write_text("THERE = 1\n")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    changed = {"main.py": MAIN.replace("HERE = 1", "HERE = 2"), "helper.py": "THERE = 3\n"}
+    (run_dir / "edits.json").write_text(json.dumps({str(tmp_path / name): text for name, text in changed.items()}))
+    arm = f"import sys; sys.path.insert(0, {str(PROBE)!r})\nfrom memfit_probe import edits\nedits.arm({str(run_dir / 'edits.json')!r})\nsys.path.pop(0)\n"
+    (run_dir / "sitecustomize.py").write_text(arm)
+    done = subprocess.run(
+        [sys.executable, *start, "one", str(tmp_path)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(run_dir), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    same = start[0] != "-m"
+    expected = f"2 3 2 3 __main__ {['one', str(tmp_path)]} "
+    assert done.stdout.startswith(expected), done.stderr
+    assert not same or done.stdout.strip().endswith("True")
+    assert (tmp_path / "main.py").read_text() == MAIN
