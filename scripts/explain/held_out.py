@@ -102,7 +102,15 @@ def judge(name: str, script: Script, snapshot: str | None, folder: Path) -> Row:
     command = ["--format", "json", "-o", str(recording), "--", sys.executable, str(script.path)]
     text = call(["run", *CARD, *command], folder)
     run: dict[str, Any] = json.loads(text) if text else {}
-    row = Row(name, script.path.stem, script.cause, run.get("verdict") == "oom", run.get("cause"), snapshot, *[None] * 4)
+    row = Row(
+        name,
+        script.path.stem,
+        script.cause,
+        run.get("verdict") == "oom",
+        run.get("cause"),
+        snapshot,
+        *[None] * 4,
+    )
     report = explain(recording)
     recording.unlink(missing_ok=True)
     if report:
@@ -150,9 +158,13 @@ def table(name: str, rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="+", choices=sorted(path.name for path in HERE.iterdir() if path.is_dir()))
+    parser.add_argument(
+        "sets", nargs="+", choices=sorted(path.name for path in HERE.iterdir() if path.is_dir())
+    )
     parser.add_argument("--only", default="", help="scripts whose names contain this")
-    parser.add_argument("--no-recordings", action="store_true", help="snapshots alone, which is one process for all")
+    parser.add_argument(
+        "--no-recordings", action="store_true", help="snapshots alone, which is one process for all"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "measurements" / "explain.json")
     arguments = parser.parse_args()
     everything: dict[str, list[Row]] = {}
@@ -166,7 +178,9 @@ def main() -> None:
                 snapshot = said.get(script.path.stem)
                 if arguments.no_recordings:
                     ran_out = snapshot is not None
-                    rows.append(Row(name, script.path.stem, script.cause, ran_out, None, snapshot, *[None] * 4))
+                    rows.append(
+                        Row(name, script.path.stem, script.cause, ran_out, None, snapshot, *[None] * 4)
+                    )
                 else:
                     rows.append(judge(name, script, snapshot, Path(folder)))
                 print(rows[-1], file=sys.stderr, flush=True)

@@ -62,7 +62,20 @@ def through_memfit(
 ) -> tuple[int, str, dict[str, Any]]:
     """The way of a user."""
     done = subprocess.run(
-        [memfit(), "run", "--gpu", gpu, "--steps", "0", "--format", "json", *options, "--", *command],
+        [
+            memfit(),
+            "run",
+            "--gpu",
+            gpu,
+            "--steps",
+            "0",
+            "--no-prove",
+            "--format",
+            "json",
+            *options,
+            "--",
+            *command,
+        ],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

@@ -6,6 +6,7 @@ All scripts run in two processes, once as they are and once with their first fix
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,8 @@ class Case:
 
 CASES = [
     Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
+    Case("fragmented", "fragmented", "", lever="expandable-segments"),
+    Case("two_batches_alive", "two-batches-alive", "F.interpolate(scores", lever="drop-variables"),
     Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
     Case(
@@ -56,7 +59,17 @@ CASES = [
 def drive(folder: Path, scripts: list[str], memory: int = MEMORY) -> dict[str, dict[str, Any]]:
     """Runs scripts one after another on a virtual card, and says what came of each."""
     gpu = "t4" if memory < 14 * 1024**3 else "h200"
-    arguments = ["run", "--gpu", gpu, "--memory", f"{memory // 1024**2}MiB", "--steps", "0", "--show-output"]
+    arguments = [
+        "run",
+        "--gpu",
+        gpu,
+        "--memory",
+        f"{memory // 1024**2}MiB",
+        "--steps",
+        "0",
+        "--show-output",
+        "--no-prove",
+    ]
     answer = invoke([*arguments, "--", sys.executable, str(DRIVER), str(folder), *scripts], cwd=folder)
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith('{"script"')]
     assert len(lines) == len(scripts), answer.stderr[-3000:]
@@ -71,23 +84,36 @@ def explain(file: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def patched(text: str, diff: str) -> str:
+    """A text with a unified diff applied to it: each line that it shows or takes away has to be there."""
+    old, new, at = text.splitlines(), [], 0
+    for line in diff.splitlines()[2:]:
+        if line.startswith("@@"):
+            start, count = re.match(r"@@ -(\d+),(\d+) ", line).groups()  # type: ignore[union-attr]
+            start = int(start) - (1 if int(count) else 0)
+            new += old[at:start]
+            at = start
+        elif line.startswith("+"):
+            new.append(line[1:])
+        else:
+            assert old[at] == line[1:], diff
+            at += 1
+            new += [line[1:]] if line.startswith(" ") else []
+    return "\n".join(new + old[at:]) + "\n"
+
+
 def apply_first(report: dict[str, Any], case: Case, folder: Path) -> str:
     """The script with its first fix, as an argument of the driver."""
     fix = report["fixes"][0]
     source = SCRIPTS / f"{case.script}.py"
-    settings = fix["environment"]["value"] if fix["environment"] else case.settings
+    # Here settings are the driver's, so a change of the line that sets them is one of what the driver sets.
+    own = "" if fix["lever"] == "drop-setting" else case.settings
+    settings = fix["environment"]["value"] if fix["environment"] else own
     fixed = folder / source.name
     shutil.copy(source, fixed)
     if fix["edit"]:
         assert Path(fix["edit"]["file"]) == source
-        patched = subprocess.run(
-            ["patch", "--quiet", str(fixed)],
-            input=fix["edit"]["diff"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert patched.returncode == 0, patched.stdout + fix["edit"]["diff"]
+        fixed.write_text(patched(source.read_text(), fix["edit"]["diff"]))
     return f"{fixed}@{settings}" if settings else str(fixed)
 
 
@@ -124,6 +150,8 @@ def test_the_cause_is_named(case: Case, as_they_are: dict[str, dict[str, Any]]) 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
 def test_the_line_is_pointed_at(case: Case, as_they_are: dict[str, dict[str, Any]]) -> None:
     lines = [line for fact in as_they_are[case.script]["evidence"] for line in fact["stack"]]
+    if not case.line:
+        return  # No single line is to blame.
     assert lines
     assert any(case.line in (line["text"] or "") for line in lines), lines
 

@@ -52,7 +52,19 @@ def script(folder: Path, code: str, model: bool = True) -> Path:
 
 
 def watched(path: Path, *options: str, python: tuple[str, ...] = (), gpu: str = "rtx-4090") -> Run:
-    arguments = ["run", "--gpu", gpu, "--format", "json", *options, "--", sys.executable, *python, str(path)]
+    arguments = [
+        "run",
+        "--gpu",
+        gpu,
+        "--no-prove",
+        "--format",
+        "json",
+        *options,
+        "--",
+        sys.executable,
+        *python,
+        str(path),
+    ]
     return invoke(arguments, cwd=path.parent)
 
 

@@ -34,7 +34,9 @@ def measured(tmp_path_factory):
     out = tmp_path_factory.mktemp("rules") / "bytes.json"
     script = ROOT / "tests/python/rule_bytes.py"
     command = [sys.executable, str(script), str(out)]
-    run = invoke(["run", "--gpu", "a100-80gb", "--steps", "0", "--format", "json", "--", *command])
+    run = invoke(
+        ["run", "--gpu", "a100-80gb", "--steps", "0", "--no-prove", "--format", "json", "--", *command]
+    )
     assert out.exists(), run.stdout[-2000:] + run.stderr[-2000:]
     return json.loads(out.read_text())
 
@@ -560,7 +562,21 @@ def test_compiling_wraps_anew():
 @pytest.fixture(scope="module")
 def loaded():
     command = [sys.executable, str(ROOT / "tests/python/rule_loading.py")]
-    run = invoke(["run", "--gpu", "t4", "--steps", "0", "--show-output", "--format", "json", "--", *command])
+    run = invoke(
+        [
+            "run",
+            "--gpu",
+            "t4",
+            "--steps",
+            "0",
+            "--no-prove",
+            "--show-output",
+            "--format",
+            "json",
+            "--",
+            *command,
+        ]
+    )
     return run.stderr + run.stdout
 
 

@@ -73,6 +73,18 @@ def test_nothing_runs_again_where_that_is_not_wanted() -> None:
     assert "once more" not in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "lever"),
+    [("other_processes", "end-other-process"), ("outside", "workers-off-the-card")],
+)
+def test_what_other_processes_hold_is_seen(script: str, lever: str) -> None:
+    report = broken(script, "--steps", "0").report
+    assert report["verdict"] == "oom"
+    assert report["cause"] == script.replace("_", "-")
+    first = report["fixes"][0]
+    assert (first["lever"], first["evidence"], first["fits"]) == (lever, "run", True), first
+
+
 MAIN = '''"""A script."""
 
 from __future__ import annotations
@@ -107,7 +119,9 @@ def test_a_changed_file_is_what_runs(start: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     changed = {"main.py": MAIN.replace("HERE = 1", "HERE = 2"), "helper.py": "THERE = 3\n"}
-    (run_dir / "edits.json").write_text(json.dumps({str(tmp_path / name): text for name, text in changed.items()}))
+    (run_dir / "edits.json").write_text(
+        json.dumps({str(tmp_path / name): text for name, text in changed.items()})
+    )
     arm = f"import sys; sys.path.insert(0, {str(PROBE)!r})\nfrom memfit_probe import edits\nedits.arm({str(run_dir / 'edits.json')!r})\nsys.path.pop(0)\n"
     (run_dir / "sitecustomize.py").write_text(arm)
     done = subprocess.run(

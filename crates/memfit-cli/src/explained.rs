@@ -90,10 +90,7 @@ fn judged(case: &Case<'_>) -> Explanation {
 }
 
 /// The device that was asked for, else the one that ran out of memory, else the one that was fullest.
-fn chosen<'track>(
-    asked: &Asked,
-    tracks: &[(&'track Track, u8)],
-) -> Result<(&'track Track, u8), CliError> {
+fn chosen<'track>(asked: &Asked, tracks: &[(&'track Track, u8)]) -> Result<(&'track Track, u8), CliError> {
     if let Some(device) = asked.device {
         let devices = || tracks.iter().map(|(_, device)| u32::from(*device)).collect();
         let found = tracks.iter().find(|(_, known)| u32::from(*known) == device);

@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::origins::Site;
 use crate::source::Source;
-use crate::story::{Life, Story};
+use crate::story::{LARGEST, Life, Story};
 
 /// Memory that never runs out: small enough for one and an eighth of it to be reserved many times over.
 const ENDLESS: u64 = 1 << 46;
@@ -31,6 +31,7 @@ impl<'case> Bench<'case> {
         let program = Program::of(case.track, case.device);
         let trouble = story.trouble;
         let limit = case.card.limit.or_else(|| trouble.requested.map(|_| trouble.reserved));
+        let limit = limit.map(|limit| limit.min(LARGEST));
         let missing = limit
             .zip(trouble.requested)
             .map(|(limit, requested)| (trouble.allocated + requested) as i64 - limit as i64);

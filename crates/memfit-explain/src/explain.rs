@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use memfit_levers::Cause;
+use memfit_levers::{Cause, Lever};
 
 use crate::bench::Bench;
 use crate::case::Case;
@@ -17,7 +17,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
     let bench = Bench::new(case)?;
     let story = &bench.story;
     let trouble = story.trouble;
-    let leaks = leaks(story, bench.limit.or(case.card.limit));
+    let leaks = leaks(story, bench.limit);
     let findings = findings(&bench, &leaks);
     let cause =
         findings.first().filter(|finding| finding.enough).map_or(Cause::None, |finding| finding.cause);
@@ -63,7 +63,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
 }
 
 /// The remedies of all findings, the best first: what would have been enough; what the cause itself asks for; what keeps the
-/// training the same; what can be applied as it is; what saves most.
+/// training the same; what can be applied as it is; what costs no other machine and little time; what saves most.
 fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
     for finding in findings {
@@ -82,12 +82,17 @@ fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
         };
         (
             enough,
+            // Another card is always an answer, and the last one wherever there is another.
+            matches!(fix.apply, Apply::Card(_)) && cause != Cause::DoesNotFit,
             !of_cause,
             fix.label,
             fix.apply == Apply::ByHand,
-            matches!(fix.apply, Apply::Card(_)),
+            fix.lever == Lever::ActivationOffload,
             Reverse(fix.saves),
         )
     });
     fixes.into_iter().map(|(_, fix)| fix).collect()
 }
+
+#[cfg(test)]
+mod tests;

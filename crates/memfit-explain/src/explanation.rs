@@ -149,7 +149,7 @@ pub struct LeakFacts {
     pub bytes: u64,
     /// Of how many steps.
     pub steps: u64,
-    /// The step in which the card is full.
+    /// The step in which memory runs out.
     pub dies_at: Option<u64>,
 }
 

@@ -41,7 +41,11 @@ pub(crate) fn holders(story: &Story<'_>) -> Vec<Holder> {
     }
     let mut rest = |category: Category, bytes: u64| {
         if bytes > 0 {
-            branch(&mut holders, category.name().to_owned(), bytes, 0);
+            let top = branch(&mut holders, category.name().to_owned(), bytes, 0);
+            if !top.children.is_empty() {
+                let middle = branch(&mut top.children, NOT_KNOWN.to_owned(), bytes, 0);
+                branch(&mut middle.children, NOT_KNOWN.to_owned(), bytes, 0);
+            }
         }
     };
     rest(Category::Rounding, rounding);

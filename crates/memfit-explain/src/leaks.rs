@@ -23,7 +23,7 @@ pub(crate) struct Leak {
     pub bytes: u64,
     /// Of how many steps.
     pub steps: u64,
-    /// The step in which the card is full, if nothing else grows; absent where it is not known how much there is.
+    /// The step in which memory runs out, if nothing else grows; absent where it is not known how much there is.
     pub dies_at: Option<u64>,
     /// The blocks, as indices in the track.
     pub blocks: Vec<u32>,
@@ -43,7 +43,9 @@ struct Key {
 pub(crate) fn leaks(story: &Story<'_>, limit: Option<u64>) -> Vec<Leak> {
     let now = story.period_of(story.trouble.moment);
     let mut by_key: HashMap<Key, Vec<(usize, &Life)>> = HashMap::new();
-    for life in story.live().filter(|life| !life.stays() && stays_long(story, life)) {
+    // What lies in a private pool, a captured graph put there for good.
+    let kept = |life: &&Life| !life.stays() && life.block.pool.0 == 0 && stays_long(story, life);
+    for life in story.live().filter(kept) {
         let key = Key { site: life.site, module: life.module(), category: life.category };
         by_key.entry(key).or_default().push((story.period_of(life.block.born), life));
     }
@@ -52,7 +54,8 @@ pub(crate) fn leaks(story: &Story<'_>, limit: Option<u64>) -> Vec<Leak> {
     let per_step: u64 = leaks.iter().map(|leak| leak.per_step).sum();
     let room = limit.map(|limit| limit.saturating_sub(story.trouble.allocated));
     if let Some(room) = room.filter(|_| per_step > 0) {
-        let dies_at = now as u64 + 1 + room / per_step;
+        // So many more steps fit, and the one behind them does not.
+        let dies_at = (now as u64 + 1).saturating_add(room / per_step).saturating_add(1);
         for leak in &mut leaks {
             leak.dies_at = Some(dies_at);
         }

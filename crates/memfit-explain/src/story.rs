@@ -8,6 +8,9 @@ use crate::category::{Lives, category_with};
 use crate::origins::{Origins, Role, Site};
 use crate::peak_moment;
 
+/// No block, and no card, has more: so that sums of what a file claims stay sums.
+pub(crate) const LARGEST: u64 = 1 << 44;
+
 /// The moment that is to be explained: where memory ran out, else where it was fullest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trouble {
@@ -72,8 +75,13 @@ impl<'track> Story<'track> {
         let origins = Origins::of(track);
         let told = track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward);
         let roles = Roles::of(track, device, &origins, told);
-        let trouble = trouble(track, device, &roles)?;
+        let mut trouble = trouble(track, device, &roles)?;
         let lives = lives(track, device, &origins, &roles, trouble.moment);
+        // What is there is there, whatever totals a recording has.
+        let live = lives.iter().filter(|life| life.block.is_live_at(trouble.moment));
+        let held = live.fold(0_u64, |held, life| held.saturating_add(life.block.bytes));
+        trouble.allocated = trouble.allocated.max(held);
+        trouble.reserved = trouble.reserved.max(trouble.allocated);
         let steps = steps(track, &roles);
         let rounds = rounds(track, &lives, &roles);
         Some(Self { track, device, origins, lives, phases: roles.phases, steps, rounds, trouble })
@@ -204,9 +212,9 @@ fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {
     if let Some((index, moment, requested)) = failed.last() {
         return Some(Trouble {
             moment: index,
-            requested: Some(requested),
-            allocated: moment.allocated,
-            reserved: moment.reserved,
+            requested: Some(requested.min(LARGEST)),
+            allocated: moment.allocated.min(LARGEST),
+            reserved: moment.reserved.min(LARGEST),
             phase: roles.at(index),
             stack: moment.stack,
         });
@@ -216,8 +224,8 @@ fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {
     Some(Trouble {
         moment: index,
         requested: None,
-        allocated: moment.allocated,
-        reserved: moment.reserved,
+        allocated: moment.allocated.min(LARGEST),
+        reserved: moment.reserved.min(LARGEST),
         phase: roles.at(index),
         stack: moment.stack,
     })
@@ -230,7 +238,8 @@ fn lives(track: &Track, device: u8, origins: &Origins, roles: &Roles, trouble: u
     (0..)
         .zip(track.blocks())
         .filter(|(_, block)| block.device == device)
-        .map(|(index, block)| {
+        .map(|(index, mut block)| {
+            block.bytes = block.bytes.min(LARGEST);
             let origin = origins.get(block.stack);
             let mut role = origin.role;
             if role == Role::Unknown && roles.stacks && block.born >= before {

@@ -31,6 +31,9 @@ pub enum Message {
         version: String,
         /// `torch.version.cuda`; absent in a CPU-only build.
         cuda: Option<String>,
+        /// The allocator's settings in the environment by then, which the script may have changed itself.
+        #[serde(default)]
+        alloc_conf: Option<String>,
     },
     /// An optimizer step was completed.
     Step {

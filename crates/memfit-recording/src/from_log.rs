@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use memfit_levers::{Category, Phase};
-use memfit_link::events::{Event, EventLog, Place, SegmentChange};
+use memfit_link::events::{Event, EventLog, Place, REFUSED, SegmentChange};
 
 use crate::{
     Block, Call, Frame, FrameId, MomentKind, NEVER, PoolRef, Span, StackId, StreamRef, TextId, Totals, Track,
@@ -153,8 +153,11 @@ impl Builder {
             Event::Step { step } => self.moment(MomentKind::Step(step)),
             Event::Frame { .. } | Event::Stack { .. } | Event::Traced { .. } | Event::Segment { .. } => {}
             Event::Oom { place, bytes, allocated, reserved } => {
+                let number = self.handed_out.get(&place.device).map_or(0, Vec::len) as u64 + 1;
+                let traced = self.traced.get(&(place.device, REFUSED | number));
+                let stack = traced.map_or(StackId::NONE, |traced| self.stack(traced.stack));
                 let totals = self.totals(place.device, allocated, reserved, None);
-                self.track.tell(MomentKind::Oom(bytes), place.device, StackId::NONE, totals);
+                self.track.tell(MomentKind::Oom(bytes), place.device, stack, totals);
             }
             Event::Requested { device, number, address, bytes } => {
                 self.requested(device, number, address, bytes);

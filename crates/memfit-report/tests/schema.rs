@@ -4,7 +4,7 @@
 
 mod support;
 
-use memfit_report::wire::RunReport;
+use memfit_report::wire::{ExplainReport, RunReport};
 use serde_json::Value;
 use support::all;
 
@@ -79,9 +79,12 @@ fn is_a(value: &Value, name: &str) -> bool {
 }
 
 fn check(value: &Value) -> Vec<String> {
-    let schema = schema();
+    check_against(value, &schema())
+}
+
+fn check_against(value: &Value, schema: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    violations(value, &schema, &schema, "", &mut found);
+    violations(value, schema, schema, "", &mut found);
     found
 }
 
@@ -90,6 +93,19 @@ fn every_report_is_as_promised() {
     for report in all() {
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!(check(&value), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn every_explanation_is_as_promised() {
+    let schema: Value = serde_json::from_str(include_str!("../schema/explain.json")).unwrap();
+    for report in support::explained::each() {
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(check_against(&value, &schema), Vec::<String>::new());
+        assert_eq!(serde_json::from_value::<ExplainReport>(value.clone()).unwrap(), report);
+        let mut broken = value;
+        broken["peak"]["reserved"] = Value::from("21 GiB");
+        assert!(!check_against(&broken, &schema).is_empty());
     }
 }
 

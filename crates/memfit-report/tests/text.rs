@@ -22,6 +22,16 @@ fn a_run_that_fits() {
 }
 
 #[test]
+fn an_explanation_of_each_cause() {
+    let canvas = Canvas { width: 100, unicode: true };
+    for report in support::explained::each() {
+        let text = anstream::adapter::strip_str(&text::explain(&report, canvas)).to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        insta::assert_snapshot!(format!("explained_{}", report.cause), text);
+    }
+}
+
+#[test]
 fn styles_are_those_of_a_terminal() {
     let text = text::run(&fits(), Canvas { width: 80, unicode: true });
     insta::assert_snapshot!("fits_in_colour", text.replace('\u{1b}', "\\e"));

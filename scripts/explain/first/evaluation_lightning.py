@@ -12,7 +12,9 @@ from torch.nn import functional as F
 class Lit(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        blocks = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(8)]
+        blocks = [
+            nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(8)
+        ]
         self.net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks)
         self.head = nn.Linear(16, 10)
 

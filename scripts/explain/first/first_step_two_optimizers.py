@@ -9,7 +9,9 @@ from torch import nn
 
 
 def stack(width: int, depth: int) -> nn.Module:
-    return nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LeakyReLU())))
+    return nn.Sequential(
+        *(layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LeakyReLU()))
+    )
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 device = torch.device("cuda")
-generator = nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 3, 3, padding=1)).to(device)
+generator = nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 3, 3, padding=1)).to(
+    device
+)
 critic = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 1, 3, padding=1)).to(device)
 optimizer = torch.optim.SGD([*generator.parameters(), *critic.parameters()], lr=1e-4)
 pool: list[torch.Tensor] = []

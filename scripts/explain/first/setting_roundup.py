@@ -1,13 +1,13 @@
-"""Sizes rounded up to powers of two, for tensors that are a little more than one.
+"""Sizes rounded up to half powers of two, for tensors that are a little more than one.
 
 cause: setting-that-hurts
-settings: roundup_power2_divisions:1
+settings: roundup_power2_divisions:2
 line:
 """
 
 import os
 
-os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:1")
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:2")
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ def main() -> None:
     model = nn.Sequential(*(block(768) for _ in range(5))).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
-        x = torch.randn(46_000, 768, device="cuda")
+        x = torch.randn(31_500, 768, device="cuda")
         loss = model(x).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()

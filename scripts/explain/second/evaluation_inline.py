@@ -11,7 +11,9 @@ from torch import nn
 class Mixer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(8)
+        )
         self.out = nn.Linear(256, 10)
 
     def forward(self, x):

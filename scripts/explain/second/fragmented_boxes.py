@@ -7,7 +7,9 @@ line:
 import torch
 from torch import nn
 
-backbone = nn.Sequential(nn.Conv2d(3, 24, 5, padding=2), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU())
+backbone = nn.Sequential(
+    nn.Conv2d(3, 24, 5, padding=2), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU()
+)
 backbone.cuda()
 head = nn.Conv2d(24, 5, 1).cuda()
 optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=1e-3)

@@ -15,7 +15,9 @@ def collate(rows):
 
 def main():
     data = TensorDataset(torch.randn(64, 1700))
-    loader = DataLoader(data, batch_size=16, collate_fn=collate, num_workers=3, multiprocessing_context="spawn")
+    loader = DataLoader(
+        data, batch_size=16, collate_fn=collate, num_workers=3, multiprocessing_context="spawn"
+    )
     model = nn.ModuleList(nn.Linear(1700, 1700) for _ in range(9)).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for batch in loader:

@@ -10,7 +10,9 @@ from torch import nn
 
 class Experiment:
     def __init__(self):
-        self.net = nn.Sequential(*(part for _ in range(7) for part in (nn.Linear(640, 640), nn.ReLU()))).cuda()
+        self.net = nn.Sequential(
+            *(part for _ in range(7) for part in (nn.Linear(640, 640), nn.ReLU()))
+        ).cuda()
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
         self.validation = []
 

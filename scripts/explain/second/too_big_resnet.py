@@ -16,7 +16,9 @@ class Residual(nn.Module):
         self.bn1 = nn.BatchNorm2d(outside)
         self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outside)
-        self.short = nn.Conv2d(inside, outside, 1, stride) if stride != 1 or inside != outside else nn.Identity()
+        self.short = (
+            nn.Conv2d(inside, outside, 1, stride) if stride != 1 or inside != outside else nn.Identity()
+        )
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))
@@ -48,4 +50,8 @@ def train(loader, model, optimizer):
 
 data = torch.utils.data.TensorDataset(torch.zeros(96, 3, 256, 256), torch.zeros(96, dtype=torch.long))
 net = Net().cuda()
-train(torch.utils.data.DataLoader(data, batch_size=32), net, torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
+train(
+    torch.utils.data.DataLoader(data, batch_size=32),
+    net,
+    torch.optim.SGD(net.parameters(), 0.1, momentum=0.9),
+)

@@ -47,6 +47,8 @@ pub(crate) struct Facts {
     pub(crate) exception: Option<Exception>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
+    /// The allocator's settings: those of the script's own process where it told them.
+    pub(crate) alloc_conf: Option<String>,
     /// The real card, where it is one.
     pub(crate) real: Option<RealCard>,
     /// What it had on the host.
@@ -169,6 +171,10 @@ pub(super) fn gather(
             .values()
             .find_map(|speaker| speaker.torch.clone())
             .or_else(|| torch.map(|torch| torch.version.clone())),
+        alloc_conf: match inbox.processes.values().find(|speaker| speaker.torch.is_some()) {
+            Some(speaker) => speaker.alloc_conf.clone(),
+            None => recording::alloc_conf(),
+        },
         real,
         host,
         pinned: ledger.processes.iter().map(|process| process.peak_pinned).sum(),

@@ -32,6 +32,8 @@ pub(crate) struct Speaker {
     pub(crate) world_size: Option<u32>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
+    /// The allocator's settings when PyTorch was imported.
+    pub(crate) alloc_conf: Option<String>,
     /// Completed optimizer steps.
     pub(crate) steps: u64,
     /// Bytes in blocks after the last step.
@@ -69,7 +71,10 @@ impl Speaker {
                 self.rank = rank;
                 self.world_size = world_size;
             }
-            Message::Torch { version, .. } => self.torch = Some(version),
+            Message::Torch { version, alloc_conf, .. } => {
+                self.torch = Some(version);
+                self.alloc_conf = alloc_conf;
+            }
             Message::Step { step, allocated, peak_allocated, clock } => {
                 self.marks.extend(clock);
                 self.steps = self.steps.max(step);

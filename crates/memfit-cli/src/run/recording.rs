@@ -75,7 +75,7 @@ fn wire(composition: Composition) -> AtPeak {
 }
 
 /// The allocator's settings, as the environment gives them to the script: the newer name wins.
-pub(crate) fn alloc_conf() -> Option<String> {
+pub(super) fn alloc_conf() -> Option<String> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     set("PYTORCH_ALLOC_CONF").or_else(|| set("PYTORCH_CUDA_ALLOC_CONF"))
 }
@@ -91,7 +91,7 @@ pub(super) fn whole(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Rec
             device: Some(device.name),
             capacity: Some(device.capacity).filter(|capacity| *capacity > 0),
             oom: facts.oom.as_ref().and_then(|oom| oom.text.clone()),
-            alloc_conf: alloc_conf(),
+            alloc_conf: facts.alloc_conf.clone(),
             command: facts.command.clone(),
         },
         tracks,

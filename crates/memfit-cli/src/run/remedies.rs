@@ -2,11 +2,12 @@
 //! tried by another run, the best first, and nothing of the user's files is touched for it.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use memfit_devices::Bytes;
 use memfit_explain::{Apply, Explanation, Fix};
+use memfit_levers::{Lever, Proof};
 use memfit_link::ValuePolicy;
-use memfit_levers::Proof;
 use memfit_report::wire::{ExplainFix, FixProof, Verdict};
 
 use super::stage::Changes;
@@ -18,6 +19,9 @@ use crate::CliError;
 const SHOWN: usize = 8;
 /// How many remedies are tried until one holds.
 const TRIALS: usize = 3;
+/// Another run may take so many times as long as the first, and this longer: it gets further than the first did.
+const PATIENCE: u32 = 5;
+const LEAST: Duration = Duration::from_mins(1);
 /// The two names of the variable with the allocator's settings.
 const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
@@ -75,12 +79,15 @@ pub(super) fn prove(
         outcome.diagnosis = again.explanation.map(Diagnosis::new).or(outcome.diagnosis.take());
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
+    let patience = outcome.facts.wall * PATIENCE + LEAST;
     let candidates: Vec<(usize, Trial)> = (diagnosis.explanation.fixes.iter().enumerate())
         .filter(|(_, fix)| fix.fits != Some(false))
         .filter_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
         .take(TRIALS)
         .collect();
-    for (index, trial) in candidates {
+    for (index, mut trial) in candidates {
+        // A change can make a script wait for ever.
+        trial.request.timeout = Some(trial.request.timeout.map_or(patience, |own| own.min(patience)));
         let fix = &mut diagnosis.explanation.fixes[index];
         runner.printer.remark(&format!("out of memory; once more with {}", trial.with));
         let facts = runner.once(&trial.request, policy, &trial.changes)?.facts;
@@ -96,7 +103,8 @@ pub(super) fn prove(
         };
         fix.fits = Some(holds);
         fix.proof = Proof::Run;
-        diagnosis.proofs[index] = Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
+        diagnosis.proofs[index] =
+            Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
         if holds {
             break;
         }
@@ -134,6 +142,10 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
         Apply::Edit { file, line, after, .. } => {
             trial.with = format!("line {line} of `{file}` changed ({})", fix.lever);
             trial.changes.files.insert(file.clone(), after.clone());
+            if fix.lever == Lever::DropSetting {
+                // What the script sets may have been set for it as well.
+                trial.changes.environment = VARIABLES.map(|name| (name, None)).into();
+            }
         }
         Apply::Card(bytes) => {
             let Card::Virtual(device, count) = &request.card else { return None };

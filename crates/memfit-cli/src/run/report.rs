@@ -67,7 +67,11 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
         script: script(facts),
-        cause: outcome.diagnosis.as_ref().filter(|_| facts.oom.is_some()).map(|found| found.explanation.cause),
+        cause: outcome
+            .diagnosis
+            .as_ref()
+            .filter(|_| facts.oom.is_some())
+            .map(|found| found.explanation.cause),
         fixes: outcome.diagnosis.as_ref().map(Diagnosis::wire).unwrap_or_default(),
         problem,
         device,

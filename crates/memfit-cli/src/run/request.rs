@@ -98,6 +98,7 @@ impl LoneRank {
 
 /// What was asked of a run.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Request {
     /// The card.
     pub(crate) card: Card,

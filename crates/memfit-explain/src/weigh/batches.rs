@@ -7,13 +7,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use memfit_allocator::Edit;
 use memfit_levers::{Category, Cause, Label, Lever, Phase};
+use memfit_recording::TextId;
 
 use super::{Finding, size};
 use crate::bench::{Bench, replayed};
 use crate::explanation::Apply;
 use crate::origins::{Role, Site};
 use crate::source::{assigned, indent_of, is_word, loop_end};
-use crate::story::Life;
+use crate::story::{Life, Story};
 
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let story = &bench.story;
@@ -32,17 +33,17 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .filter(|life| !life.stays() && story.period_of(life.block.born) + 1 < now)
         .map(|life| life.site)
         .collect();
-    // What is made behind the optimizer's step, further down in the same loop, belongs to the step that is over.
+    // What was asked for further down in a loop than it has come by now, the time before has made.
     let round = story.rounds_at(trouble.moment).checked_sub(1).map_or(0, |round| story.rounds[round]);
-    let step_line =
-        story.lives.iter().rev().filter(|life| life.role == Role::Optimizer).find_map(|life| life.site);
-    let tail = |life: &Life| {
-        story.period_of(life.block.born) == now
-            && life.block.born < round
-            && life.site.zip(step_line).is_some_and(|(site, step)| {
-                site.file == step.file && site.function == step.function && site.line > step.line
-            })
-    };
+    let reached = reached(story, round);
+    let tail =
+        |life: &Life| {
+            story.period_of(life.block.born) == now
+                && life.block.born < round
+                && story.origins.get(life.block.stack).user.iter().any(|site| {
+                    reached.get(&(site.file, site.function)).is_some_and(|line| site.line > *line)
+                })
+        };
     let is_old = |life: &Life| {
         !life.stays()
             && (story.period_of(life.block.born) + 1 == now || tail(life))
@@ -102,6 +103,20 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         facts: vec![bench.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
         fixes: vec![fix],
     })
+}
+
+/// How far each function has come since a moment, as far as it asked for anything.
+fn reached(story: &Story<'_>, since: u32) -> HashMap<(TextId, TextId), u32> {
+    let mut reached = HashMap::new();
+    let asked =
+        story.lives.iter().filter(|life| life.block.born >= since && life.block.born <= story.trouble.moment);
+    for stack in asked.map(|life| life.block.stack).chain([story.trouble.stack]) {
+        for site in &story.origins.get(stack).user {
+            let line = reached.entry((site.file, site.function)).or_insert(site.line);
+            *line = site.line.max(*line);
+        }
+    }
+    reached
 }
 
 /// `del` at the end of the loop, and `zero_grad` behind `step`.

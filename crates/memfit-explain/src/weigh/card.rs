@@ -9,6 +9,9 @@ use crate::bench::{Bench, modelled};
 use crate::explanation::Apply;
 use crate::source::{assigned, indent_of, is_word};
 
+/// Others that hold less than one in so many parts of the card are not what fills it.
+const SHARE: u64 = 10;
+
 pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     let others = &bench.case.card.others;
     if others.is_empty() || bench.story.trouble.requested.is_none() {
@@ -42,7 +45,9 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     vec![Finding {
         cause,
         bytes: total,
-        enough: bench.enough(total) == Some(true) && bench.short().is_some(),
+        // Without them the card has a whole stretch more: whether what is left of it now is in pieces does not matter.
+        enough: bench.enough(total) == Some(true)
+            && bench.limit.is_some_and(|limit| total.saturating_mul(SHARE) >= limit),
         facts: vec![bench.fact(text, total, None)],
         fixes: vec![fix],
     }]
@@ -81,6 +86,10 @@ fn edit(bench: &Bench<'_>, workers: bool) -> Option<Apply> {
         };
         for (number, text) in &lines {
             let Some((name, is_popen)) = child(text) else { continue };
+            if is_popen && text.contains("PIPE") {
+                // It is spoken with: to wait for its end may be to wait for ever.
+                continue;
+            }
             if is_popen {
                 let end = crate::source::statement_end(&source, *number);
                 source.insert_before(end + 1, format!("{}{name}.wait()", indent_of(text)));

@@ -1,12 +1,13 @@
 //! A forward whose graph is kept although no backward comes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use memfit_allocator::Edit;
 use memfit_levers::{Category, Cause, Label, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
-use crate::explanation::Apply;
+use crate::explanation::{Apply, Fix};
 use crate::origins::Site;
 use crate::source::{enclosing_def, ends_statement, indent_of};
 use crate::story::{Life, Story};
@@ -40,7 +41,6 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let graph =
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
-    let largest = story.live().filter(|life| graph(life)).map(|life| life.block.bytes).max().unwrap_or(0);
     let caller = caller(story, began, trouble.moment);
     let trained: HashSet<Site> = trained_callers(story);
     let trains = !trained.is_empty() || story.ever(Phase::Backward);
@@ -65,7 +65,16 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     };
     let text = format!("{why}: {} of activations are kept for a backward that does not come", size(kept));
     // Without a graph, what one operation hands to the next is there, and little else.
-    let saves = kept.saturating_sub(2 * largest);
+    let handed_on = handed_on(story, graph);
+    let then = bench.replay(&bench.program, &bench.case.given, |block| {
+        handed_on.get(&block).map_or(Edit::Keep, |moment| Edit::FreeAt(*moment))
+    });
+    let stays: u64 = story
+        .live()
+        .filter(|life| graph(life) && !handed_on.contains_key(&life.index))
+        .map(|life| life.block.bytes)
+        .sum();
+    let saves = kept.saturating_sub(stays);
     let stack = bench.stacks(story.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
     let how =
         "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): nothing is kept for a backward";
@@ -73,10 +82,30 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::EvaluationWithGradients,
         bytes: saves,
-        enough: bench.enough(saves) == Some(true) && bench.short().is_some(),
+        // What is kept has to be a good part of what is there: else it is the evaluation's own tensors that are too much.
+        enough: then.fits == Some(true) && saves * 4 >= trouble.allocated,
         facts: vec![bench.fact(text, kept, stack)],
-        fixes: vec![modelled(bench, Lever::NoGrad, Label::Exact, saves, how.to_owned(), apply)],
+        fixes: vec![Fix {
+            fits: then.fits,
+            ..modelled(bench, Lever::NoGrad, Label::Exact, saves, how.to_owned(), apply)
+        }],
     })
+}
+
+/// When each block of a graph would have gone if no graph were kept: once the next was made, or with its pass. The last is what the
+/// operation under way works on.
+fn handed_on(story: &Story<'_>, graph: impl Fn(&Life) -> bool) -> HashMap<u32, u32> {
+    let kept: Vec<&Life> = story.live().filter(|life| graph(life)).collect();
+    let mut handed_on = HashMap::new();
+    for (index, life) in kept.iter().enumerate() {
+        let round = story.rounds_at(life.block.born);
+        let end = story.rounds.get(round).copied().filter(|end| *end < story.trouble.moment);
+        let next = kept.get(index + 1).filter(|next| story.rounds_at(next.block.born) == round);
+        if let Some(moment) = next.map(|next| next.block.born).or(end) {
+            handed_on.insert(life.index, moment);
+        }
+    }
+    handed_on
 }
 
 /// Whether a backward ran between a moment and the trouble.

@@ -52,7 +52,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     );
     let sites: Vec<Site> = stack.map(|stack| story.origins.get(stack).user.clone()).unwrap_or_default();
     let inputs = story.live().filter(of_kind).filter(|life| life.category == Category::Inputs).count() > 0;
-    let loss = stack.is_some_and(|stack| story.origins.get(stack).operation.loss);
+    let stacks = story.live().filter(of_kind).map(|life| life.block.stack).chain([story.trouble.stack]);
+    let loss = stacks.into_iter().any(|stack| story.origins.get(stack).operation.loss);
     Some(Finding {
         cause: Cause::GiantRequest,
         bytes,

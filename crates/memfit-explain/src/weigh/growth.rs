@@ -62,7 +62,7 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let mut facts = vec![bench.fact(text, bytes, stack)];
     if let Some(step) = first.dies_at.filter(|_| story.trouble.requested.is_none()) {
-        facts.push(bench.fact(format!("at that rate the card is full in step {step}"), per_step, None));
+        facts.push(bench.fact(format!("at that rate memory runs out in step {step}"), per_step, None));
     }
     let end_of = |block: u32| -> Edit {
         let Some(life) =
@@ -166,7 +166,31 @@ fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> bool {
             }
         }
     }
+    if changed {
+        return true;
+    }
+    // Nothing keeps it here: then somebody that it is handed to does.
+    for (number, text) in lines.iter().filter(|(number, _)| *number > line && *number <= end) {
+        for name in &names {
+            if let Some(new) = handed_on_without_graph(text, name, &by(name)) {
+                source.replace(*number, new);
+                changed = true;
+            }
+        }
+    }
     changed
+}
+
+/// `logger.log("out", out)`: a call whose answer nobody wants, so what it is given is all that it is for.
+fn handed_on_without_graph(text: &str, name: &str, by: &str) -> Option<String> {
+    let (callee, arguments) = call_in(text)?;
+    let (object, method) = callee.rsplit_once('.')?;
+    let trains = matches!(method, "backward" | "step" | "scale" | "zero_grad" | "manual_backward");
+    if trains || matches!(object, "torch" | "F") || object.starts_with("torch.") {
+        return None;
+    }
+    let whole = arguments.split(',').any(|argument| argument.trim() == name);
+    whole.then(|| format!("{}{callee}({})", indent_of(text), replace_word(arguments, name, by)))
 }
 
 /// A line that keeps a name beyond the step, with something else kept in its place.
@@ -261,6 +285,24 @@ fn collected_loss(source: &mut Source) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_handed_on_goes_without_its_graph() {
+        for (text, expected) in [
+            ("    logger.log(\"out\", out)", Some("    logger.log(\"out\", out.detach())")),
+            (
+                "    meter.update(out, n=out.shape[0])",
+                Some("    meter.update(out.detach(), n=out.detach().shape[0])"),
+            ),
+            ("    scaler.scale(out)", None),
+            ("    out.backward()", None),
+            ("    y = logger.log(out)", None),
+            ("    print(out)", None),
+            ("    torch.save(out, path)", None),
+        ] {
+            assert_eq!(handed_on_without_graph(text, "out", "out.detach()").as_deref(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn what_is_kept_is_kept_without_its_graph() {

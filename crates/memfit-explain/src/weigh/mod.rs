@@ -45,11 +45,21 @@ pub(crate) fn findings(bench: &Bench<'_>, leaks: &[Leak]) -> Vec<Finding> {
         findings.push(size::too_big(bench));
     }
     let first = findings.iter().position(|finding| finding.enough);
+    let first = prefer_pools(&findings).or(first);
     if let Some(first) = first {
         let cause = findings.remove(first);
         findings.insert(0, cause);
     }
     findings
+}
+
+/// Graphs and what they captured grow in number as a leak does. Where their pools keep more to themselves than what grows
+/// beside them, and the calls succeed once they lend it, the pools are the cause.
+fn prefer_pools(findings: &[Finding]) -> Option<usize> {
+    let enough = |cause: &[Cause]| findings.iter().position(|one| one.enough && cause.contains(&one.cause));
+    let pools = enough(&[Cause::PrivatePools])?;
+    let growth = enough(&[Cause::Leaking, Cause::RetainedGraph])?;
+    (findings[pools].bytes >= findings[growth].bytes).then_some(pools)
 }
 
 /// A size for a sentence: binary units, with as many decimals as matter.

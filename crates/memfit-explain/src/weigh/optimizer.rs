@@ -26,8 +26,13 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let parameters = story.sum(|life| life.category == Category::Parameters);
     let all_here = story.sum(here);
     let temporary = all_here.saturating_sub(state);
-    let first = story.steps_at(story.trouble.moment) == 0;
     let asks_for_state = origin.operation.state;
+    // Of several optimizers each has a first step of its own.
+    let line = origin.site();
+    let before = |life: &&crate::story::Life| life.role == Role::Optimizer && life.block.born < began;
+    let made = || story.lives.iter().filter(before);
+    let new_here = line.is_some() && made().next().is_some() && !made().any(|life| life.site == line);
+    let first = story.steps_at(story.trouble.moment) == 0 || asks_for_state || new_here;
     let foreach = !asks_for_state;
     let text = format!(
         "the optimizer's {} had made {} of state and {} of temporaries when it asked for {} more; the parameters take {}",

@@ -6,6 +6,7 @@ use memfit_levers::{Cause, Label, Lever};
 use super::{Finding, size};
 use crate::bench::{Bench, Replayed, replayed};
 use crate::explanation::{Apply, Fix};
+use crate::source::{ends_statement, indent_of};
 
 /// The variable that all releases since 2.9 read; the ones before know it by its older name only.
 pub(crate) const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
@@ -83,7 +84,7 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
             } else {
                 format!("leave `{name}` out: {}={rest}", variable(bench))
             };
-            let apply = Apply::Environment(variable(bench), rest);
+            let apply = in_source(bench, &rest).unwrap_or(Apply::Environment(variable(bench), rest));
             fixes.push(replayed(
                 Lever::DropSetting,
                 Label::Exact,
@@ -107,6 +108,25 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
         facts: vec![bench.fact(text, kept, Some(bench.story.trouble.stack))],
         fixes,
     })
+}
+
+/// The line of the user's own that sets the settings, with others in their place or gone.
+fn in_source(bench: &Bench<'_>, rest: &str) -> Option<Apply> {
+    let conf = &bench.case.alloc_conf;
+    for site in &bench.story.origins.get(bench.story.trouble.stack).user {
+        let Some(mut source) = bench.source(*site) else { continue };
+        let found =
+            source.lines().find(|(_, text)| text.contains("ALLOC_CONF") && text.contains(conf.as_str()));
+        let Some((number, text)) = found.map(|(number, text)| (number, text.to_owned())) else { continue };
+        let statement = indent_of(&text).is_empty() && ends_statement(&text);
+        if rest.is_empty() && statement {
+            source.replace_by(number, Vec::new());
+        } else {
+            source.replace(number, text.replace(conf.as_str(), rest));
+        }
+        return source.edit();
+    }
+    None
 }
 
 fn split(conf: &str) -> Vec<&str> {

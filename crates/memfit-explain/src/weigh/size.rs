@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use memfit_levers::{Category, Cause, Label, Lever, Phase};
+use memfit_recording::TextId;
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
 use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
-use crate::source::{assigned, call_in, enclosing_def, ends_statement, indent_of, is_word, loop_end};
+use crate::source::{Source, assigned, call_in, enclosing_def, ends_statement, indent_of, is_word, loop_end};
 use crate::story::Life;
 
 fn state(bench: &Bench<'_>) -> u64 {
@@ -123,12 +124,25 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let activations = story.sum(|life| life.category == Category::Activations);
     let mut fixes = Vec::new();
     if activations > 0 {
-        let checkpointed = repeated_call(bench);
-        let saves = checkpointed.as_ref().map_or(activations / 2, |(_, saves)| *saves);
-        let apply = checkpointed.and_then(|(site, _)| checkpoint(bench, site)).unwrap_or_default();
+        let checkpointed = repeated_calls(bench);
+        let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
+        let apply = checkpointed.and_then(|found| checkpoint(bench, &found.lines)).unwrap_or_default();
         let how = "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block: its inside is made once more in the backward instead of kept";
         fixes.push(modelled(bench, Lever::Checkpointing, Label::Exact, saves, how.to_owned(), apply));
-        let autocast = autocast(bench).unwrap_or_default();
+        let offload = around_the_model(bench, "with torch.autograd.graph.save_on_cpu():").unwrap_or_default();
+        let largest = story.live().filter(|life| life.category == Category::Activations);
+        let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
+        let how = "the forward under `torch.autograd.graph.save_on_cpu()`: what it keeps for the backward waits in the host's memory, at the price of the way there and back";
+        fixes.push(modelled(
+            bench,
+            Lever::ActivationOffload,
+            Label::Exact,
+            activations.saturating_sub(2 * largest),
+            how.to_owned(),
+            offload,
+        ));
+        let autocast = around_the_model(bench, "with torch.autocast(\"cuda\", dtype=torch.bfloat16):")
+            .unwrap_or_default();
         let how =
             "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
         fixes.push(modelled(
@@ -162,81 +176,99 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     fixes
 }
 
-/// The line in a loop of a forward under which most activations are, and what of them would not be kept.
-fn repeated_call(bench: &Bench<'_>) -> Option<(Site, u64)> {
-    let story = &bench.story;
-    let mut by_site: HashMap<Site, (u64, u64)> = HashMap::new();
-    for life in story.live().filter(|life| life.category == Category::Activations) {
-        let users = &story.origins.get(life.block.stack).user;
-        for (depth, site) in users.iter().enumerate() {
-            let entry = by_site.entry(*site).or_default();
-            entry.0 += life.block.bytes;
-            // What the line itself returns is kept; what is made further inside is not.
-            if depth > 0 || life.role == Role::Forward {
-                entry.1 = entry.1.max(life.block.bytes);
-            }
-        }
-    }
-    let mut sites: Vec<(Site, (u64, u64))> = by_site.into_iter().collect();
-    sites.sort_by_key(|(site, (bytes, _))| (std::cmp::Reverse(*bytes), *site));
-    sites.into_iter().find_map(|(site, (bytes, largest))| {
-        let source = bench.source(site)?;
-        let text = source.line(site.line);
-        let (names, value) = assigned(text)?;
-        let (callee, arguments) = call_in(value)?;
-        let repeated = loop_end(&source, site.line).is_some();
-        let in_forward = enclosing_def(&source, site.line).is_some_and(|def| {
-            source.line(def).contains("def forward") || source.line(def).contains("def __call__")
-        });
-        let passes_on = names.len() == 1 && is_word(arguments, names[0]);
-        let plain = !callee.contains("checkpoint") && !callee.contains("torch.") && !callee.starts_with("F.");
-        let blocks = story
-            .live()
-            .filter(|life| {
-                life.category == Category::Activations
-                    && story.origins.get(life.block.stack).user.contains(&site)
-            })
-            .count() as u64;
-        let kept = (blocks / 4).max(1) * (largest / 2);
-        (repeated && in_forward && passes_on && plain)
-            .then(|| (site, bytes.saturating_sub(kept.min(bytes / 4))))
-    })
+/// Lines of one forward that call blocks under which activations are, and what of them would not be kept.
+struct Repeated {
+    lines: Vec<Site>,
+    saves: u64,
 }
 
-fn checkpoint(bench: &Bench<'_>, site: Site) -> Option<Apply> {
-    let mut source = bench.source(site)?;
-    let text = source.line(site.line).to_owned();
-    let (names, value) = assigned(&text)?;
+/// Where the inside of what is called could be made once more: the forward that has most activations under such lines.
+fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
+    let story = &bench.story;
+    // By line: all bytes under it, and the largest block, which stands for what the line itself returns.
+    let mut by_site: HashMap<Site, (u64, u64, u64)> = HashMap::new();
+    for life in story.live().filter(|life| life.category == Category::Activations) {
+        for site in &story.origins.get(life.block.stack).user {
+            let entry = by_site.entry(*site).or_default();
+            entry.0 += life.block.bytes;
+            entry.1 = entry.1.max(life.block.bytes);
+            entry.2 += 1;
+        }
+    }
+    let mut by_forward: HashMap<(TextId, u32), Vec<(Site, u64)>> = HashMap::new();
+    for (site, (bytes, largest, blocks)) in by_site {
+        let Some(source) = bench.source(site) else { continue };
+        let Some(def) = checkpointable(&source, site.line) else { continue };
+        // A line in a loop returns something each time it is called; one outside of it once.
+        let in_loop = loop_end(&source, site.line).is_some();
+        let returned = if in_loop { (blocks / 4).max(1) * (largest / 2) } else { largest };
+        let saves = bytes.saturating_sub(if in_loop { returned.min(bytes / 4) } else { returned });
+        if saves > 0 {
+            by_forward.entry((site.file, def)).or_default().push((site, saves));
+        }
+    }
+    let all = by_forward.into_values().map(|mut lines| {
+        lines.sort_unstable();
+        // While the backward is in one of them, its inside is there.
+        let inside =
+            if lines.len() > 1 { lines.iter().map(|(_, saves)| *saves).max().unwrap_or(0) } else { 0 };
+        let saves = lines.iter().map(|(_, saves)| saves).sum::<u64>() - inside;
+        Repeated { lines: lines.into_iter().map(|(site, _)| site).collect(), saves }
+    });
+    all.filter(|found| found.saves > 0)
+        .max_by(|one, other| one.saves.cmp(&other.saves).then_with(|| other.lines.cmp(&one.lines)))
+}
+
+/// The `forward` around a line that calls a module and keeps what it returns under a name.
+fn checkpointable(source: &Source, line: u32) -> Option<u32> {
+    let text = source.line(line);
+    let (names, value) = assigned(text)?;
     let (callee, arguments) = call_in(value)?;
-    let line = format!(
-        "{}{} = torch.utils.checkpoint.checkpoint({callee}, {arguments}, use_reentrant=False)",
-        indent_of(&text),
-        names[0]
-    );
-    source.replace(site.line, line);
+    let def = enclosing_def(source, line)?;
+    let header = source.line(def);
+    let forward = header.contains("def forward") || header.contains("def __call__");
+    let repeated = loop_end(source, line).is_some() && is_word(arguments, names[0]);
+    let own = callee.strip_prefix("self.").is_some_and(|rest| !rest.contains('('));
+    let plain = !callee.contains("checkpoint") && !callee.contains("torch.") && !callee.starts_with("F.");
+    let whole =
+        ends_statement(text) && value.ends_with(')') && !arguments.contains('*') && !arguments.is_empty();
+    (forward && plain && whole && names.len() == 1 && (repeated || own)).then_some(def)
+}
+
+fn checkpoint(bench: &Bench<'_>, lines: &[Site]) -> Option<Apply> {
+    let mut source = bench.source(*lines.first()?)?;
+    for site in lines {
+        let text = source.line(site.line).to_owned();
+        let (names, value) = assigned(&text)?;
+        let (callee, arguments) = call_in(value)?;
+        let line = format!(
+            "{}{} = torch.utils.checkpoint.checkpoint({callee}, {arguments}, use_reentrant=False)",
+            indent_of(&text),
+            names[0]
+        );
+        source.replace(site.line, line);
+    }
     source.import("import torch.utils.checkpoint");
     source.edit()
 }
 
-/// The line that calls the model, under autocast.
-fn autocast(bench: &Bench<'_>) -> Option<Apply> {
+/// The line that calls the model, under a context.
+fn around_the_model(bench: &Bench<'_>, context: &str) -> Option<Apply> {
     let story = &bench.story;
     let own = story.origins.get(story.trouble.stack).caller;
     let caller =
         own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller))?;
     let mut source = bench.source(caller)?;
     let text = source.line(caller.line).to_owned();
-    if !ends_statement(&text) || text.contains("autocast") {
+    if !ends_statement(&text)
+        || text.contains("autocast")
+        || text.trim_start().starts_with("return") && text.contains(" for ")
+    {
         return None;
     }
     let indent = indent_of(&text);
-    source.replace_by(
-        caller.line,
-        vec![
-            format!("{indent}with torch.autocast(\"cuda\", dtype=torch.bfloat16):"),
-            format!("{indent}    {}", text.trim()),
-        ],
-    );
+    source
+        .replace_by(caller.line, vec![format!("{indent}{context}"), format!("{indent}    {}", text.trim())]);
     source.import("import torch");
     source.edit()
 }

@@ -64,11 +64,15 @@ pub enum Kind {
     Frame = 11,
     /// A stack gets its number; the numbers of its frames follow in raw records, the innermost first.
     Stack = 12,
-    /// From where in the program, on which stream and when the block of a device's so-manieth allocation was asked for.
+    /// From where in the program, on which stream and when the block of a device's so-manieth allocation was asked for; with
+    /// [`REFUSED`] in the number, what would have been that allocation.
     Traced = 13,
     /// The device gave a segment or a part of one, or took it back.
     Segment = 14,
 }
+
+/// Set in the number of a [`Kind::Traced`] where the request came to nothing: the next one that is served has the same number.
+pub const REFUSED: u64 = 1 << 63;
 
 impl Kind {
     /// The kind with this code, if there is one.

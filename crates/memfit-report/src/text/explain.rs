@@ -54,13 +54,20 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
             out.push_str(&canvas.wrapped(
                 &format!("  {:>SIZE$}  ", ""),
                 DIM,
-                &format!("at that rate the card is full in step {}", count(step)),
+                &format!("at that rate memory runs out in step {}", count(step)),
             ));
         }
     }
     if !report.holders.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "Who held the memory"));
         tree(&mut out, &report.holders, canvas);
+    }
+    if report.cause != Cause::None {
+        let _ = writeln!(
+            out,
+            "\n  {}",
+            paint(DIM, &format!("docs/causes/{}.md has more on this cause", report.cause))
+        );
     }
     for note in report.unknown.iter().chain(&report.problems) {
         out.push_str(&canvas.wrapped("note: ", DIM, note));
@@ -151,7 +158,10 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
             Some(false) => "not enough alone",
             None => "",
         };
-        let mut head = format!("{} saves {}", fix.lever, size(fix.saves));
+        let mut head = fix.lever.to_string();
+        if fix.saves > 0 && fix.card.is_none() {
+            let _ = write!(head, " saves {}", size(fix.saves));
+        }
         for part in [fix.label.name(), proof, enough] {
             if !part.is_empty() {
                 head += canvas.dot();
@@ -159,7 +169,11 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
             }
         }
         let style = if fix.fits == Some(true) { GOOD } else { ADVICE };
-        let _ = writeln!(out, "  {} {}", paint(style, &format!("{}.", index + 1)), paint(BOLD, &head));
+        if head.chars().count() + 5 <= canvas.columns() {
+            let _ = writeln!(out, "  {} {}", paint(style, &format!("{}.", index + 1)), paint(BOLD, &head));
+        } else {
+            out.push_str(&canvas.wrapped(&format!("  {}. ", index + 1), style, &head));
+        }
         out.push_str(&canvas.wrapped("     ", Style::new(), &fix.how));
         if let Some(proof) = &fix.proof {
             out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
@@ -192,7 +206,9 @@ fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
     match (proof.verdict, proof.steps) {
         (Verdict::Fits, 1) => format!("with it, a step ran: the card was filled with {device} at most"),
-        (Verdict::Fits, steps) => format!("with it, {} steps ran: the card was filled with {device} at most", count(steps)),
+        (Verdict::Fits, steps) => {
+            format!("with it, {} steps ran: the card was filled with {device} at most", count(steps))
+        }
         (_, steps) => format!("with it, memory ran out all the same, in step {}", count(steps + 1)),
     }
 }

@@ -61,7 +61,11 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     let Some(cause) = report.cause.filter(|_| report.verdict == Verdict::Oom) else { return };
     out.push('\n');
     let sentence = super::explain::sentence(cause);
-    out.push_str(&canvas.wrapped("  why: ", BOLD, &format!("{sentence} ({cause}; see `docs/causes/{cause}.md`)")));
+    out.push_str(&canvas.wrapped(
+        "  why: ",
+        BOLD,
+        &format!("{sentence} ({cause}; see `docs/causes/{cause}.md`)"),
+    ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What would have helped"));
         super::explain::fixes(out, &report.fixes, FIXES, canvas);

@@ -165,7 +165,7 @@ pub struct Leak {
     pub bytes: u64,
     /// Of how many steps.
     pub steps: u64,
-    /// The step in which the card is full.
+    /// The step in which memory runs out.
     pub dies_at_step: Option<u64>,
 }
 

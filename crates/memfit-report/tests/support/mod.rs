@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
+pub(crate) mod explained;
+
 use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use memfit_report::wire::{
-    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix, Fidelity, FixProof, Host, ModuleBytes,
-    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
-    Verdict, schema,
+    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix,
+    Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval,
+    Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 
 const MIB: u64 = 1 << 20;

@@ -128,7 +128,7 @@ impl Script {
         let mut script = Self { run_dir, setup, ledger, messages };
         let (python, executable) = ("3.11.7".to_owned(), "python".to_owned());
         script.say(&Message::Hello { pid, python, executable, rank, world_size });
-        script.say(&Message::Torch { version: "2.15.0".into(), cuda: Some("13.2".into()) });
+        script.say(&Message::Torch { version: "2.15.0".into(), cuda: Some("13.2".into()), alloc_conf: None });
         note_pid();
         script
     }

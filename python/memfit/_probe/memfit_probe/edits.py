@@ -67,7 +67,9 @@ class _Script:
     def get_code(self, name):
         # As if Python had run it from its path: its folder is where imports begin, and it is no module of a name, by
         # which a process that it starts would look for it.
-        sys.path[:] = [os.path.dirname(os.path.abspath(path)) if path == self.entry else path for path in sys.path]
+        sys.path[:] = [
+            os.path.dirname(os.path.abspath(path)) if path == self.entry else path for path in sys.path
+        ]
         _show(self.entry, self.text)
         tree = ast.parse(self.text, self.entry)
         place = _behind_what_comes_first(tree)

@@ -34,7 +34,8 @@ _session = None
 def begin(torch):
     """Torch has been imported: watch it."""
     global _session
-    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda)
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
     try:
         _session = Session(torch)
         _session.arm()

@@ -33,6 +33,11 @@ class Traces:
                 stacks.append(self._stack(entry.get("frames") or (), seen))
                 streams.append(stream)
                 times.append(entry.get("time_us", 0))
+            elif action == "oom":
+                asked = self._stack(entry.get("frames") or (), seen)
+                watch.traced(
+                    device, codes.REFUSED | (number + 1), [asked], [stream], [entry.get("time_us", 0)]
+                )
             elif action in codes.SEGMENT_CHANGES:
                 segment = codes.Segment(
                     address=entry["addr"],

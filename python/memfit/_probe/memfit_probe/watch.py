@@ -30,6 +30,9 @@ class Segment(ctypes.Structure):
 
 
 # What becomes of segments, by PyTorch's words, with the codes of the channel.
+# Set in an allocation's number where the request came to nothing: the one that was served has the same number.
+REFUSED = 1 << 63
+
 SEGMENT_CHANGES = {"segment_alloc": 0, "segment_free": 1, "segment_map": 2, "segment_unmap": 3}
 
 

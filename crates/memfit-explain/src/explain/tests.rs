@@ -1,0 +1,152 @@
+//! What holds for an explanation of anything: of recordings that no allocator would have made, too.
+
+use memfit_allocator::{Given, Release, Settings};
+use memfit_levers::Phase;
+use memfit_link::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_recording::Track;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Card, Holder};
+
+/// A file that stacks point into.
+const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
+
+fn source(file: &str) -> Option<String> {
+    (file == "train.py").then(|| SCRIPT.to_owned())
+}
+
+fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanation> {
+    let release: Release = "2.9".parse().unwrap();
+    let settings = Settings::parse(conf, release).unwrap_or_default();
+    let given = Given { settings, release, capacity: 1 << 34 };
+    let card = Card { limit, ..Card::default() };
+    explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
+}
+
+fn sums_up(holder: &Holder) -> bool {
+    let children: u64 = holder.children.iter().map(|child| child.bytes).sum();
+    (holder.children.is_empty() || children == holder.bytes) && holder.children.iter().all(sums_up)
+}
+
+fn texts() -> impl Iterator<Item = Event> {
+    let names = [
+        "model.conv",
+        "train.py",
+        "train",
+        "/v/site-packages/torch/nn/modules/module.py",
+        "_call_impl",
+        "/v/site-packages/torch/optim/adam.py",
+        "_init_group",
+    ];
+    let frames = [(3, 2, 7), (3, 2, 8), (5, 4, 20), (7, 6, 30)];
+    let stacks: [&[u32]; 4] = [&[1], &[3, 1], &[4, 2], &[]];
+    let texts = (1..).zip(names).map(|(id, text)| Event::Text { id, text: text.to_owned() });
+    let frames = (1..).zip(frames).map(|(id, (name, file, line))| Event::Frame { id, name, file, line });
+    let stacks = (1..).zip(stacks).map(|(id, frames)| Event::Stack { id, frames: frames.to_vec() });
+    texts.chain(frames).chain(stacks)
+}
+
+/// Anything that a log can say, whether or not it makes sense.
+fn event() -> impl Strategy<Value = Event> {
+    let sizes = prop_oneof![0..4096_u64, 0..(1_u64 << 32), Just(u64::MAX)];
+    (0..9_u8, 0..16_u64, sizes, any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
+        |(kind, address, bytes, allocated, reserved, small)| {
+            let place = Place { device: 0, phase: small, thread: 1, module: 1, step: 0 };
+            let (allocated, reserved) = (u64::from(allocated), u64::from(reserved));
+            let address = address << 12;
+            let stack = u32::from(small);
+            match kind {
+                0 | 1 => Event::Alloc { place, address, bytes, allocated, reserved },
+                2 => Event::Free { place, address, bytes, allocated, reserved },
+                3 => Event::Phase { place },
+                4 => Event::Step { step: u32::from(small) },
+                5 => Event::Oom { place, bytes, allocated, reserved },
+                6 => Event::Note { address, category: small * 3, owner: 1 },
+                7 => Event::Traced {
+                    device: 0,
+                    number: (address >> 12) | if small == 3 { REFUSED } else { 0 },
+                    stack,
+                    stream: u64::from(small) / 2,
+                    time_us: 0,
+                },
+                _ => {
+                    let change = if small % 2 == 0 { SegmentChange::Alloc } else { SegmentChange::Free };
+                    Event::Segment {
+                        device: 0,
+                        change,
+                        number: 0,
+                        address,
+                        bytes,
+                        stack,
+                        stream: 0,
+                        time_us: 0,
+                    }
+                }
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever a log says, it is explained without a panic, and the branches add up to what was reserved.
+    #[test]
+    fn any_log_is_explained(
+        events in proptest::collection::vec(event(), 1..80),
+        limit in proptest::option::of(any::<u64>()),
+        conf in prop_oneof![Just(""), Just("expandable_segments:True"), Just("max_split_size_mb:32,roundup_power2_divisions:4")],
+    ) {
+        let events = texts().chain(events).collect();
+        let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
+        let Some(explanation) = explained(&track, limit, conf) else { return Ok(()) };
+        let held: u64 = explanation.holders.iter().map(|holder| holder.bytes).sum();
+        prop_assert_eq!(held, explanation.moment.reserved);
+        prop_assert!(explanation.holders.iter().all(sums_up));
+        prop_assert!(explanation.moment.allocated <= explanation.moment.reserved);
+        // A cause has something that speaks for it, and a failure has a cause.
+        prop_assert_eq!(explanation.cause == Cause::None, explanation.evidence.is_empty());
+        prop_assert!(explanation.moment.requested.is_none() || explanation.cause != Cause::None);
+    }
+}
+
+/// Steps that each keep a block, with the line that asks for it.
+fn growing(steps: u32, each: u64) -> Track {
+    let mut events: Vec<Event> = texts().collect();
+    let mut total = 0;
+    for step in 1..=steps {
+        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let number = u64::from(step);
+        events.push(Event::Phase { place });
+        events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
+        total += each;
+        events.push(Event::Alloc {
+            place,
+            address: number << 32,
+            bytes: each,
+            allocated: total,
+            reserved: total,
+        });
+        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Step { step });
+    }
+    Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
+}
+
+#[test]
+fn what_grows_is_named_before_the_card_is_full() {
+    let each = 64 << 20;
+    let explanation = explained(&growing(5, each), Some(each * 12), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking);
+    let leak = &explanation.leaks[0];
+    assert_eq!((leak.per_step, leak.steps, leak.bytes), (each, 5, each * 5));
+    assert_eq!(leak.line.as_ref().map(|line| line.line), Some(7));
+    // Twelve fit, and the thirteenth does not.
+    assert_eq!(leak.dies_at, Some(13));
+}
+
+#[test]
+fn a_few_steps_are_not_taken_for_growth() {
+    assert_eq!(explained(&growing(2, 64 << 20), None, "").unwrap().cause, Cause::None);
+}

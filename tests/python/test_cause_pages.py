@@ -1,0 +1,52 @@
+"""The pages of docs/causes: there is one for each cause, and the code on it fits where the broken script does not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import ROOT
+from test_explain import drive
+
+PAGES = ROOT / "docs" / "causes"
+CAUSES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "README")
+
+
+def code(cause: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (PAGES / f"{cause}.md").read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("pages")
+    scripts = []
+    for cause in CAUSES:
+        for index, text in enumerate(code(cause)):
+            script = folder / f"{cause}-{index}.py"
+            script.write_text(text)
+            scripts.append(str(script))
+    return drive(folder, scripts)
+
+
+def test_each_cause_has_a_page_and_a_broken_script() -> None:
+    vocabulary = (ROOT / "crates" / "memfit-levers" / "src" / "lib.rs").read_text()
+    declared = vocabulary.split("    Cause {")[1].split("    }\n}")[0]
+    names = set(re.findall(r'= \d+, "([a-z-]+)";', declared)) - {"none"}
+    assert set(CAUSES) == names
+    listed = (PAGES / "README.md").read_text()
+    for cause in CAUSES:
+        script = Path("examples") / "broken" / f"{cause.replace('-', '_')}.py"
+        assert (ROOT / script).is_file()
+        assert f"({cause}.md)" in listed
+        assert str(script) in listed
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_helps_helps(cause: str, came: dict[str, dict[str, Any]]) -> None:
+    scripts = [what for name, what in came.items() if name.startswith(f"{cause}-")]
+    assert scripts, "there is code on the page"
+    for what in scripts:
+        assert what["oom"] is None, what["oom"]
+        assert what["failed"] is None, what["failed"]
