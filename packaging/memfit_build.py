@@ -3,6 +3,9 @@
 `pip install .` calls this. The libraries that go into a script's process (the virtual CUDA device, the same device for
 NVML, and the watcher) are plain shared objects and no Python modules, so cargo makes them here and they are put into
 the package as data, under the names that the loader looks for. Then maturin builds `memfit._core` and the wheel.
+
+libjpeg-turbo, which `memfit.data` decodes with, is built by cmake, which comes as a requirement of the build. Where it
+cannot be built, the decoder in Rust serves, and `memfit doctor` says so.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,11 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import maturin
-from maturin import (
-    get_requires_for_build_editable,
-    get_requires_for_build_sdist,
-    get_requires_for_build_wheel,
-)
+from maturin import get_requires_for_build_sdist
 
 __all__ = [
     "build_editable",
@@ -47,18 +47,26 @@ LIBRARIES = {
 Settings = dict[str, Any] | None
 
 
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    return [*maturin.get_requires_for_build_wheel(config_settings), *cmake()]
+
+
+def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+    return [*maturin.get_requires_for_build_editable(config_settings), *cmake()]
+
+
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     build_libraries()
-    return str(maturin.build_wheel(wheel_directory, config_settings, metadata_directory))
+    return str(maturin.build_wheel(wheel_directory, with_features(config_settings), metadata_directory))
 
 
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     build_libraries()
-    return str(maturin.build_editable(wheel_directory, config_settings, metadata_directory))
+    return str(maturin.build_editable(wheel_directory, with_features(config_settings), metadata_directory))
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
@@ -71,6 +79,37 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: S
 
 def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Settings = None) -> str:
     return str(maturin.prepare_metadata_for_build_editable(metadata_directory, config_settings))
+
+
+def cmake() -> list[str]:
+    """What the build has to bring along for libjpeg-turbo: cmake, where it is not there and there are wheels of it."""
+    return [] if shutil.which("cmake") or sys.platform != "linux" or not has_wheels() else ["cmake"]
+
+
+def has_wheels() -> bool:
+    return platform.machine() in ("x86_64", "aarch64")
+
+
+def with_features(config_settings: Settings) -> dict[str, Any]:
+    """The settings, with libjpeg-turbo if it can be built."""
+    settings = dict(config_settings or {})
+    if not builds_turbo():
+        print("memfit: libjpeg-turbo cannot be built here; JPEG is decoded in Rust, in full", file=sys.stderr)
+        return settings
+    name = "maturin.build-args" if "maturin.build-args" in settings else "build-args"
+    given = settings.get(name, os.environ.get("MATURIN_PEP517_ARGS", ""))
+    given = shlex.split(given) if isinstance(given, str) else list(given)
+    settings[name] = [*given, "--features", "turbo"]
+    return settings
+
+
+def builds_turbo() -> bool:
+    """Whether libjpeg-turbo could be built, as it then is."""
+    if shutil.which("cmake") is None:
+        return False
+    cargo = os.environ.get("CARGO", "cargo")
+    command = [cargo, "build", "--release", "--locked", "--package", "memfit-loader", "--features", "turbo"]
+    return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def build_libraries() -> None:

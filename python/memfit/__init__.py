@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from memfit import data
     from memfit._train.batches import register_batch_type
     from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
@@ -27,6 +28,7 @@ __all__ = [
     "StepDoesNotFit",
     "StepInvalid",
     "__version__",
+    "data",
     "holders",
     "inference",
     "register_batch_type",
@@ -49,12 +51,14 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "data":
+        return import_module("memfit.data")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "data"])

@@ -1,10 +1,22 @@
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
-__all__ = ["Controller", "__version__", "main", "read_plan"]
+__all__ = [
+    "Batches",
+    "Controller",
+    "Image",
+    "ImageError",
+    "Recipe",
+    "Samples",
+    "__version__",
+    "jpeg_decoder",
+    "main",
+    "read_plan",
+]
 
 __version__: str
+jpeg_decoder: str
 
 def main(
     arguments: Sequence[str | os.PathLike[str]],
@@ -74,3 +86,112 @@ class Controller:
     def judge(
         types: Sequence[str], message: str, free: int, capacity: int
     ) -> Literal["device", "host", "sticky", "other"]: ...
+
+class ImageError(ValueError): ...
+
+@final
+class Recipe:
+    def __new__(
+        cls,
+        *,
+        crop: str,
+        part: tuple[int, ...] | None = None,
+        size: tuple[int, int] | None = None,
+        resize: int | None = None,
+        scale: tuple[float, float] = ...,
+        ratio: tuple[float, float] = ...,
+        flip: float = 0.0,
+        mode: str = "rgb",
+        dtype: str | None = None,
+        filter: str = "bilinear",  # noqa: A002
+        margin: float | None = None,
+        page: int = 0,
+        upright: bool = True,
+    ) -> Recipe: ...
+
+@final
+class Image:
+    def __new__(
+        cls,
+        data: bytes | bytearray | memoryview | str | os.PathLike[str],
+        recipe: Recipe,
+        place: Sequence[int] = ...,
+    ) -> Image: ...
+    @property
+    def source_size(self) -> tuple[int, int]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def progressive(self) -> bool: ...
+    @property
+    def size(self) -> tuple[int, int]: ...
+    @property
+    def bands(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def denominator(self) -> int: ...
+    @property
+    def cost(self) -> int: ...
+    @property
+    def mapping(self) -> tuple[float, float, float, float]: ...
+    def decode_into(self, address: int, length: int, planar: bool) -> None: ...
+
+@final
+class Samples:
+    @staticmethod
+    def folder(path: str | os.PathLike[str]) -> Samples: ...
+    @staticmethod
+    def files(paths: Sequence[str], labels: Sequence[int]) -> Samples: ...
+    @staticmethod
+    def shards(paths: Sequence[str]) -> Samples: ...
+    @staticmethod
+    def fetched(fetch: Callable[[int], tuple[Any, Any]], count: int) -> Samples: ...
+    def __len__(self) -> int: ...
+    @property
+    def classes(self) -> list[str]: ...
+    def name(self, index: int) -> str: ...
+    def first(self, recipe: Recipe) -> tuple[str, int]: ...
+
+@final
+class Batches:
+    def __new__(
+        cls,
+        samples: Samples,
+        recipe: Recipe,
+        *,
+        size: tuple[int, int],
+        dtype: str,
+        bands: int,
+        convert: bool,
+        planar: bool,
+        batch_size: int,
+        memory: int,
+        threads: int,
+        prefetch: int,
+        pinned: bool,
+        shuffle: bool,
+        drop_last: bool,
+        seed: int,
+        epoch: int,
+        start: int,
+        rank: int,
+        world_size: int,
+        first: int,
+        step: int,
+        on_error: str,
+        oversize: str,
+    ) -> Batches: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    def position(self, batches: int) -> int: ...
+    def offer(self, address: int, length: int) -> int | None: ...
+    def take(
+        self, milliseconds: int
+    ) -> (
+        tuple[list[int], list[Any], list[tuple[float, float, float, float]], list[tuple[str, str]]] | None
+    ): ...
+    def counts(self) -> tuple[int, int, int, int, int]: ...
+    def close(self) -> None: ...

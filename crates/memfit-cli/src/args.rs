@@ -2,6 +2,7 @@
 
 mod check;
 mod convert;
+mod data;
 mod replay;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
+pub(crate) use data::DataArgs;
 pub(crate) use replay::ReplayArgs;
 
 use crate::printer::Colour;
@@ -68,6 +70,8 @@ pub(crate) enum Verb {
     Server,
     /// Write a recording in another format: for PyTorch's memory_viz, Perfetto, Chrome, or a spreadsheet.
     Convert(ConvertArgs),
+    /// What is in this folder of images, how fast would it feed training, and what does loading it take?
+    Data(DataArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Show what is installed here, and what would and would not work.

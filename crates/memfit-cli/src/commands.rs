@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod convert;
+mod data;
 mod doctor;
 mod explain;
 pub(crate) mod facts;
@@ -21,6 +22,7 @@ use serde::Serialize;
 pub(crate) use check::check;
 pub(crate) use completions::completions;
 pub(crate) use convert::convert;
+pub(crate) use data::data;
 pub(crate) use doctor::doctor;
 pub(crate) use explain::explain;
 pub(crate) use gpus::gpus;

@@ -221,6 +221,12 @@ pub enum CliError {
     /// The page could not be served.
     #[error("the page cannot be served")]
     Serve(#[source] memfit_view::ServeError),
+    /// Images that cannot be looked at.
+    #[error(transparent)]
+    Data(#[from] memfit_loader::LoaderError),
+    /// More than one folder of images.
+    #[error("several paths are tar shards, all of them, or one folder")]
+    SeveralFolders,
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -250,6 +256,7 @@ impl CliError {
             | Self::NoRankThere { .. }
             | Self::NothingNamed(_)
             | Self::UnknownOutputFormat { .. }
+            | Self::SeveralFolders
             | Self::OutputExists { .. } => "usage",
             Self::NoLocalGpu => "no-local-gpu",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
@@ -267,6 +274,7 @@ impl CliError {
             Self::Replay(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
             Self::Serve(_) => "serve",
+            Self::Data(_) => "images",
             Self::Start { .. } => "start",
         }
     }
@@ -363,6 +371,8 @@ impl Hint for CliError {
             ],
             Self::OutputExists { .. } => vec!["`--force` writes over it".to_owned()],
             Self::Serve(error) => vec![error.hint().to_owned()],
+            Self::Data(error) => error.hint().map(str::to_owned).into_iter().collect(),
+            Self::SeveralFolders => vec!["run it once for each folder".to_owned()],
             Self::Check(_)
             | Self::Server(_)
             | Self::Io { .. }

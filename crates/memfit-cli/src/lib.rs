@@ -77,6 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Check(args) => commands::check(&args, &settings, &printer),
         Verb::Server => commands::server(&settings),
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
+        Verb::Data(args) => commands::data(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
         Verb::Convert(args) => commands::convert(&args, &printer),

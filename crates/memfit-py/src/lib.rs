@@ -3,6 +3,7 @@
 //! Owns the types that cross between Python and Rust. It must not know how anything is done: each function converts its
 //! arguments, lets go of the interpreter's lock, and calls one function of another crate.
 
+mod data;
 mod plan;
 mod train;
 
@@ -18,6 +19,8 @@ mod _core {
     use super::{Home, OsString, PathBuf};
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::data::{Batches, Image, ImageError, Recipe, Samples};
     #[pymodule_export]
     use crate::plan::read_plan;
     #[pymodule_export]
@@ -40,6 +43,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", memfit_cli::VERSION)
+        module.add("__version__", memfit_cli::VERSION)?;
+        module.add("jpeg_decoder", memfit_loader::Backend::BEST.name())
     }
 }

@@ -4,6 +4,7 @@
 
 mod canvas;
 mod check;
+mod data;
 mod doctor;
 mod explain;
 mod gpus;
@@ -13,6 +14,7 @@ mod run;
 
 pub use canvas::{Canvas, paint};
 pub use check::{concise, findings};
+pub use data::data;
 pub use doctor::doctor;
 pub use explain::explain;
 pub use gpus::{gpu, gpus};

@@ -3,6 +3,7 @@
 //! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are integers.
 
 mod check;
+mod data;
 mod doctor;
 mod explain;
 mod gpus;
@@ -11,6 +12,9 @@ mod rules;
 mod run;
 
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport};
+pub use data::{
+    DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
+};
 pub use doctor::{Check, DoctorReport, Health};
 pub use explain::{
     CodeLine, Considered, Edit as ExplainEdit, Environment as ExplainEnvironment, Evidence, ExplainPeak,
@@ -43,6 +47,8 @@ pub mod schema {
     pub const RULES: &str = "memfit.rules/1";
     /// What `memfit rule NAME` says.
     pub const RULE: &str = "memfit.rule/1";
+    /// What `memfit data` says.
+    pub const DATA: &str = "memfit.data/1";
     /// What `memfit doctor` says.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

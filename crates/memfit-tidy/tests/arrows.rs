@@ -33,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("memfit-view", &["memfit-levers", "memfit-recording", "memfit-explain"]),
     ("memfit-train", &[]),
+    ("memfit-loader", &[]),
     (
         "memfit-cli",
         &[
@@ -43,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-link",
             "memfit-lint",
             "memfit-plan",
+            "memfit-loader",
             "memfit-recording",
             "memfit-explain",
             "memfit-report",
@@ -50,7 +52,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit", &["memfit-cli"]),
-    ("memfit-py", &["memfit-cli", "memfit-plan", "memfit-train"]),
+    ("memfit-py", &["memfit-cli", "memfit-loader", "memfit-plan", "memfit-train"]),
     ("memfit-tidy", &[]),
 ];
 

@@ -23,6 +23,10 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "memfit-watch",
     "memfit-link",
     "memfit-cli",
+    // It calls libjpeg-turbo, and fills memory that torch owns.
+    "memfit-loader",
+    // It hands that memory over.
+    "memfit-py",
     // Its test bench calls every C function of both device libraries.
     "memfit-prototypes",
 ];

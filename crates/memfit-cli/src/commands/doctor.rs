@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use memfit_loader::Backend;
 use memfit_report::text;
 use memfit_report::wire::{Check, DoctorReport, Health};
 
@@ -30,6 +31,7 @@ pub(crate) fn doctor(
         Err(error) => broken("catalogue", &error),
     });
     checks.extend(python(home));
+    checks.push(jpeg());
     checks.push(real_gpu());
     checks.push(temporary_files());
     let report = DoctorReport::new(checks);
@@ -75,6 +77,22 @@ fn python(home: &Home) -> Vec<Check> {
         Err(error) => broken("torch", &error),
     };
     vec![good("python", found), torch]
+}
+
+/// What decodes JPEG for `memfit.data`.
+fn jpeg() -> Check {
+    let backend = Backend::BEST;
+    let (health, hint) = match backend {
+        Backend::Turbo => (Health::Good, None),
+        Backend::Rust => (
+            Health::Absent,
+            Some(
+                "always decodes in full, which takes more time and memory; `pip install .` builds libjpeg-turbo with cmake, which it brings along"
+                    .to_owned(),
+            ),
+        ),
+    };
+    Check { name: "JPEG".to_owned(), health, found: backend.name().to_owned(), hint }
 }
 
 fn real_gpu() -> Check {

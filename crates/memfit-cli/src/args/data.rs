@@ -1,0 +1,58 @@
+//! What is typed for `memfit data`.
+
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use memfit_devices::Bytes;
+
+use super::{OutputArgs, Timeout};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit data photos/
+  memfit data photos/ --size 384 --batch-size 128 --workers 16 --verify
+  memfit data shards/train-000.tar --format json")]
+pub(crate) struct DataArgs {
+    /// A folder with one folder for each class, or tar shards.
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Vec<PathBuf>,
+
+    /// The side of the images that training wants, in pixels.
+    #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..65536))]
+    pub(crate) size: u32,
+
+    /// Samples in a batch.
+    #[arg(long, default_value_t = 64, value_name = "B", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
+    pub(crate) batch_size: u64,
+
+    /// `num_workers` of the DataLoader that is compared.
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(0..4096))]
+    pub(crate) workers: u64,
+
+    /// Its `prefetch_factor`.
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u64).range(1..4096))]
+    pub(crate) prefetch_factor: u64,
+
+    /// It does not pin memory.
+    #[arg(long)]
+    pub(crate) no_pin_memory: bool,
+
+    /// What the loader may take, for images that do not fit.
+    #[arg(long, default_value = "2GiB", value_name = "SIZE")]
+    pub(crate) memory: Bytes,
+
+    /// Threads that decode [default: as many as there are cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1024))]
+    pub(crate) threads: Option<u64>,
+
+    /// How long to measure the speed; 0 does not.
+    #[arg(long, default_value = "3s", value_name = "TIME")]
+    pub(crate) measure: Timeout,
+
+    /// Decode every image, to find those that are cut off or damaged.
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+}

@@ -1,0 +1,197 @@
+//! `memfit data PATH`: what is in a folder of images, and what loading it takes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use memfit_loader::{
+    Backend, Crop, DataLoader, Folder, Framing, Rendering, Shards, Source, Spread, Survey, measure,
+};
+use memfit_report::text;
+use memfit_report::wire::{
+    DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
+    schema,
+};
+
+use super::answer;
+use crate::args::DataArgs;
+use crate::settings::Settings;
+use crate::{CliError, Exit, Printer};
+
+/// What is left out of a class so often that it is worth a word.
+const UNEVEN: u64 = 10;
+
+/// Looks at images.
+pub(crate) fn data(args: &DataArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
+    let source = open(&args.path)?;
+    let size = (args.size, args.size);
+    let framing = Framing { crop: Crop::Center { resize: None }, size: Some(size), flip: 0.0 };
+    let rendering = Rendering::default();
+    let threads =
+        args.threads.unwrap_or_else(|| available_parallelism().map_or(1, |number| number.get() as u64));
+    let survey = Survey::read(&*source, &framing, &rendering, threads as usize, args.verify);
+    let speed =
+        args.measure.0.and_then(|limit| measure(&*source, &framing, &rendering, threads as usize, limit));
+    let side = u64::from(args.size);
+    let loader = DataLoader {
+        workers: args.workers,
+        prefetch: args.prefetch_factor,
+        batch: args.batch_size * 3 * side * side * 4,
+        pinned: !args.no_pin_memory,
+        decoding: survey.full.greatest,
+    };
+    let taken = loader.host_memory();
+    let mut report = DataReport {
+        schema: schema::DATA,
+        path: args.path.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+        images: survey.count,
+        bytes: spread(survey.bytes),
+        pixels: spread(survey.pixels),
+        largest: [survey.largest.0, survey.largest.1],
+        formats: survey
+            .formats
+            .iter()
+            .map(|(format, &(count, bytes))| DataFormat { name: format.name(), count, bytes })
+            .collect(),
+        types: survey
+            .samples
+            .iter()
+            .map(|(name, &count)| DataClass { name: (*name).to_owned(), count })
+            .collect(),
+        progressive: survey.progressive,
+        turned: survey.turned,
+        classes: survey
+            .classes
+            .iter()
+            .map(|(name, count)| DataClass { name: name.clone(), count: *count })
+            .collect(),
+        broken: DataBroken {
+            count: survey.broken.0,
+            decoded: args.verify,
+            files: survey
+                .broken
+                .1
+                .iter()
+                .map(|(name, reason)| DataFile { name: name.clone(), reason: reason.clone() })
+                .collect(),
+        },
+        loader: DataLoaderHere {
+            jpeg: Backend::BEST.name(),
+            size: [args.size, args.size],
+            threads,
+            images_per_second: speed.map(|speed| speed.images as f64 / speed.wall.as_secs_f64()),
+            measured: speed.map_or(0, |speed| speed.images),
+            scaled: survey.scaled,
+            decoding: spread(survey.cost),
+        },
+        dataloader: DataLoaderThere {
+            batch_size: args.batch_size,
+            workers: args.workers,
+            prefetch_factor: args.prefetch_factor,
+            pin_memory: loader.pinned,
+            batch: loader.batch,
+            shared_memory: taken.shared,
+            shared_memory_free: free_shared_memory(),
+            pinned: taken.pinned,
+            in_workers: taken.workers,
+            largest_decode: survey.full.greatest,
+        },
+        advice: Vec::new(),
+    };
+    report.advice = advice(&report, &survey, args);
+    let canvas = printer.canvas();
+    answer(&report, || text::data(&report, canvas), &args.out, settings, printer)?;
+    Ok(if report.broken.count > 0 { Exit::BadNews } else { Exit::Good })
+}
+
+fn open(paths: &[PathBuf]) -> Result<Arc<dyn Source>, CliError> {
+    let is_shard = |path: &Path| path.extension().is_some_and(|ending| ending == "tar");
+    if paths.iter().all(|path| is_shard(path)) {
+        return Ok(Arc::new(Shards::read(paths)?));
+    }
+    match paths {
+        [folder] => Ok(Arc::new(Folder::read(folder)?)),
+        _ => Err(CliError::SeveralFolders),
+    }
+}
+
+fn spread(from: Spread) -> DataSpread {
+    DataSpread { least: from.least, median: from.median, greatest: from.greatest, sum: from.sum }
+}
+
+/// What to change, the most important first.
+fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> {
+    let mut advice = Vec::new();
+    let share = |part: u64| format!("{:.0} %", 100.0 * part as f64 / report.images.max(1) as f64);
+    let there = &report.dataloader;
+    if report.broken.count > 0 {
+        advice.push(
+            "Mend or remove the broken files: a DataLoader stops at the first one. `ImageLoader(on_error=\"skip\")` passes them over and counts them."
+                .to_owned(),
+        );
+    }
+    if let Some(free) = there.shared_memory_free.filter(|&free| there.shared_memory > free) {
+        advice.push(format!(
+            "/dev/shm has {} free and these settings fill up to {}, which ends in a bus error: take fewer workers, a smaller prefetch_factor, or more with `docker run --shm-size`. ImageLoader uses none.",
+            text::size(free),
+            text::size(there.shared_memory)
+        ));
+    }
+    let wanted = u64::from(args.size) * u64::from(args.size);
+    if report.pixels.median > 16 * wanted {
+        advice.push(format!(
+            "Half of the images have more than {} times the pixels that training looks at. Decode them small (`ImageLoader`, or `memfit.data.decode` in your own data set); or store them once with a short side of {}.",
+            report.pixels.median / wanted,
+            2 * args.size
+        ));
+    }
+    if survey.progressive * 20 > report.images {
+        advice.push(format!(
+            "{} are progressive: each takes three to four times as long to decode and is held whole meanwhile. `jpegtran -copy all` without `-progressive` rewrites a file as baseline, pixel for pixel.",
+            share(survey.progressive)
+        ));
+    }
+    if survey.cost.greatest > args.memory.get() {
+        advice.push(format!(
+            "The largest image takes {} to decode, more than memory={}: raise it, or pass oversize=\"skip\".",
+            text::size(survey.cost.greatest),
+            text::size(args.memory.get())
+        ));
+    }
+    if report.types.len() > 1 {
+        advice.push(
+            "Values are of several types. Name one with `dtype=`: others are then scaled to it, which ImageLoader never does unasked."
+                .to_owned(),
+        );
+    }
+    let counts = || report.classes.iter().map(|class| class.count);
+    if let (Some(least), Some(most)) = (counts().min(), counts().max())
+        && report.classes.len() > 1
+        && most > UNEVEN * least.max(1)
+    {
+        advice.push(format!(
+            "The largest class has {} times the images of the smallest: weigh classes in the loss, or draw them evenly.",
+            most / least.max(1)
+        ));
+    }
+    if Backend::BEST == Backend::Rust && report.formats.iter().any(|format| format.name == "JPEG") {
+        advice.push(
+            "This build decodes JPEG in Rust, always in full. One with libjpeg-turbo (`pip install .`) decodes at the size that is wanted."
+                .to_owned(),
+        );
+    }
+    advice
+}
+
+/// What `/dev/shm` has room for.
+fn free_shared_memory() -> Option<u64> {
+    let mut about = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a string that ends in zero, and room for what the call writes.
+    let answer = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), about.as_mut_ptr()) };
+    if answer != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so it wrote all of it.
+    let about = unsafe { about.assume_init() };
+    Some(about.f_bavail * about.f_frsize)
+}

@@ -1,0 +1,86 @@
+//! JPEG in Rust, for builds without libjpeg-turbo; and what both decoders share.
+#![cfg_attr(feature = "turbo", allow(dead_code, reason = "libjpeg-turbo stands in for it"))]
+
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::Prepared;
+use crate::LoaderError;
+use crate::header::{Format, Storage};
+use crate::pixels::Bands;
+
+const NAME: &str = "JPEG";
+
+/// How many bytes the region takes as decoded.
+pub(super) fn room(image: &Prepared) -> usize {
+    let region = image.plan.region;
+    region.width as usize * region.height as usize * image.plan.from.pixel()
+}
+
+/// Inks that were stored the other way round.
+pub(super) fn upright_inks(image: &Prepared, pixels: &mut [u8]) {
+    if matches!(image.header.storage, Storage::Jpeg { inverted: true, .. }) {
+        for value in pixels {
+            *value = !*value;
+        }
+    }
+}
+
+/// Refuses what neither decoder reads as it should be read.
+pub(super) fn readable(image: &Prepared) -> Result<(), LoaderError> {
+    debug_assert_eq!(image.header.format, Format::Jpeg);
+    match image.header.storage {
+        Storage::Jpeg { unusual: Some(reason), .. } => {
+            Err(LoaderError::Unsupported { format: NAME, reason: reason.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Result<(), LoaderError> {
+    readable(image)?;
+    if !ends(bytes) {
+        return Err(LoaderError::Damaged { format: NAME, reason: "it is cut off before its end".to_owned() });
+    }
+    let colours = match image.plan.from.bands {
+        Bands::Grey => ColorSpace::Luma,
+        Bands::Cmyk => ColorSpace::CMYK,
+        _ => ColorSpace::RGB,
+    };
+    let options = DecoderOptions::default()
+        .set_max_width(image.header.width as usize)
+        .set_max_height(image.header.height as usize)
+        .set_strict_mode(false)
+        .jpeg_set_out_colorspace(colours);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let damaged = |error: zune_jpeg::errors::DecodeErrors| LoaderError::damaged(NAME)(error);
+    decoder.decode_headers().map_err(damaged)?;
+    if decoder.output_buffer_size() != Some(pixels.len()) {
+        return Err(LoaderError::Damaged {
+            format: NAME,
+            reason: "its headers contradict each other".to_owned(),
+        });
+    }
+    decoder.decode_into(pixels).map_err(damaged)?;
+    upright_inks(image, pixels);
+    Ok(())
+}
+
+/// Whether the mark of the end comes after the first scan's.
+fn ends(bytes: &[u8]) -> bool {
+    let mut at = bytes.len();
+    while at >= 2 {
+        if bytes[at - 2] == 0xff {
+            match bytes[at - 1] {
+                0xd9 => return true,
+                // A scan begins here, and no end came after it.
+                0xda => return false,
+                _ => {}
+            }
+        }
+        at -= 1;
+    }
+    false
+}

@@ -1,0 +1,83 @@
+//! PNG: row by row, unless it is interlaced.
+
+use std::io::{BufRead, Seek};
+
+use png::{Decoder, Limits, Transformations};
+
+use super::Prepared;
+use crate::LoaderError;
+use crate::pixels::Sample;
+use crate::plan::ROWS_AT_ONCE;
+use crate::reduce::{Reducer, room};
+
+const NAME: &str = "PNG";
+/// What chunks beside the pixels (text, colour profiles) may take.
+const MOST_BESIDE: usize = 4 << 20;
+
+pub(super) fn decode<R: BufRead + Seek>(
+    reader: R,
+    image: &Prepared,
+    buffer: &mut Vec<u8>,
+    reducer: &mut Reducer<'_>,
+) -> Result<(), LoaderError> {
+    let damaged = |error: png::DecodingError| LoaderError::damaged(NAME)(error);
+    let plan = &image.plan;
+    let limits = Limits { bytes: MOST_BESIDE + image.header.width as usize * 32 };
+    let mut decoder = Decoder::new_with_limits(reader, limits);
+    decoder.set_transformations(Transformations::EXPAND);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let mut reader = decoder.read_info().map_err(damaged)?;
+    let line = image.header.width as usize * plan.from.pixel();
+    if reader.output_line_size(image.header.width) != Some(line) {
+        return Err(LoaderError::Damaged {
+            format: NAME,
+            reason: "its chunks contradict its header".to_owned(),
+        });
+    }
+    let region = plan.region;
+    if reader.info().interlaced {
+        let size = reader
+            .output_buffer_size()
+            .filter(|&size| size == line * image.header.height as usize)
+            .ok_or_else(|| LoaderError::Damaged {
+                format: NAME,
+                reason: "its size contradicts itself".to_owned(),
+            })?;
+        let pixels = room(buffer, size);
+        reader.next_frame(pixels).map_err(damaged)?;
+        let part = &mut pixels[region.top as usize * line..region.bottom() as usize * line];
+        native(part, plan.from.sample);
+        return reducer.rows(region.height, part);
+    }
+    let rows = if plan.in_strips(&image.header) { ROWS_AT_ONCE } else { region.height } as usize;
+    let strip = room(buffer, rows * line);
+    let mut filled = 0;
+    for number in 0..region.bottom() {
+        let Some(row) = reader.next_row().map_err(damaged)? else { break };
+        if number < region.top {
+            continue;
+        }
+        strip[filled * line..][..line].copy_from_slice(row.data());
+        filled += 1;
+        if filled == rows || number + 1 == region.bottom() {
+            let part = &mut strip[..filled * line];
+            native(part, plan.from.sample);
+            reducer.rows(filled as u32, part)?;
+            filled = 0;
+            if reducer.done() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// PNG stores the high byte first.
+fn native(data: &mut [u8], sample: Sample) {
+    if sample == Sample::U16 && cfg!(target_endian = "little") {
+        for value in data.chunks_exact_mut(2) {
+            value.swap(0, 1);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! TIFF: only the strips or tiles that have a share in the result, one row of them at a time.
+
+use std::io::{BufRead, Seek};
+
+use tiff::decoder::DecodingResult;
+
+use super::Prepared;
+use crate::LoaderError;
+use crate::header::{Header, Storage, tiff as header};
+use crate::pixels::Sample;
+use crate::reduce::{Reducer, room};
+
+const NAME: &str = "TIFF";
+
+pub(super) fn decode<R: BufRead + Seek>(
+    reader: R,
+    image: &Prepared,
+    buffer: &mut Vec<u8>,
+    reducer: &mut Reducer<'_>,
+) -> Result<(), LoaderError> {
+    let damaged = |error: tiff::TiffError| LoaderError::damaged(NAME)(error);
+    let most = usize::try_from(image.plan.cost.decoder).unwrap_or(usize::MAX);
+    let mut decoder = header::open(reader, image.page, most)?;
+    let Header { width, height, layout, storage: Storage::Tiff { chunk, planar }, .. } = image.header else {
+        return Err(LoaderError::Bug("a TIFF that is none".to_owned()));
+    };
+    let region = image.plan.region;
+    let (wide, tall) = chunk;
+    if wide == 0 || tall == 0 {
+        return Err(LoaderError::Damaged { format: NAME, reason: "its tiles have no size".to_owned() });
+    }
+    let bands = layout.bands.count();
+    let across = width.div_ceil(wide);
+    let plane = across * height.div_ceil(tall);
+    let sample = layout.sample.bytes();
+    let line = region.width as usize * layout.pixel();
+    for row in region.top / tall..region.bottom().div_ceil(tall) {
+        // The rows of the region that these chunks hold.
+        let top = region.top.max(row * tall);
+        let bottom = region.bottom().min((row + 1) * tall);
+        let strip = room(buffer, (bottom - top) as usize * line);
+        for column in region.left / wide..region.right().div_ceil(wide) {
+            let (left, right) =
+                (region.left.max(column * wide), region.right().min(((column + 1) * wide).min(width)));
+            for band in 0..if planar { bands } else { 1 } {
+                let index = band * plane + row * across + column;
+                let (has, _) = decoder.chunk_data_dimensions(index);
+                let data =
+                    Values { data: decoder.read_chunk(index).map_err(damaged)?, sample: layout.sample };
+                // Values of a pixel that come together.
+                let together = if planar { 1 } else { bands as usize };
+                for y in top..bottom {
+                    let from = ((y - row * tall) as usize * has as usize + (left - column * wide) as usize)
+                        * together;
+                    let count = (right - left) as usize * together;
+                    let place = (y - top) as usize * line + (left - region.left) as usize * layout.pixel();
+                    if planar {
+                        let target = strip[place + band as usize * sample..].chunks_mut(layout.pixel());
+                        for (value, target) in target.take(count).enumerate() {
+                            data.copy(from + value, &mut target[..sample])?;
+                        }
+                    } else {
+                        data.copy(from, &mut strip[place..place + count * sample])?;
+                    }
+                }
+            }
+        }
+        reducer.rows(bottom - top, strip)?;
+        if reducer.done() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A chunk's values, of whatever type the file has.
+struct Values {
+    data: DecodingResult,
+    sample: Sample,
+}
+
+impl Values {
+    /// Values from this one on, as many as `out` takes.
+    fn copy(&self, from: usize, out: &mut [u8]) -> Result<(), LoaderError> {
+        let count = out.len() / self.sample.bytes();
+        let short =
+            || LoaderError::Damaged { format: NAME, reason: "a tile is shorter than its size".to_owned() };
+        macro_rules! values {
+            ($values:expr, $turn:expr) => {{
+                let values = $values.get(from..from + count).ok_or_else(short)?;
+                for (value, place) in values.iter().zip(out.chunks_exact_mut(self.sample.bytes())) {
+                    place.copy_from_slice(&$turn(*value).to_ne_bytes());
+                }
+            }};
+        }
+        match (&self.data, self.sample) {
+            (DecodingResult::U8(values), Sample::U8) => {
+                out.copy_from_slice(values.get(from..from + count).ok_or_else(short)?);
+            }
+            (DecodingResult::U16(values), Sample::U16) => values!(values, |value: u16| value),
+            (DecodingResult::F32(values), Sample::F32) => values!(values, |value: f32| value),
+            (DecodingResult::F64(values), Sample::F32) => values!(values, |value: f64| value as f32),
+            (DecodingResult::F16(values), Sample::F32) => values!(values, f32::from),
+            (DecodingResult::I8(values), Sample::F32) => values!(values, f32::from),
+            (DecodingResult::I16(values), Sample::F32) => values!(values, f32::from),
+            (DecodingResult::I32(values), Sample::F32) => values!(values, |value: i32| value as f32),
+            (DecodingResult::I64(values), Sample::F32) => values!(values, |value: i64| value as f32),
+            (DecodingResult::U32(values), Sample::F32) => values!(values, |value: u32| value as f32),
+            (DecodingResult::U64(values), Sample::F32) => values!(values, |value: u64| value as f32),
+            _ => {
+                return Err(LoaderError::Damaged {
+                    format: NAME,
+                    reason: "its tiles have other values than its header says".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

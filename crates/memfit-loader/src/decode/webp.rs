@@ -1,0 +1,34 @@
+//! WebP: the whole image, or an animation's first.
+
+use std::io::{BufRead, Seek};
+
+use image_webp::WebPDecoder;
+
+use super::Prepared;
+use crate::LoaderError;
+use crate::reduce::{Reducer, room};
+
+const NAME: &str = "WebP";
+
+pub(super) fn decode<R: BufRead + Seek>(
+    reader: R,
+    image: &Prepared,
+    buffer: &mut Vec<u8>,
+    reducer: &mut Reducer<'_>,
+) -> Result<(), LoaderError> {
+    let damaged = |error: image_webp::DecodingError| LoaderError::damaged(NAME)(error);
+    let mut decoder = WebPDecoder::new(reader).map_err(damaged)?;
+    decoder.set_memory_limit(usize::try_from(image.plan.cost.total()).unwrap_or(usize::MAX));
+    let size = image.header.width as usize * image.header.height as usize * image.plan.from.pixel();
+    if decoder.dimensions() != (image.header.width, image.header.height)
+        || decoder.output_buffer_size() != Some(size)
+    {
+        return Err(LoaderError::Damaged {
+            format: NAME,
+            reason: "its headers contradict each other".to_owned(),
+        });
+    }
+    let pixels = room(buffer, size);
+    decoder.read_image(pixels).map_err(damaged)?;
+    reducer.rows(image.header.height, pixels)
+}

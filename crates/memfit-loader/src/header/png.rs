@@ -1,0 +1,68 @@
+//! PNG: its first chunks, up to the pixels.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use super::{Format, Header, Storage, exif, take};
+use crate::LoaderError;
+use crate::pixels::{Bands, Layout, Sample};
+
+/// EXIF longer than this is passed over.
+const LONGEST_EXIF: u32 = 1 << 20;
+/// Chunks before the pixels; more than any program writes.
+const MOST_CHUNKS: u32 = 10_000;
+
+pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError> {
+    let damaged =
+        |reason: &str| LoaderError::Damaged { format: Format::Png.name(), reason: reason.to_owned() };
+    reader.seek(SeekFrom::Start(8))?;
+    let (length, kind) = chunk(reader)?;
+    if kind != *b"IHDR" || length != 13 {
+        return Err(damaged("it does not begin with its header"));
+    }
+    let header: [u8; 13] = take(reader)?;
+    let width = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    let height = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+    let [depth, colour, .., interlace] = header[8..13] else { unreachable!("there are 13 bytes") };
+    reader.seek(SeekFrom::Current(4))?;
+
+    let mut orientation = 1;
+    let mut transparent = false;
+    let mut animated = false;
+    for _ in 0..MOST_CHUNKS {
+        let (length, kind) = chunk(reader)?;
+        match &kind {
+            b"IDAT" => break,
+            b"tRNS" => transparent = true,
+            b"acTL" => animated = true,
+            _ => {}
+        }
+        if kind == *b"eXIf" && length <= LONGEST_EXIF {
+            let mut block = vec![0; length as usize];
+            reader.read_exact(&mut block)?;
+            orientation = exif::orientation(&block);
+            reader.seek(SeekFrom::Current(4))?;
+        } else {
+            reader.seek(SeekFrom::Current(i64::from(length) + 4))?;
+        }
+    }
+    let bands = match (colour, transparent) {
+        (0, false) => Bands::Grey,
+        (0, true) | (4, _) => Bands::GreyAlpha,
+        (2 | 3, false) => Bands::Rgb,
+        (2 | 3, true) | (6, _) => Bands::Rgba,
+        _ => return Err(damaged(&format!("there is no colour type {colour}"))),
+    };
+    let sample = if depth == 16 { Sample::U16 } else { Sample::U8 };
+    Ok(Header {
+        format: Format::Png,
+        width,
+        height,
+        layout: Layout { bands, sample },
+        orientation,
+        storage: Storage::Png { interlaced: interlace != 0, animated },
+    })
+}
+
+fn chunk(reader: &mut impl Read) -> std::io::Result<(u32, [u8; 4])> {
+    Ok((u32::from_be_bytes(take(reader)?), take(reader)?))
+}

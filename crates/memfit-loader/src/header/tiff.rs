@@ -1,0 +1,86 @@
+//! TIFF: the directory of one page.
+
+use std::io::{Read, Seek};
+
+use ::tiff::ColorType;
+use ::tiff::decoder::{ChunkType, Decoder, Limits};
+use ::tiff::tags::{SampleFormat, Tag};
+
+use super::{Format, Header, Storage};
+use crate::LoaderError;
+use crate::pixels::{Bands, Layout, Sample};
+
+/// Directories and their tables of chunks are small; lying headers are not.
+pub(crate) const MOST_FOR_DIRECTORIES: usize = 64 << 20;
+
+/// A decoder that stands on this page; what it may allocate for a chunk is `chunk` bytes.
+pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result<Decoder<R>, LoaderError> {
+    let damaged = LoaderError::damaged(Format::Tiff.name());
+    let mut limits = Limits::default();
+    limits.decoding_buffer_size = chunk;
+    limits.intermediate_buffer_size = chunk;
+    limits.ifd_value_size = MOST_FOR_DIRECTORIES;
+    let mut decoder = Decoder::new(reader).map_err(&damaged)?.with_limits(limits);
+    if page > 0 {
+        decoder.seek_to_image(page as usize).map_err(&damaged)?;
+    }
+    Ok(decoder)
+}
+
+pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
+    of(&mut open(reader, page, usize::MAX)?)
+}
+
+/// The header of the page that a decoder stands on.
+pub(crate) fn of<R: Read + Seek>(decoder: &mut Decoder<R>) -> Result<Header, LoaderError> {
+    let damaged = LoaderError::damaged(Format::Tiff.name());
+    let unsupported = |reason: String| LoaderError::Unsupported { format: Format::Tiff.name(), reason };
+    let (width, height) = decoder.dimensions().map_err(&damaged)?;
+    let colour = decoder.colortype().map_err(&damaged)?;
+    let orientation = decoder
+        .find_tag_unsigned::<u16>(Tag::Orientation)
+        .ok()
+        .flatten()
+        .filter(|value| (1..=8).contains(value));
+    let kind = decoder
+        .find_tag_unsigned_vec::<u16>(Tag::SampleFormat)
+        .map_err(&damaged)?
+        .and_then(|kinds| kinds.first().copied())
+        .map_or(SampleFormat::Uint, SampleFormat::from_u16_exhaustive);
+    let (bands, depth) = match colour {
+        ColorType::Gray(depth) => (Bands::Grey, depth),
+        ColorType::GrayA(depth) => (Bands::GreyAlpha, depth),
+        ColorType::RGB(depth) | ColorType::YCbCr(depth) | ColorType::Palette(depth) => (Bands::Rgb, depth),
+        ColorType::RGBA(depth) => (Bands::Rgba, depth),
+        ColorType::CMYK(depth) => (Bands::Cmyk, depth),
+        ColorType::Multiband { bit_depth, num_samples } => (Bands::Many(u32::from(num_samples)), bit_depth),
+        other => return Err(unsupported(format!("its colours are {other:?}"))),
+    };
+    if matches!(colour, ColorType::Palette(_)) {
+        return Err(unsupported("its colours stand in a palette".to_owned()));
+    }
+    let sample = match (kind, depth) {
+        (SampleFormat::Uint, 8) => Sample::U8,
+        (SampleFormat::Uint, 16) => Sample::U16,
+        // Wider and signed integers have no type of their own here; floats hold what real files have of them.
+        (SampleFormat::Uint, 32 | 64)
+        | (SampleFormat::Int, 8 | 16 | 32 | 64)
+        | (SampleFormat::IEEEFP, 16 | 32 | 64) => Sample::F32,
+        _ => return Err(unsupported(format!("its values are {depth}-bit {kind:?}"))),
+    };
+    let planar = decoder.find_tag_unsigned::<u16>(Tag::PlanarConfiguration).map_err(&damaged)? == Some(2)
+        && bands.count() > 1;
+    let chunk = decoder.chunk_dimensions();
+    let strips = decoder.get_chunk_type() == ChunkType::Strip;
+    Ok(Header {
+        format: Format::Tiff,
+        width,
+        height,
+        layout: Layout { bands, sample },
+        orientation: orientation.map_or(1, |value| value as u8),
+        storage: Storage::Tiff {
+            chunk: (if strips { width } else { chunk.0 }, chunk.1.min(height.max(1))),
+            planar,
+        },
+    })
+}

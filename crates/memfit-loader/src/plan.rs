@@ -1,0 +1,323 @@
+//! How one image is decoded: at which scale, which part, and what that takes.
+//!
+//! All of it is decided from the header, before anything of the image's size is allocated.
+
+use fast_image_resize::FilterType;
+
+use crate::LoaderError;
+use crate::convert;
+use crate::header::{Format, Header, Storage};
+use crate::pixels::{Layout, Pixels, Rect, Sample};
+use crate::turn::Turn;
+use crate::view::View;
+use crate::{Backend, Mode};
+
+/// How pixels are weighed when an image is made smaller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filter {
+    /// A triangle over the pixels that become one.
+    #[default]
+    Bilinear,
+    /// A cubic, as Pillow's `BICUBIC`.
+    Bicubic,
+    /// A windowed sine over three lobes, the sharpest.
+    Lanczos,
+    /// The mean.
+    Box,
+    /// The nearest pixel: for masks, whose values must not be mixed.
+    Nearest,
+}
+
+impl Filter {
+    /// The filter of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "bilinear" => Some(Self::Bilinear),
+            "bicubic" => Some(Self::Bicubic),
+            "lanczos" => Some(Self::Lanczos),
+            "box" => Some(Self::Box),
+            "nearest" => Some(Self::Nearest),
+            _ => None,
+        }
+    }
+
+    /// The curve, if there is one.
+    pub(crate) fn curve(self) -> Option<FilterType> {
+        match self {
+            Self::Bilinear => Some(FilterType::Bilinear),
+            Self::Bicubic => Some(FilterType::CatmullRom),
+            Self::Lanczos => Some(FilterType::Lanczos3),
+            Self::Box => Some(FilterType::Box),
+            Self::Nearest => None,
+        }
+    }
+
+    /// How far it reaches, in pixels of the result.
+    fn reach(self) -> f64 {
+        match self {
+            Self::Bilinear => 1.0,
+            Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
+            Self::Box | Self::Nearest => 0.5,
+        }
+    }
+}
+
+/// How pixels are made out of a file's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rendering {
+    /// The bands of the result.
+    pub mode: Mode,
+    /// The type of its values; `None` leaves the file's.
+    pub sample: Option<Sample>,
+    /// How pixels are weighed.
+    pub filter: Filter,
+    /// Decode at a smaller scale while that leaves this many times the pixels that are wanted, in each direction;
+    /// `None` always decodes in full.
+    pub margin: Option<f64>,
+    /// The picture of a multi-page TIFF.
+    pub page: u32,
+    /// Turn pictures upright as EXIF says.
+    pub upright: bool,
+}
+
+impl Default for Rendering {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Rgb,
+            sample: None,
+            filter: Filter::Bilinear,
+            margin: Some(2.0),
+            page: 0,
+            upright: true,
+        }
+    }
+}
+
+/// What decoding takes while it lasts, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// The file, where it is held.
+    pub file: u64,
+    /// Buffers that the loader keeps for the next image: pixels as decoded, as converted, as resized.
+    pub buffers: u64,
+    /// What the decoder allocates for itself and gives back.
+    pub decoder: u64,
+}
+
+impl Cost {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.file.saturating_add(self.buffers).saturating_add(self.decoder)
+    }
+}
+
+/// How one image is decoded. Everything in it is in the coordinates of the stored image, at its scale.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// 1, 2, 4 or 8: the scale is one over this.
+    pub(crate) denominator: u32,
+    /// The pixels that are decoded.
+    pub(crate) region: Rect,
+    /// Those of them that may have a share in the result, counted from the region's corner.
+    pub(crate) window: Rect,
+    /// What becomes the result, counted from the window's corner.
+    pub(crate) frame: [f64; 4],
+    /// Width and height of the result, not yet turned.
+    pub(crate) size: (u32, u32),
+    /// How the result is turned.
+    pub(crate) turn: Turn,
+    /// The file's values.
+    pub(crate) from: Layout,
+    /// The result's.
+    pub(crate) to: Layout,
+    /// How pixels are weighed.
+    pub(crate) filter: Filter,
+    /// What it takes.
+    pub(crate) cost: Cost,
+}
+
+/// Rows that are decoded at once where a format comes in rows.
+pub(crate) const ROWS_AT_ONCE: u32 = 32;
+
+impl Plan {
+    /// Of an image with this header, in a file of this length.
+    pub(crate) fn new(
+        header: &Header,
+        view: &View,
+        rendering: &Rendering,
+        backend: Backend,
+        file: u64,
+    ) -> Result<Self, LoaderError> {
+        let turn = Turn::exif(if rendering.upright { header.orientation } else { 1 });
+        let stored = (header.width, header.height);
+        let clip = turn.rect(view.clip, stored);
+        let frame = turn.frame(view.frame, stored);
+        let size = turn.size(view.size);
+        let from = header.layout;
+        let to = Layout {
+            bands: rendering.mode.bands(from.bands),
+            sample: rendering.sample.unwrap_or(from.sample),
+        };
+        convert::possible(from, to)?;
+
+        let denominator = match (&header.storage, rendering.margin) {
+            (Storage::Jpeg { .. }, Some(margin)) if backend.scales() => denominator(&frame, size, margin),
+            _ => 1,
+        };
+        let shrunk = f64::from(denominator);
+        let frame = frame.map(|part| part / shrunk);
+        let scaled = (header.width.div_ceil(denominator), header.height.div_ceil(denominator));
+        let wanted = region(&clip, &frame, size, rendering.filter, denominator, scaled);
+        let region = widen(wanted, header, backend, denominator, scaled);
+        let window = Rect { left: wanted.left - region.left, top: wanted.top - region.top, ..wanted };
+        let [left, top, width, height] = frame;
+        let left = (left - f64::from(wanted.left)).max(0.0);
+        let top = (top - f64::from(wanted.top)).max(0.0);
+        let frame = [
+            left,
+            top,
+            width.min(f64::from(wanted.width) - left),
+            height.min(f64::from(wanted.height) - top),
+        ];
+        let mut plan = Self {
+            denominator,
+            region,
+            window,
+            frame,
+            size,
+            turn: if view.flip { turn.flipped() } else { turn },
+            from,
+            to,
+            filter: rendering.filter,
+            cost: Cost::default(),
+        };
+        plan.cost = plan.price(header, file).ok_or_else(|| LoaderError::Damaged {
+            format: header.format.name(),
+            reason: format!("its header says {}x{}, which no memory holds", header.width, header.height),
+        })?;
+        Ok(plan)
+    }
+
+    /// The size of the result in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.size.0 as usize * self.size.1 as usize * self.to.pixel()
+    }
+
+    /// Whether pixels are copied before they are resized: into other values, or out of a wider strip.
+    pub(crate) fn copies(&self) -> bool {
+        self.from != self.to || self.window.width != self.region.width
+    }
+
+    /// Whether the image comes in several strips of rows.
+    pub(crate) fn in_strips(&self, header: &Header) -> bool {
+        match &header.storage {
+            Storage::Png { interlaced, .. } => !interlaced && self.region.height > ROWS_AT_ONCE,
+            Storage::Tiff { chunk, .. } => chunk.1 < self.region.height,
+            _ => false,
+        }
+    }
+
+    /// What it takes; `None` where a machine cannot count that far.
+    fn price(&self, header: &Header, file: u64) -> Option<Cost> {
+        let bytes = |width: u32, height: u32, layout: Layout| {
+            Pixels::size(width, height, layout).map(|size| size as u64)
+        };
+        let (region, whole) = (self.region, header.pixels());
+        let strips = self.in_strips(header);
+        // Resizing goes across first, and holds what that makes of all rows.
+        let across = bytes(self.size.0, self.window.height, self.to)?;
+        let result = bytes(self.size.0, self.size.1, self.to)?;
+        let held = |rows: u32| -> Option<u64> {
+            let decoded = bytes(region.width, rows, self.from)?;
+            let copied = if self.copies() { bytes(self.window.width, rows, self.to)? } else { 0 };
+            decoded.checked_add(copied)
+        };
+        let mut cost = Cost { file: 0, buffers: across.checked_add(result)?, decoder: 0 };
+        match &header.storage {
+            Storage::Jpeg { progressive, samples, block, .. } => {
+                cost.file = file;
+                cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
+                let rows = u64::from(header.width) * u64::from(block.1) * 8;
+                // Two bytes a coefficient, held for all of the image; the blocks at its edges are whole.
+                let padded = u64::from(header.width.next_multiple_of(block.0))
+                    * u64::from(header.height.next_multiple_of(block.1));
+                let coefficients = if *progressive { padded * 2 * u64::from(*samples) / 1000 } else { 0 };
+                cost.decoder = rows + coefficients + (64 << 10);
+            }
+            Storage::Png { interlaced, .. } => {
+                let line = u64::from(header.width) * 8;
+                cost.decoder = 4 * line + (256 << 10);
+                let rows = if strips { ROWS_AT_ONCE } else { region.height };
+                cost.buffers = cost.buffers.checked_add(held(rows)?)?;
+                if *interlaced {
+                    cost.buffers = cost.buffers.checked_add(whole.checked_mul(self.from.pixel() as u64)?)?;
+                }
+            }
+            Storage::WebP { animated } => {
+                // The file's own planes beside the pixels; what is lossless holds them once more.
+                let pixels = whole.checked_mul(4)?;
+                cost.decoder = pixels + if *animated { pixels } else { 0 } + file;
+                cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
+            }
+            Storage::Tiff { chunk, .. } => {
+                let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;
+                cost.decoder = one.checked_add(256 << 10)?;
+                cost.buffers = cost.buffers.checked_add(held(chunk.1.min(header.height))?)?;
+            }
+        }
+        Some(cost)
+    }
+}
+
+/// The smallest scale that leaves `margin` times the pixels that are wanted.
+fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64) -> u32 {
+    // Scales between these are slower to decode than the whole.
+    [8_u32, 4, 2]
+        .into_iter()
+        .find(|&by| {
+            let enough = |has: f64, wants: u32| has / f64::from(by) >= margin * f64::from(wants) - 1e-9;
+            enough(frame[2], size.0) && enough(frame[3], size.1)
+        })
+        .unwrap_or(1)
+}
+
+/// The pixels that have a share in the result.
+fn region(
+    clip: &Rect,
+    frame: &[f64; 4],
+    size: (u32, u32),
+    filter: Filter,
+    denominator: u32,
+    scaled: (u32, u32),
+) -> Rect {
+    let side = |start: f64, length: f64, wanted: u32, low: u32, high: u32, end: u32| {
+        // Of a pixel that is made larger, the filter reaches one pixel's width at least.
+        let reach = filter.reach() * (length / f64::from(wanted)).max(1.0) + 1.0;
+        let low = f64::from(low / denominator);
+        let high = f64::from(high.div_ceil(denominator).min(end));
+        let first = (start - reach).floor().clamp(low, high - 1.0);
+        let last = (start + length + reach).ceil().clamp(first + 1.0, high);
+        (first as u32, (last - first) as u32)
+    };
+    let (left, width) = side(frame[0], frame[2], size.0, clip.left, clip.right(), scaled.0);
+    let (top, height) = side(frame[1], frame[3], size.1, clip.top, clip.bottom(), scaled.1);
+    Rect { left, top, width, height }
+}
+
+/// A region as a decoder can give it.
+fn widen(region: Rect, header: &Header, backend: Backend, denominator: u32, scaled: (u32, u32)) -> Rect {
+    match (&header.storage, header.format) {
+        (Storage::Jpeg { block, .. }, _) if backend.scales() => {
+            // It begins with a block; one more on each side, whose neighbours colour is interpolated from.
+            let step = (block.0 / denominator).max(1);
+            let left = (region.left / step).saturating_sub(1) * step;
+            let right = region.right().next_multiple_of(step).saturating_add(step).min(scaled.0);
+            Rect { left, width: right - left, ..region }
+        }
+        (_, Format::Tiff) => region,
+        // Rows come whole.
+        (Storage::Png { .. }, _) => Rect { left: 0, width: scaled.0, ..region },
+        _ => Rect::whole(scaled.0, scaled.1),
+    }
+}

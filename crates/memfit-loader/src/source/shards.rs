@@ -1,0 +1,217 @@
+//! Tar shards as WebDataset writes them: files with the same name up to the first dot are one sample.
+//!
+//! The shards are indexed once, header by header; images are then read in place.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Source, Target, is_image};
+use crate::LoaderError;
+use crate::input::Input;
+
+const BLOCK: u64 = 512;
+/// A name or a label longer than this is none.
+const LONGEST_TEXT: u64 = 1 << 16;
+
+/// The images of some shards.
+#[derive(Debug, Default)]
+pub struct Shards {
+    files: Vec<(PathBuf, Arc<File>)>,
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug)]
+struct Sample {
+    shard: u32,
+    key: Box<str>,
+    start: u64,
+    length: u64,
+    label: i64,
+}
+
+impl Shards {
+    /// Indexes shards, in this order.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, LoaderError> {
+        let mut shards = Self::default();
+        for path in paths {
+            shards.add(path)?;
+        }
+        if shards.samples.is_empty() {
+            return Err(LoaderError::BadSource {
+                path: paths.first().cloned().unwrap_or_default(),
+                reason: "there are no images in it".to_owned(),
+            });
+        }
+        Ok(shards)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), LoaderError> {
+        let wrong = |reason: String| LoaderError::BadSource { path: path.to_owned(), reason };
+        let file = File::open(path).map_err(|error| wrong(format!("it cannot be opened: {error}")))?;
+        let length = file.metadata().map_err(|error| wrong(error.to_string()))?.len();
+        let file = Arc::new(file);
+        let shard = self.files.len() as u32;
+        let mut reader = Members { reader: BufReader::new(&*file), at: 0, length };
+        // By key: the image's place and the label, whichever comes first.
+        let mut keys: HashMap<String, usize> = HashMap::new();
+        let mut labels: HashMap<String, i64> = HashMap::new();
+        while let Some(member) = reader.next().map_err(wrong)? {
+            let Some((key, ending)) = split(&member.name) else { continue };
+            if is_image(&member.name) {
+                if keys.contains_key(key) {
+                    continue;
+                }
+                keys.insert(key.to_owned(), self.samples.len());
+                let label = labels.get(key).copied().unwrap_or(0);
+                self.samples.push(Sample {
+                    shard,
+                    key: key.into(),
+                    start: member.start,
+                    length: member.length,
+                    label,
+                });
+            } else if ending == "cls" && member.length <= 32 {
+                let text = reader.text(&member).map_err(wrong)?;
+                let label = text
+                    .trim()
+                    .parse()
+                    .map_err(|_| wrong(format!("the label of `{key}` is no number: `{}`", text.trim())))?;
+                if let Some(&sample) = keys.get(key) {
+                    self.samples[sample].label = label;
+                }
+                labels.insert(key.to_owned(), label);
+            }
+        }
+        self.files.push((path.to_owned(), file));
+        Ok(())
+    }
+}
+
+impl Source for Shards {
+    fn count(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    fn name(&self, index: u64) -> String {
+        self.samples.get(index as usize).map_or_else(String::new, |sample| {
+            format!("{} in {}", sample.key, self.files[sample.shard as usize].0.display())
+        })
+    }
+
+    fn open(&self, index: u64) -> Result<(Input, Target), LoaderError> {
+        let sample = self
+            .samples
+            .get(index as usize)
+            .ok_or_else(|| LoaderError::Bug(format!("there is no sample {index}")))?;
+        let file = self.files[sample.shard as usize].1.clone();
+        let input = Input::File { file, start: sample.start, length: sample.length };
+        Ok((input, Target::Label(sample.label)))
+    }
+
+    fn label(&self, index: u64) -> Option<i64> {
+        self.samples.get(index as usize).map(|sample| sample.label)
+    }
+}
+
+/// A name up to the first dot of its last part, and what comes after that dot.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let begin = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = begin + name[begin..].find('.')?;
+    (dot > begin).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+struct Member {
+    name: String,
+    start: u64,
+    length: u64,
+}
+
+struct Members<R> {
+    reader: R,
+    at: u64,
+    length: u64,
+}
+
+impl<R: Read + Seek> Members<R> {
+    /// The next file of the archive.
+    fn next(&mut self) -> Result<Option<Member>, String> {
+        let mut long_name = None;
+        loop {
+            if self.at + BLOCK > self.length {
+                return Ok(None);
+            }
+            let mut header = [0_u8; BLOCK as usize];
+            self.seek(self.at)?;
+            self.reader.read_exact(&mut header).map_err(|error| error.to_string())?;
+            if header.iter().all(|&byte| byte == 0) {
+                return Ok(None);
+            }
+            let sum: u64 = header
+                .iter()
+                .enumerate()
+                .map(|(at, &byte)| u64::from(if (148..156).contains(&at) { b' ' } else { byte }))
+                .sum();
+            if number(&header[148..156]) != Some(sum) {
+                return Err(format!("it is no tar archive, or a damaged one, at byte {}", self.at));
+            }
+            let length = number(&header[124..136])
+                .filter(|&length| length <= self.length - self.at - BLOCK)
+                .ok_or_else(|| format!("it is cut off at byte {}", self.at))?;
+            let start = self.at + BLOCK;
+            self.at = start + length.next_multiple_of(BLOCK);
+            let member = Member { name: String::new(), start, length };
+            match header[156] {
+                b'0' | 0 => {
+                    let name = long_name.take().unwrap_or_else(|| name(&header));
+                    return Ok(Some(Member { name, ..member }));
+                }
+                b'L' => long_name = Some(self.text(&member)?.trim_end_matches('\0').to_owned()),
+                b'x' => long_name = pax_path(&self.text(&member)?).or(long_name),
+                _ => long_name = None,
+            }
+        }
+    }
+
+    fn text(&mut self, member: &Member) -> Result<String, String> {
+        if member.length > LONGEST_TEXT {
+            return Err(format!("a name of {} bytes at byte {}", member.length, member.start));
+        }
+        self.seek(member.start)?;
+        let mut bytes = vec![0; member.length as usize];
+        self.reader.read_exact(&mut bytes).map_err(|error| error.to_string())?;
+        String::from_utf8(bytes).map_err(|_| format!("text that is not UTF-8 at byte {}", member.start))
+    }
+
+    fn seek(&mut self, to: u64) -> Result<(), String> {
+        self.reader.seek(SeekFrom::Start(to)).map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// A number as tar writes it: octal digits, or binary if the first bit is set.
+fn number(field: &[u8]) -> Option<u64> {
+    if field[0] & 0x80 != 0 {
+        return field[1..].iter().try_fold(u64::from(field[0] & 0x7f), |value, &byte| {
+            value.checked_mul(256)?.checked_add(u64::from(byte))
+        });
+    }
+    let text = std::str::from_utf8(field).ok()?;
+    u64::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
+}
+
+fn name(header: &[u8]) -> String {
+    let text = |field: &[u8]| {
+        let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+        String::from_utf8_lossy(&field[..end]).into_owned()
+    };
+    let prefix = if &header[257..262] == b"ustar" { text(&header[345..500]) } else { String::new() };
+    let name = text(&header[..100]);
+    if prefix.is_empty() { name } else { format!("{prefix}/{name}") }
+}
+
+/// The path in a block of extended attributes: `LENGTH path=VALUE`, a line each.
+fn pax_path(text: &str) -> Option<String> {
+    text.lines().find_map(|line| line.split_once(' ')?.1.strip_prefix("path=").map(str::to_owned))
+}

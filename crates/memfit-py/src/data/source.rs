@@ -1,0 +1,128 @@
+//! Sources of samples: those of the loader's own, and anything in Python that gives bytes or a path.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memfit_loader::{Folder, Input, List, LoaderError, Prepared, Shards, Source, Target};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt};
+
+use super::{Recipe, raise};
+
+/// Samples to load.
+#[pyclass(module = "memfit._core", frozen)]
+pub(crate) struct Samples {
+    pub(super) inner: Arc<dyn Source>,
+}
+
+#[pymethods]
+impl Samples {
+    /// A folder with one folder for each class.
+    #[staticmethod]
+    fn folder(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        Ok(Self { inner: Arc::new(py.detach(|| Folder::read(&path)).map_err(raise)?) })
+    }
+
+    /// Paths and their labels.
+    #[staticmethod]
+    fn files(paths: Vec<PathBuf>, labels: Vec<i64>) -> PyResult<Self> {
+        let mut list = List::default();
+        for (path, label) in paths.iter().zip(labels) {
+            list.push(path, label).map_err(raise)?;
+        }
+        Ok(Self { inner: Arc::new(list) })
+    }
+
+    /// Tar shards.
+    #[staticmethod]
+    fn shards(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
+        Ok(Self { inner: Arc::new(py.detach(|| Shards::read(&paths)).map_err(raise)?) })
+    }
+
+    /// `fetch(index)` gives an image, as bytes or a path, and its target.
+    #[staticmethod]
+    fn fetched(fetch: Py<PyAny>, count: u64) -> Self {
+        Self { inner: Arc::new(Fetched { fetch, count }) }
+    }
+
+    fn __len__(&self) -> usize {
+        usize::try_from(self.inner.count()).unwrap_or(usize::MAX)
+    }
+
+    /// The classes, in the order of their labels.
+    #[getter]
+    fn classes(&self) -> Vec<String> {
+        self.inner.classes().to_vec()
+    }
+
+    /// What a sample is called.
+    fn name(&self, py: Python<'_>, index: u64) -> String {
+        py.detach(|| self.inner.name(index))
+    }
+
+    /// The type of values and the number of bands of the first image whose header can be read, of the first hundred.
+    fn first(&self, py: Python<'_>, recipe: &Recipe) -> PyResult<(&'static str, u32)> {
+        py.detach(|| {
+            let mut last = LoaderError::Settings("there are no samples".to_owned());
+            for index in 0..self.inner.count().min(100) {
+                let opened = self
+                    .inner
+                    .open(index)
+                    .and_then(|(input, _)| Prepared::new(input, &recipe.framing, &recipe.rendering, &[]));
+                match opened {
+                    Ok(image) => return Ok((image.layout().sample.name(), image.layout().bands.count())),
+                    Err(error) => {
+                        last = LoaderError::Sample { name: self.inner.name(index), error: Box::new(error) };
+                    }
+                }
+            }
+            Err(last)
+        })
+        .map_err(raise)
+    }
+}
+
+/// Samples that Python gives.
+struct Fetched {
+    fetch: Py<PyAny>,
+    count: u64,
+}
+
+impl Source for Fetched {
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn name(&self, index: u64) -> String {
+        format!("sample {index}")
+    }
+
+    fn open(&self, index: u64) -> Result<(Input, Target), LoaderError> {
+        let told = |error: PyErr| LoaderError::Source(error.to_string());
+        let (input, target) = Python::attach(|py| -> PyResult<_> {
+            let (image, target): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+                self.fetch.bind(py).call1((index,))?.extract()?;
+            let input = if let Ok(bytes) = image.cast::<PyBytes>() {
+                Ok(Input::Memory(bytes.as_bytes().into()))
+            } else if let Ok(path) = image.extract::<PathBuf>() {
+                Err(path)
+            } else {
+                Ok(Input::Memory(image.extract::<Vec<u8>>()?.into()))
+            };
+            let label =
+                if target.is_exact_instance_of::<PyInt>() { target.extract::<i64>().ok() } else { None };
+            let target = label.map_or_else(|| Target::Other(Box::new(target.unbind())), Target::Label);
+            Ok((input, target))
+        })
+        .map_err(told)?;
+        let input = match input {
+            Ok(input) => input,
+            Err(path) => open(&path)?,
+        };
+        Ok((input, target))
+    }
+}
+
+fn open(path: &Path) -> Result<Input, LoaderError> {
+    Input::open(path).map_err(|error| LoaderError::Source(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,135 @@
+//! `memfit.data/1`: what is in a folder of images, and what loading it takes.
+
+use serde::Serialize;
+
+/// What `memfit data PATH` says.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataReport {
+    /// [`super::schema::DATA`].
+    pub schema: &'static str,
+    /// What was looked at.
+    pub path: String,
+    /// How many images there are.
+    pub images: u64,
+    /// Bytes of their files.
+    pub bytes: DataSpread,
+    /// Pixels of an image.
+    pub pixels: DataSpread,
+    /// Width and height of the largest.
+    pub largest: [u32; 2],
+    /// By format.
+    pub formats: Vec<DataFormat>,
+    /// By type of value.
+    pub types: Vec<DataClass>,
+    /// Progressive JPEGs and interlaced PNGs.
+    pub progressive: u64,
+    /// Images that EXIF says are to be turned.
+    pub turned: u64,
+    /// By class, in the order of labels.
+    pub classes: Vec<DataClass>,
+    /// What cannot be read.
+    pub broken: DataBroken,
+    /// What memfit's loader takes and gives here.
+    pub loader: DataLoaderHere,
+    /// What PyTorch's `DataLoader` would take with these settings: modelled.
+    pub dataloader: DataLoaderThere,
+    /// What to change, one sentence each.
+    pub advice: Vec<String>,
+}
+
+/// The least, the middle, the greatest, and the sum of some numbers.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct DataSpread {
+    /// The least.
+    pub least: u64,
+    /// As many are below as above.
+    pub median: u64,
+    /// The greatest.
+    pub greatest: u64,
+    /// All together.
+    pub sum: u64,
+}
+
+/// One format.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataFormat {
+    /// Its name.
+    pub name: &'static str,
+    /// How many images.
+    pub count: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+/// How many there are of something.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataClass {
+    /// Its name.
+    pub name: String,
+    /// How many images.
+    pub count: u64,
+}
+
+/// What cannot be read.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataBroken {
+    /// How many.
+    pub count: u64,
+    /// Whether every image was decoded, or only its header read.
+    pub decoded: bool,
+    /// Some of them, with reasons.
+    pub files: Vec<DataFile>,
+}
+
+/// A file that cannot be read.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataFile {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What memfit's loader takes and gives here.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataLoaderHere {
+    /// What decodes JPEG.
+    pub jpeg: &'static str,
+    /// Height and width of what it delivers.
+    pub size: [u32; 2],
+    /// Threads.
+    pub threads: u64,
+    /// Images a second, measured; nothing where none could be decoded.
+    pub images_per_second: Option<f64>,
+    /// Images that were decoded for that.
+    pub measured: u64,
+    /// Images that are decoded at a smaller scale.
+    pub scaled: u64,
+    /// What decoding one takes.
+    pub decoding: DataSpread,
+}
+
+/// What PyTorch's `DataLoader` would take with these settings.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataLoaderThere {
+    /// Samples in a batch.
+    pub batch_size: u64,
+    /// `num_workers`.
+    pub workers: u64,
+    /// `prefetch_factor`.
+    pub prefetch_factor: u64,
+    /// `pin_memory`.
+    pub pin_memory: bool,
+    /// Bytes of one batch of float32.
+    pub batch: u64,
+    /// In `/dev/shm`.
+    pub shared_memory: u64,
+    /// What `/dev/shm` has room for here.
+    pub shared_memory_free: Option<u64>,
+    /// Pinned, rounded up as PyTorch does.
+    pub pinned: u64,
+    /// In the workers, beside Python itself.
+    pub in_workers: u64,
+    /// What decoding the largest image in full takes.
+    pub largest_decode: u64,
+}

@@ -1,0 +1,54 @@
+"""Images into training: decoded small, within a byte budget, in pinned batches, and resumed exactly.
+
+Importing this does not import torch: what needs it is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+# As `typing` has it, which takes longer to import than all of this.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memfit._core import ImageError
+    from memfit.data._decode import Decoded, decode
+    from memfit.data._device import Normalize
+    from memfit.data._facade import ImageBatches
+    from memfit.data._geometry import move_boxes, move_points
+    from memfit.data._loader import ImageLoader
+
+__all__ = [
+    "Decoded",
+    "ImageBatches",
+    "ImageError",
+    "ImageLoader",
+    "Normalize",
+    "decode",
+    "jpeg_decoder",
+    "move_boxes",
+    "move_points",
+]
+
+_HOMES = {
+    "Decoded": "memfit.data._decode",
+    "ImageBatches": "memfit.data._facade",
+    "ImageError": "memfit._core",
+    "ImageLoader": "memfit.data._loader",
+    "Normalize": "memfit.data._device",
+    "decode": "memfit.data._decode",
+    "jpeg_decoder": "memfit._core",
+    "move_boxes": "memfit.data._geometry",
+    "move_points": "memfit.data._geometry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memfit.data' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,280 @@
+"""`ImageLoader`: batches of images, and the memory that they lie in.
+
+What is decided without torch (the order, the budget, what is decoded how) is decided in Rust. What stands here gives
+out memory that torch owns, and takes it back when the copies from it are done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from memfit._core import Batches
+from memfit.data._decode import Crop, Size, name_of, recipe, wide_and_high
+from memfit.data._sources import samples_of
+
+# How long one look for a batch takes, so that Ctrl-C is heard.
+_PATIENCE_MS = 200
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class ImageLoader:
+    """Batches of images and labels, decoded by threads within `memory` bytes, in the same order whatever their number.
+
+    `source` is a folder with one folder for each class, a list of paths (with `labels`) or of (path, label) pairs, tar
+    shards of WebDataset's, or any data set with `len` whose items are bytes or a path, alone, with a target, or in a
+    dictionary.
+
+    A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is CUDA, and
+    targets as an int64 tensor where all of them are whole numbers, else a list. With `with_mapping`, a third tensor says
+    for each image where the picture's points have gone (see `move_boxes`).
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        labels: Any = None,
+        *,
+        size: Size,
+        batch_size: int = 1,
+        memory: int | str = "2 GiB",
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        crop: Crop = "center",
+        resize: int | None = None,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        flip: float = 0.0,
+        mode: str = "rgb",
+        dtype: str | torch.dtype | None = None,
+        filter: str = "bilinear",  # noqa: A002
+        margin: float | str | None = "auto",
+        page: int = 0,
+        upright: bool = True,
+        channels_last: bool = False,
+        with_mapping: bool = False,
+        threads: int | None = None,
+        prefetch: int = 2,
+        pin_memory: bool | None = None,
+        on_error: str = "raise",
+        oversize: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError("batch_size= has to be at least 1")
+        if (rank is None) != (world_size is None):
+            raise ValueError("rank= and world_size= belong together")
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.dataset = source
+        self.skipped: list[tuple[str, str]] = []
+        self._samples = samples_of(source, labels)
+        self._size = wide_and_high(size)
+        if margin == "auto":
+            margin = 1.0 if crop == "random" else 2.0
+        options: dict[str, Any] = {
+            "size": (self._size[1], self._size[0]),
+            "crop": crop,
+            "resize": resize,
+            "scale": scale,
+            "ratio": ratio,
+            "flip": flip,
+            "mode": mode,
+            "filter": filter,
+            "margin": margin,
+            "page": page,
+            "upright": upright,
+        }
+        self._recipe = recipe(dtype=dtype, **options)
+        # Without a type, it is the first image's, and others are not squeezed into it unasked.
+        self._converts = dtype is not None
+        found, self._bands = self._samples.first(self._recipe)
+        self._dtype = found if dtype is None else name_of(dtype)
+        self._channels_last = channels_last
+        self._with_mapping = with_mapping
+        self._memory = bytes_of(memory)
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._prefetch = prefetch
+        self._pinned = pin_memory
+        self._on_error = on_error
+        self._oversize = oversize or on_error
+        self._shuffle = shuffle
+        self._seed = seed
+        self._rank = rank
+        self._world = world_size
+        # The pass that comes or runs, the samples that all ranks have had of it, and whether it has begun.
+        self._epoch = 0
+        self._position = 0
+        self._begun = False
+        # Settings that contradict each other are told here, and not in the first pass.
+        self._pass(start=0)
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes, in the order of their labels."""
+        return self._samples.classes
+
+    @property
+    def epoch(self) -> int:
+        """The number of the pass that comes next or runs."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches in a whole pass."""
+        return self._pass(start=0).batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the next pass, as for a `DistributedSampler`; a state that was loaded for it is kept."""
+        if epoch != self._epoch or self._begun:
+            self._position = 0
+        self._epoch, self._begun = epoch, False
+
+    def state_dict(self) -> dict[str, int]:
+        """Where this stands: after the batch that was delivered last. A few numbers, the same on every rank."""
+        return {
+            "version": 1,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "position": self._position,
+            "samples": len(self._samples),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where another one stood, with any number of threads, ranks, and any size of batch."""
+        if state.get("version") != 1:
+            raise ValueError("this is no state of a memfit.data.ImageLoader")
+        if state["samples"] != len(self._samples):
+            raise ValueError(
+                f"the state is of {state['samples']} samples, and there are {len(self._samples)}: the data was changed"
+            )
+        self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches()
+
+    def batches(self, first: int = 0, step: int = 1) -> Iterator[Any]:
+        """The batches of the next pass; with `step`, each `step`-th one from `first` on, for several workers."""
+        if self._begun:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._begun = True
+        return self._run(first, step)
+
+    def _run(self, first: int, step: int) -> Iterator[Any]:
+        pinned = self._pins()
+        run = self._pass(start=self._position, pinned=pinned, first=first, step=step)
+        # Memory that is being filled, and marks behind the copies from what was delivered.
+        filling: deque[tuple[int, torch.Tensor]] = deque()
+        copies: deque[torch.cuda.Event] = deque()
+        more = True
+        try:
+            while True:
+                while copies and copies[0].query():
+                    copies.popleft()
+                # The batch before is still in the user's hands, if its copy is not.
+                while more and len(filling) + max(1, len(copies)) < run.slots:
+                    memory = self._room(pinned)
+                    number = run.offer(memory.data_ptr(), memory.nbytes)
+                    if number is None:
+                        more = False
+                    else:
+                        filling.append((number, memory))
+                if not filling:
+                    if not more:
+                        break
+                    copies.popleft().synchronize()
+                    continue
+                while (taken := run.take(_PATIENCE_MS)) is None:
+                    pass
+                number, memory = filling.popleft()
+                indices, targets, mappings, left = taken
+                self._position = run.position(number + 1)
+                self.skipped += left
+                if not indices:
+                    continue
+                del taken
+                yield self._deliver(memory, targets, mappings)
+                if pinned:
+                    # What the user began with this batch lies before this mark.
+                    mark = torch.cuda.Event()
+                    mark.record()
+                    copies.append(mark)
+                del memory
+        finally:
+            run.close()
+        self._epoch, self._position, self._begun = self._epoch + 1, 0, False
+
+    def _deliver(self, memory: torch.Tensor, targets: list[Any], mappings: list[Any]) -> tuple[Any, ...]:
+        images = memory[: len(targets)]
+        if self._channels_last:
+            images = images.permute(0, 3, 1, 2)
+        whole = all(type(target) is int for target in targets)
+        labels = torch.tensor(targets, dtype=torch.int64) if whole else targets
+        if self._with_mapping:
+            return images, labels, torch.tensor(mappings, dtype=torch.float64)
+        return images, labels
+
+    def _room(self, pinned: bool) -> torch.Tensor:
+        width, height = self._size
+        shape = (height, width, self._bands) if self._channels_last else (self._bands, height, width)
+        return torch.empty((self.batch_size, *shape), dtype=getattr(torch, self._dtype), pin_memory=pinned)
+
+    def _pins(self) -> bool:
+        # A worker process that was forked cannot speak to the device.
+        if torch.utils.data.get_worker_info() is not None:
+            return False
+        if self._pinned is None:
+            self._pinned = torch.cuda.is_available()
+        return self._pinned
+
+    def _ranks(self) -> tuple[int, int]:
+        if self._rank is not None and self._world is not None:
+            return self._rank, self._world
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+
+    def _pass(self, start: int, pinned: bool = False, first: int = 0, step: int = 1) -> Batches:
+        rank, world = self._ranks()
+        return Batches(
+            self._samples,
+            self._recipe,
+            size=self._size,
+            dtype=self._dtype,
+            bands=self._bands,
+            convert=self._converts,
+            planar=not self._channels_last,
+            batch_size=self.batch_size,
+            memory=self._memory,
+            threads=self._threads,
+            prefetch=self._prefetch,
+            pinned=pinned,
+            shuffle=self._shuffle,
+            drop_last=self.drop_last,
+            seed=self._seed,
+            epoch=self._epoch,
+            start=start,
+            rank=rank,
+            world_size=world,
+            first=first,
+            step=step,
+            on_error=self._on_error,
+            oversize=self._oversize,
+        )
+
+
+def bytes_of(size: int | str) -> int:
+    """A number of bytes, as `2 GiB`, `512MiB` or a plain number."""
+    if isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", size, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f'memory={size!r} is no size; write it as "2 GiB" or "512 MiB"')
+    return int(float(found[1]) * _UNITS[found[2].upper()])
