@@ -20,6 +20,11 @@ pub(crate) struct Settings {
     pub(crate) extend_select: Vec<String>,
     /// `memfit check --ignore`
     pub(crate) ignore: Vec<String>,
+    /// `memfit check --exclude`, relative to the file that says so.
+    pub(crate) exclude: Vec<String>,
+    /// The folder of that file.
+    #[serde(skip)]
+    pub(crate) folder: PathBuf,
     /// Other severities, by rule; `off` is none.
     pub(crate) severity: BTreeMap<String, memfit_lint::Level>,
     /// `memfit check --fail-on`
@@ -59,6 +64,7 @@ pub(crate) const KEYS: &[&str] = &[
     "select",
     "extend-select",
     "ignore",
+    "exclude",
     "severity",
     "fail-on",
     "gpu",
@@ -128,8 +134,11 @@ impl Settings {
             });
         }
         let mut settings: Self = table.try_into().map_err(broken)?;
-        if let (Some(catalogue), Some(folder)) = (&mut settings.catalogue, file.parent()) {
-            *catalogue = folder.join(&catalogue);
+        if let Some(folder) = file.parent() {
+            folder.clone_into(&mut settings.folder);
+            if let Some(catalogue) = &mut settings.catalogue {
+                *catalogue = folder.join(&catalogue);
+            }
         }
         Ok(Some(settings))
     }

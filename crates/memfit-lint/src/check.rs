@@ -115,6 +115,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// The settings cannot be meant.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// No thread could be started.
     #[error("cannot start a thread to read with")]
     Thread(#[source] std::io::Error),
@@ -131,7 +134,9 @@ struct Parsed {
 /// Checks files and folders.
 pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-    let inputs = files::collect(paths, threads).map_err(|(path, source)| Error::Path { path, source })?;
+    let excluded = config.excluded()?;
+    let inputs =
+        files::collect(paths, &excluded, threads).map_err(|(path, source)| Error::Path { path, source })?;
     let read = inputs.len();
     let library = Library::default();
     let parsed = in_parallel(&inputs, threads, |input| parse_file(input, &library))?;

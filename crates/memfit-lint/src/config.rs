@@ -1,7 +1,9 @@
 //! Which rules run, and how much each finding counts: `select`, `ignore` and `severity` of `[tool.memfit]`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::rule::{Rule, Severity};
@@ -18,6 +20,10 @@ pub struct Config {
     pub ignore: Vec<String>,
     /// Other severities.
     pub severity: BTreeMap<String, Level>,
+    /// What is passed over in folders, as in a `.gitignore`.
+    pub exclude: Vec<String>,
+    /// The folder that `exclude` speaks of; nothing stands for the current one.
+    pub root: PathBuf,
 }
 
 /// A severity, or none.
@@ -35,7 +41,7 @@ pub enum Level {
 }
 
 /// A setting that cannot be meant.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No such rule.
@@ -46,6 +52,14 @@ pub enum ConfigError {
         /// The rule that was probably meant.
         suggestion: Option<String>,
     },
+    /// A pattern of `exclude` is none.
+    #[error("`{pattern}` is no pattern for files")]
+    Pattern {
+        /// As it was written.
+        pattern: String,
+        /// Why.
+        source: ignore::Error,
+    },
 }
 
 impl ConfigError {
@@ -54,12 +68,13 @@ impl ConfigError {
         match self {
             Self::UnknownRule { suggestion: Some(name), .. } => format!("did you mean `{name}`?"),
             Self::UnknownRule { .. } => "`memfit rule` lists them".to_owned(),
+            Self::Pattern { .. } => "patterns are written as in a `.gitignore`".to_owned(),
         }
     }
 }
 
 impl Config {
-    /// Whether all rules that are named exist.
+    /// Whether all rules that are named exist, and all patterns can be read.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let named = self.select.iter().chain(&self.extend).chain(&self.ignore).chain(self.severity.keys());
         for name in named {
@@ -67,7 +82,21 @@ impl Config {
                 known(name)?;
             }
         }
-        Ok(())
+        self.excluded().map(drop)
+    }
+
+    /// What is passed over in folders.
+    pub(crate) fn excluded(&self) -> Result<Excluded, ConfigError> {
+        let root = std::path::absolute(&self.root)
+            .or_else(|_| std::env::current_dir())
+            .unwrap_or_else(|_| self.root.clone());
+        let mut builder = GitignoreBuilder::new(root);
+        for pattern in &self.exclude {
+            let broken = |source| ConfigError::Pattern { pattern: pattern.clone(), source };
+            builder.add_line(None, pattern).map_err(broken)?;
+        }
+        let broken = |source| ConfigError::Pattern { pattern: self.exclude.join(" "), source };
+        Ok(Excluded(builder.build().map_err(broken)?))
     }
 
     /// How a rule's findings count, if it runs.
@@ -94,6 +123,21 @@ impl Config {
             Some(Level::Error) => Some(Severity::Error),
             Some(Level::Off) => None,
         }
+    }
+}
+
+/// What is passed over in folders.
+#[derive(Clone, Debug)]
+pub(crate) struct Excluded(Gitignore);
+
+impl Excluded {
+    /// Whether a file or folder is passed over.
+    pub(crate) fn holds(&self, path: &Path, is_folder: bool) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let Ok(path) = std::path::absolute(path) else { return false };
+        path.starts_with(self.0.path()) && self.0.matched(path, is_folder).is_ignore()
     }
 }
 

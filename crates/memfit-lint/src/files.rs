@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use ignore::{WalkBuilder, WalkState};
 use memfit_source::document::Format;
 
+use crate::config::Excluded;
+
 /// A file to be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Input {
@@ -19,12 +21,16 @@ pub(crate) struct Input {
 const LARGEST_TEXT: u64 = 256 * 1024;
 
 /// The files that some paths lead to, in order, each once.
-pub(crate) fn collect(paths: &[PathBuf], threads: usize) -> Result<Vec<Input>, (PathBuf, std::io::Error)> {
+pub(crate) fn collect(
+    paths: &[PathBuf],
+    excluded: &Excluded,
+    threads: usize,
+) -> Result<Vec<Input>, (PathBuf, std::io::Error)> {
     let mut inputs = Vec::new();
     for path in paths {
         let metadata = std::fs::metadata(path).map_err(|error| (path.clone(), error))?;
         if metadata.is_dir() {
-            inputs.extend(in_folder(path, threads));
+            inputs.extend(in_folder(path, excluded, threads));
         } else {
             inputs.push(Input { path: path.clone(), named: true });
         }
@@ -34,12 +40,17 @@ pub(crate) fn collect(paths: &[PathBuf], threads: usize) -> Result<Vec<Input>, (
     Ok(inputs)
 }
 
-fn in_folder(folder: &Path, threads: usize) -> Vec<Input> {
+fn in_folder(folder: &Path, excluded: &Excluded, threads: usize) -> Vec<Input> {
+    // Passed to the walker's own threads.
+    let passed_over = excluded.clone();
     let found = Mutex::new(Vec::new());
     let walk = WalkBuilder::new(folder)
         .require_git(false)
         .threads(threads)
-        .filter_entry(|entry| !is_foreign(entry))
+        .filter_entry(move |entry| {
+            let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
+            !(is_foreign(entry) || entry.depth() > 0 && passed_over.holds(entry.path(), is_folder))
+        })
         .build_parallel();
     walk.run(|| {
         let found = &found;
@@ -50,12 +61,20 @@ fn in_folder(folder: &Path, threads: usize) -> Vec<Input> {
                 && is_python(entry.path())
                 && let Ok(mut found) = found.lock()
             {
-                found.push(Input { path: entry.into_path(), named: false });
+                found.push(Input { path: plain(entry.into_path()), named: false });
             }
             WalkState::Continue
         })
     });
     found.into_inner().unwrap_or_default()
+}
+
+/// Without the dot that a walk of the current folder puts in front: so do other programs name files.
+fn plain(path: PathBuf) -> PathBuf {
+    match path.strip_prefix(".") {
+        Ok(rest) if !rest.as_os_str().is_empty() => rest.to_owned(),
+        _ => path,
+    }
 }
 
 /// Folders of other people's code.

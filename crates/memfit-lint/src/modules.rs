@@ -4,19 +4,31 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use memfit_source::{Alone, Exports, Modules, is_relevant};
+use memfit_source::{Alone, ImportedClass, ImportedFunction, Index, Modules, is_relevant};
 
 /// How far imports of imports are followed.
 const DEEPEST: u8 = 2;
 
-type Slot = Arc<OnceLock<Option<Arc<Exports>>>>;
+/// How often a name may be passed on from module to module.
+const MOST_HOPS: u8 = 4;
+
+type Slot<T> = Arc<OnceLock<Option<T>>>;
 
 /// Everything that was imported so far.
 #[derive(Debug, Default)]
 pub(crate) struct Library {
-    files: Mutex<HashMap<(PathBuf, u8), Slot>>,
+    modules: Mutex<HashMap<PathBuf, Slot<Arc<Module>>>>,
+    functions: Mutex<HashMap<(PathBuf, String, u8), Slot<ImportedFunction>>>,
     /// Where a name of a module leads, seen from a folder.
     found: Mutex<HashMap<(PathBuf, String), Option<PathBuf>>>,
+}
+
+/// A module that was imported.
+#[derive(Debug)]
+struct Module {
+    file: PathBuf,
+    text: String,
+    index: Index,
 }
 
 /// The imports of one file.
@@ -47,30 +59,64 @@ impl Library {
         file
     }
 
-    fn exports(&self, file: &Path, level: u8) -> Option<Arc<Exports>> {
-        let slot = self.files.lock().ok()?.entry((file.to_owned(), level)).or_default().clone();
+    fn module(&self, file: PathBuf) -> Option<Arc<Module>> {
+        let slot = self.modules.lock().ok()?.entry(file.clone()).or_default().clone();
         slot.get_or_init(|| {
-            let text: Arc<str> = std::fs::read_to_string(file).ok()?.into();
+            let text = std::fs::read_to_string(&file).ok()?;
             if !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
-            let folder = file.parent()?;
-            let exports = match level.checked_sub(1) {
+            let index = memfit_source::index(&text).ok()?;
+            Some(Arc::new(Module { file, text, index }))
+        })
+        .clone()
+    }
+
+    /// The module that defines a name, and the name there: packages pass on what their modules define.
+    fn defining(&self, folder: &Path, module: &str, name: &str) -> Option<(Arc<Module>, String)> {
+        let mut found = self.module(self.file(folder, module)?)?;
+        let (mut name, rest) = match name.split_once('.') {
+            Some((class, rest)) => (class.to_owned(), Some(rest)),
+            None => (name.to_owned(), None),
+        };
+        for _ in 0..MOST_HOPS {
+            let Some((module, there)) = found.index.passed_on(&name) else { break };
+            let (module, there) = (module.to_owned(), there.to_owned());
+            found = self.module(self.file(found.file.parent()?, &module)?)?;
+            name = there;
+        }
+        Some((found, rest.map_or(name.clone(), |rest| format!("{name}.{rest}"))))
+    }
+
+    fn function(&self, module: &Module, name: &str, level: u8) -> Option<ImportedFunction> {
+        if !module.index.has_function(name) {
+            return None;
+        }
+        let key = (module.file.clone(), name.to_owned(), level);
+        let slot = self.functions.lock().ok()?.entry(key).or_default().clone();
+        slot.get_or_init(|| {
+            let folder = module.file.parent()?;
+            let found = match level.checked_sub(1) {
                 Some(level) if level > 0 => {
-                    memfit_source::exports(&text, &Of { library: self, folder, level })
+                    memfit_source::function(&module.text, name, &Of { library: self, folder, level })
                 }
-                _ => memfit_source::exports(&text, &Alone),
+                _ => memfit_source::function(&module.text, name, &Alone),
             };
-            exports.ok().map(Arc::new)
+            found.ok().flatten()
         })
         .clone()
     }
 }
 
 impl Modules for Of<'_> {
-    fn exports(&self, module: &str) -> Option<Arc<Exports>> {
-        let file = self.library.file(self.folder, module)?;
-        self.library.exports(&file, self.level)
+    fn function(&self, module: &str, name: &str) -> Option<ImportedFunction> {
+        let (module, name) = self.library.defining(self.folder, module, name)?;
+        self.library.function(&module, &name, self.level)
+    }
+
+    fn class(&self, module: &str, name: &str) -> Option<ImportedClass> {
+        let (module, name) = self.library.defining(self.folder, module, name)?;
+        module.index.class(&name)
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use ruff_python_ast::ModModule;
 use ruff_python_ast::token::TokenKind;
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 
 use crate::facts::{Comment, Facts, Problem};
 use crate::limits::{TooMuch, measure};
 use crate::position::Span;
-use crate::project::{Exports, Modules};
+use crate::project::{Alone, ImportedFunction, Index, Modules};
 use crate::walk;
 
 /// Which Python it is.
@@ -26,12 +27,26 @@ const MOST_PROBLEMS: usize = 20;
 
 /// The facts of a text.
 pub fn facts(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
-    Ok(read(text, dialect, modules)?.0)
+    read(text, dialect, modules)
 }
 
-/// What a module offers to those who import it.
-pub fn exports(text: &Arc<str>, modules: &dyn Modules) -> Result<Exports, TooMuch> {
-    Ok(Exports(read(text, Dialect::Python, modules)?.1))
+/// What a module defines.
+pub fn index(text: &str) -> Result<Index, TooMuch> {
+    let module = module(text)?;
+    Ok(module.map_or_else(Index::default, |module| walk::index(&module, text, &&Alone)))
+}
+
+/// What one function of a module does, or a method: `Trainer.step`.
+pub fn function(text: &str, name: &str, modules: &dyn Modules) -> Result<Option<ImportedFunction>, TooMuch> {
+    let module = module(text)?;
+    let summary = module.and_then(|module| walk::summary_of(&module, text, &modules, name));
+    Ok(summary.map(ImportedFunction))
+}
+
+fn module(text: &str) -> Result<Option<ModModule>, TooMuch> {
+    measure(text)?;
+    let parsed = parse_unchecked(text, options(Dialect::Python));
+    Ok(parsed.try_into_module().map(ruff_python_parser::Parsed::into_syntax))
 }
 
 /// Whether a text can be parsed as it is: for those who changed it.
@@ -53,7 +68,7 @@ fn options(dialect: Dialect) -> ParseOptions {
     })
 }
 
-fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<(Facts, walk::Exports), TooMuch> {
+fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
     measure(text)?;
     let parsed = parse_unchecked(text, options(dialect));
     let problems = parsed
@@ -79,11 +94,11 @@ fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<(Fac
         })
         .collect();
     let Some(parsed) = parsed.try_into_module() else {
-        return Ok((Facts::default(), walk::Exports::default()));
+        return Ok(Facts::default());
     };
-    let (mut facts, exports) = walk::walk(parsed.syntax(), text, &modules);
+    let mut facts = walk::walk(parsed.syntax(), text, &modules);
     facts.text = text.clone();
     facts.problems = problems;
     facts.comments = comments;
-    Ok((facts, exports))
+    Ok(facts)
 }

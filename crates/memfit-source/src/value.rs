@@ -114,6 +114,8 @@ pub enum Kind {
     Class(ClassId),
     /// An object of a class of this file that is no module.
     Object(ClassId),
+    /// An object of a class of another module that is no module of torch, by the class's full name.
+    Imported(Arc<str>),
     /// Something imported, by its full name.
     Path(Arc<str>),
     /// The outcome of a test that may guard a step.
@@ -385,6 +387,7 @@ impl Value {
             Kind::Function(_)
             | Kind::Class(_)
             | Kind::Object(_)
+            | Kind::Imported(_)
             | Kind::Test(_)
             | Kind::Exception(_)
             | Kind::ExceptionText(_) => Kind::Unknown,

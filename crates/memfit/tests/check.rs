@@ -117,11 +117,43 @@ fn the_exit_status_says_how_it_went() {
     assert_eq!(status(&["check", "broken.ipynb"]), 2);
     assert_eq!(status(&["check", "nowhere.py"]), 2);
     assert_eq!(status(&["check", "warning.py", "--select", "no-such-rule"]), 2);
+    // A file that Python could not read either: what is left of it is checked, and it is not called well.
     let half = memfit(folder.path(), &["check", "half.py"]);
-    assert_eq!(half.status.code(), Some(0));
+    assert_eq!(half.status.code(), Some(2));
     assert!(text(&half.stderr).contains("half.py:"), "{}", text(&half.stderr));
+    let worse = format!("{BAD}x = (\n");
+    std::fs::write(folder.path().join("worse.py"), worse).unwrap();
+    assert_eq!(status(&["check", "worse.py"]), 1);
+    std::fs::write(folder.path().join("page.md"), "```python\nimport torch\nx = (\n```\n").unwrap();
+    assert_eq!(status(&["check", "page.md"]), 0);
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     assert_eq!(status(&["check", "empty"]), 2);
+}
+
+#[test]
+fn what_is_excluded_is_passed_over_in_folders() {
+    let folder = place(&[
+        ("pyproject.toml", "[tool.memfit]\nexclude = ['old/', '*_generated.py', '!kept_generated.py']\n"),
+        ("old/train.py", BAD),
+        ("src/net_generated.py", BAD),
+        ("src/kept_generated.py", BAD),
+        ("src/train.py", BAD),
+    ]);
+    let files = |place: &Path, arguments: &[&str]| -> Vec<String> {
+        let (_, report) = json(place, arguments);
+        let findings = report["findings"].as_array().unwrap().clone();
+        findings.iter().map(|finding| finding["file"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = ["check", ".", "--format", "json"];
+    assert_eq!(files(folder.path(), &all), ["src/kept_generated.py", "src/train.py"]);
+    // From a folder below, and by what is typed; a file that is named is read whatever the patterns say.
+    assert_eq!(files(&folder.path().join("src"), &all), ["kept_generated.py", "train.py"]);
+    let typed = ["check", ".", "--format", "json", "--exclude", "src"];
+    assert_eq!(files(folder.path(), &typed), ["old/train.py"]);
+    let named = ["check", "old/train.py", "--format", "json"];
+    assert_eq!(files(folder.path(), &named), ["old/train.py"]);
+    let wrong = memfit(folder.path(), &["check", ".", "--exclude", "a{b"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
 }
 
 #[test]
@@ -166,11 +198,47 @@ fn ignored_files_are_passed_over_and_imports_are_followed() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|finding| {
-            (finding["file"].as_str().unwrap().trim_start_matches("./"), finding["rule"].as_str().unwrap())
-        })
+        .map(|finding| (finding["file"].as_str().unwrap(), finding["rule"].as_str().unwrap()))
         .collect();
     assert_eq!(found, [("step.py", "zero-grad-inside-window"), ("step.py", "partial-window-dropped")]);
+}
+
+/// What a base class, or the class of an object, does in another module is known there, also through a package.
+#[test]
+fn methods_of_imported_classes_are_followed() {
+    let base = "import torch\nclass Base:\n    def __init__(self, model):\n        self.model = model\n        self.optimizer = torch.optim.SGD(model.parameters(), 0.1)\n    def forward_backward(self, x):\n        (self.model(x).mean() / 4).backward()\n";
+    let steps = "    def epoch(self, train_loader):\n        for i, x in enumerate(train_loader):\n            self.optimizer.zero_grad()\n            self.forward_backward(x)\n            if (i + 1) % 4 == 0:\n                self.optimizer.step()\n";
+    let sub = format!("import torch\nfrom engine import Base\nclass Mine(Base):\n{steps}");
+    let object = "import torch\nfrom engine.base import Base\nengine = Base(torch.nn.Linear(2, 2))\nfor i, x in enumerate(train_loader):\n    engine.optimizer.zero_grad()\n    engine.forward_backward(x)\n    if (i + 1) % 4 == 0:\n        engine.optimizer.step()\n";
+    let unknown = sub.replace("from engine import", "from elsewhere import");
+    let module = "import torch\nfrom engine import Net\nclass Mine(Net):\n    def forward(self, x):\n        return x\nnetwork = Mine()\nbest = 9\nfor epoch in range(3):\n    loss = train(network)\n    if loss < best:\n        best = loss\n        weights = network.state_dict()\nnetwork.load_state_dict(weights)\n";
+    let net = "from torch.nn import Module\nclass Net(Module):\n    pass\n";
+    let folder = place(&[
+        ("engine/__init__.py", "from .base import Base\nfrom .net import Net as Net\n"),
+        ("engine/base.py", base),
+        ("engine/net.py", net),
+        ("module.py", module),
+        ("object.py", object),
+        ("sub.py", &sub),
+        ("unknown.py", &unknown),
+    ]);
+    let (_, report) = json(folder.path(), &["check", ".", "--format", "json", "--select", "all"]);
+    let mut found: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| (finding["file"].as_str().unwrap(), finding["rule"].as_str().unwrap()))
+        .filter(|(_, rule)| ["zero-grad-inside-window", "state-dict-alias"].contains(rule))
+        .collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            ("module.py", "state-dict-alias"),
+            ("object.py", "zero-grad-inside-window"),
+            ("sub.py", "zero-grad-inside-window")
+        ]
+    );
 }
 
 #[test]

@@ -43,6 +43,10 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub(crate) ignore: Vec<String>,
 
+    /// Pass over these files of the folders, as in a `.gitignore`.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) exclude: Vec<String>,
+
     /// The least severity that makes the exit status 1 [default: error].
     #[arg(long, value_enum, value_name = "SEVERITY")]
     pub(crate) fail_on: Option<FailOn>,

@@ -50,6 +50,8 @@ fn config(args: &CheckArgs, settings: &Settings) -> Result<Config, CliError> {
         extend: [args.extend_select.as_slice(), &settings.extend_select].concat(),
         ignore: [args.ignore.as_slice(), &settings.ignore].concat(),
         severity: settings.severity.clone(),
+        exclude: or(&args.exclude, &settings.exclude),
+        root: if args.exclude.is_empty() { settings.folder.clone() } else { PathBuf::new() },
     };
     config.validate()?;
     Ok(config)
@@ -172,6 +174,7 @@ fn exit(report: &Report, args: &CheckArgs, settings: &Settings) -> Exit {
     if report.files.iter().any(bad) {
         return Exit::BadNews;
     }
-    let unread = report.files.iter().flat_map(|source| &source.problems).any(|problem| problem.fatal);
+    // Nothing bad was found, and not everything was read: that is no "all well".
+    let unread = report.files.iter().any(|source| !source.problems.is_empty());
     if unread { Exit::NoAnswer } else { Exit::Good }
 }

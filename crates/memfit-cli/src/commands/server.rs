@@ -12,6 +12,7 @@ pub(crate) fn server(settings: &Settings) -> Result<Exit, CliError> {
         extend: settings.extend_select.clone(),
         ignore: settings.ignore.clone(),
         severity: settings.severity.clone(),
+        ..Config::default()
     };
     config.validate()?;
     memfit_server::serve_stdio(config, crate::VERSION)?;

@@ -39,7 +39,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let both = context.facts.calls.iter().any(|other| {
             other.path.as_deref().is_some_and(|path| path == format!("torch.amp.{name}") || path == format!("torch.{name}"))
         });
-        if both {
+        if both || has_other_source(context, call) {
             continue;
         }
         let edits = mended(context, call, name, device);
@@ -56,6 +56,17 @@ fn deprecated(call: &Call) -> Option<(&'static str, &'static str)> {
     let (_, device) = MODULES.iter().find(|(known, _)| *known == module)?;
     let name = ["autocast", "GradScaler"].into_iter().find(|known| *known == name)?;
     Some((name, device))
+}
+
+/// The name that is called is imported from elsewhere as well: which one it is depends on the release.
+fn has_other_source(context: &Context<'_>, call: &Call) -> bool {
+    let name = context.slice(call.callee).split('.').next().unwrap_or_default();
+    context.facts.imports.iter().any(|import| {
+        !MODULES.iter().any(|(module, _)| *module == import.module)
+            && import.module.starts_with("torch")
+            && import.module != "torch.cuda"
+            && import.names.iter().any(|(_, bound)| bound == name)
+    })
 }
 
 fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Option<Vec<Edit>> {

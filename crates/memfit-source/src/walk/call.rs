@@ -1,9 +1,11 @@
 //! Calls: what is called, with what, and what comes of it.
 
+use std::sync::Arc;
+
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::known::{Known, known};
-use super::{Walker, span};
+use super::{Summary, Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::value::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Value};
 
@@ -150,7 +152,12 @@ impl<'a> Walker<'a> {
         self.method_of(class, name, 0)
     }
 
-    fn method_of(&self, class: crate::facts::ClassId, name: &str, depth: u8) -> Option<FunctionId> {
+    pub(super) fn method_of(
+        &self,
+        class: crate::facts::ClassId,
+        name: &str,
+        depth: u8,
+    ) -> Option<FunctionId> {
         if let Some(id) = self.definitions.classes[class.index()].methods.get(name) {
             return Some(*id);
         }
@@ -282,6 +289,19 @@ impl<'a> Walker<'a> {
 
     fn call_function(&mut self, node: &'a ExprCall, call: &Call, id: FunctionId, inputs: &Graph) -> Value {
         let Some(summary) = self.summary(id) else { return self.unseen(node, inputs) };
+        let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
+        self.call_summary(node, call, Some(id), &summary, receiver)
+    }
+
+    /// A call of a function or method that is known by what it does.
+    pub(super) fn call_summary(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        id: Option<FunctionId>,
+        summary: &Summary,
+        receiver: Option<&'a str>,
+    ) -> Value {
         for argument in &node.arguments.args {
             self.escape(argument);
         }
@@ -293,8 +313,22 @@ impl<'a> Walker<'a> {
                 (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
             })
             .collect();
-        let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
-        self.replay(&summary, Some(id), &arguments, receiver, call.span)
+        self.replay(summary, id, &arguments, receiver, call.span)
+    }
+
+    /// What a method does that the object's class has from another module.
+    pub(super) fn imported_method(&self, receiver: &Receiver, name: &str) -> Option<Arc<Summary>> {
+        if let Kind::Imported(class) = &receiver.value.kind {
+            return self.imports.method(class, name);
+        }
+        let class = match receiver.value.kind {
+            Kind::Object(class) => class,
+            _ if self.slice(receiver.span) == "self" => {
+                self.definitions.functions[self.frame.function.index()].class?
+            }
+            _ => return None,
+        };
+        self.facts.class(class).bases.iter().find_map(|base| self.imports.method(base, name))
     }
 
     pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
@@ -341,29 +375,14 @@ impl<'a> Walker<'a> {
             Some(known) => self.call_known(call, path, known, inputs),
             None => {
                 if let Some(summary) = self.imports.function(path) {
-                    let arguments: Vec<_> = call
-                        .arguments
-                        .iter()
-                        .filter(|argument| !argument.starred)
-                        .map(|argument| {
-                            (
-                                argument.name.as_deref(),
-                                argument.value.clone(),
-                                self.slice(argument.value_span),
-                            )
-                        })
-                        .collect();
-                    for argument in &node.arguments.args {
-                        self.escape(argument);
-                    }
-                    return self.replay(&summary, None, &arguments, None, call.span);
+                    return self.call_summary(node, call, None, &summary, None);
                 }
                 if let Some(class) = self.imports.class(path) {
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
                         return Value::of(Kind::Module).with(norm);
                     }
-                    return Value::default();
+                    return Value::of(Kind::Imported(path.into()));
                 }
                 self.unseen(node, inputs)
             }

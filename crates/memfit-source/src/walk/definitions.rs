@@ -1,9 +1,8 @@
 //! What a text defines: functions, classes and imports, collected before anything is walked.
 
-use std::collections::HashMap;
-
 use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
+use rustc_hash::FxHashMap;
 
 use crate::facts::{ClassId, FunctionId};
 
@@ -18,7 +17,7 @@ pub(super) struct FunctionNode<'a> {
 
 pub(super) struct ClassNode<'a> {
     pub(super) node: &'a StmtClassDef,
-    pub(super) methods: HashMap<&'a str, FunctionId>,
+    pub(super) methods: FxHashMap<&'a str, FunctionId>,
 }
 
 /// Everything that is defined.
@@ -26,13 +25,13 @@ pub(super) struct Definitions<'a> {
     pub(super) functions: Vec<FunctionNode<'a>>,
     pub(super) classes: Vec<ClassNode<'a>>,
     /// By where the definition begins.
-    pub(super) function_at: HashMap<u32, FunctionId>,
-    pub(super) class_at: HashMap<u32, ClassId>,
+    pub(super) function_at: FxHashMap<u32, FunctionId>,
+    pub(super) class_at: FxHashMap<u32, ClassId>,
     /// Functions and classes of the module itself, by name.
-    pub(super) top_functions: HashMap<&'a str, FunctionId>,
-    pub(super) top_classes: HashMap<&'a str, ClassId>,
+    pub(super) top_functions: FxHashMap<&'a str, FunctionId>,
+    pub(super) top_classes: FxHashMap<&'a str, ClassId>,
     /// What imports bind, anywhere in the text.
-    pub(super) imports: HashMap<&'a str, String>,
+    pub(super) imports: FxHashMap<&'a str, String>,
     /// Names may come from `from x import *`.
     pub(super) starred: bool,
 }
@@ -42,11 +41,11 @@ impl<'a> Definitions<'a> {
         let mut found = Self {
             functions: vec![FunctionNode { node: None, class: None, parent: FunctionId(0) }],
             classes: Vec::new(),
-            function_at: HashMap::new(),
-            class_at: HashMap::new(),
-            top_functions: HashMap::new(),
-            top_classes: HashMap::new(),
-            imports: HashMap::new(),
+            function_at: FxHashMap::default(),
+            class_at: FxHashMap::default(),
+            top_functions: FxHashMap::default(),
+            top_classes: FxHashMap::default(),
+            imports: FxHashMap::default(),
             starred: false,
         };
         found.body(body, None, FunctionId(0), 0);
@@ -78,7 +77,7 @@ impl<'a> Definitions<'a> {
             }
             Stmt::ClassDef(node) => {
                 let id = ClassId(self.classes.len() as u32);
-                self.classes.push(ClassNode { node, methods: HashMap::new() });
+                self.classes.push(ClassNode { node, methods: FxHashMap::default() });
                 self.class_at.insert(node.range.start().to_u32(), id);
                 if class.is_none() && parent == FunctionId(0) {
                     self.top_classes.insert(node.name.id.as_str(), id);

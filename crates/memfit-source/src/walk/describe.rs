@@ -29,18 +29,28 @@ impl<'a> Walker<'a> {
             };
             let ends =
                 |endings: &[&str]| bases.iter().any(|base| endings.iter().any(|end| base.ends_with(end)));
+            // What a base of another module is, is known there.
+            let imported: Vec<_> = bases
+                .iter()
+                .filter(|base| !self.definitions.top_classes.contains_key(base.as_str()))
+                .filter_map(|base| self.imports.class(base))
+                .collect();
             let managed = known(|class| class.is_managed)
+                || imported.iter().any(|class| class.is_managed)
                 || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
             let text = span(node).of(self.text);
             let class = crate::facts::Class {
                 name: node.name.id.to_string(),
                 is_module: known(|class| class.is_module)
+                    || imported.iter().any(|class| class.is_module)
                     || managed
                     || ends(&["nn.Module", "Module", "PreTrainedModel", "nn.Sequential"]),
                 is_dataset: known(|class| class.is_dataset)
+                    || imported.iter().any(|class| class.is_dataset)
                     || ends(&["data.Dataset", "data.IterableDataset", ".VisionDataset", "Dataset"]),
                 is_managed: managed,
-                has_batch_norm: text.contains("BatchNorm"),
+                has_batch_norm: text.contains("BatchNorm")
+                    || imported.iter().any(|class| class.has_batch_norm),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);

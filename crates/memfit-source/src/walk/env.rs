@@ -1,6 +1,6 @@
 //! What names are bound to, with undo: branches are walked one after the other from the same start.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::facts::{Bound, LoopId};
 use crate::value::{GraphState, Value};
@@ -16,15 +16,15 @@ pub(super) struct Binding {
 /// The names of a function, and the graphs that values hang on.
 #[derive(Debug, Default)]
 pub(super) struct Env<'a> {
-    names: HashMap<&'a str, Binding>,
+    names: FxHashMap<&'a str, Binding>,
     log: Vec<(&'a str, Option<Binding>)>,
 }
 
 /// What a branch changed.
 #[derive(Debug, Default)]
 pub(super) struct Delta<'a> {
-    names: HashMap<&'a str, Option<Binding>>,
-    states: HashMap<u32, GraphState>,
+    names: FxHashMap<&'a str, Option<Binding>>,
+    states: FxHashMap<u32, GraphState>,
 }
 
 impl<'a> Env<'a> {
@@ -62,11 +62,11 @@ impl<'a> Env<'a> {
     }
 
     /// All names as they are now.
-    pub(super) fn snapshot(&self) -> HashMap<&'a str, Binding> {
+    pub(super) fn snapshot(&self) -> FxHashMap<&'a str, Binding> {
         self.names.clone()
     }
 
-    pub(super) fn into_names(self) -> HashMap<&'a str, Binding> {
+    pub(super) fn into_names(self) -> FxHashMap<&'a str, Binding> {
         self.names
     }
 }

@@ -24,6 +24,9 @@ impl<'a> Walker<'a> {
         if let Some(result) = self.call_training(call, receiver, name, text) {
             return result;
         }
+        if let Some(summary) = self.imported_method(receiver, name) {
+            return self.call_summary(node, call, None, &summary, Some(text));
+        }
         match &value.kind {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
@@ -159,7 +162,15 @@ impl<'a> Walker<'a> {
                 }
                 result
             }
-            Method::Host => Value::of(Kind::Number),
+            Method::Host => {
+                // It raises on what hangs on a graph: who calls it knows that there is none.
+                if name == "numpy" {
+                    for id in &value.graph.ids {
+                        self.graphs.set(*id, GraphState::Unknown);
+                    }
+                }
+                Value::of(Kind::Number)
+            }
             // On the host already, nothing is copied.
             Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),
             Method::Cpu => moved(Device::Cpu).without(Flags::VIEW),

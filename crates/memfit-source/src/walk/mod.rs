@@ -16,11 +16,11 @@ mod statement;
 mod summary;
 mod test;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ruff_python_ast::{Expr, ModModule};
 use ruff_text_size::Ranged;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{
     Bound, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op, OpKind, Place,
@@ -28,11 +28,11 @@ use crate::facts::{
 };
 use crate::names;
 use crate::position::Span;
-use crate::project::Imports;
+use crate::project::{Imports, Index};
 use crate::value::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
-pub(crate) use summary::{ClassExport, Exports, Summary};
+pub(crate) use summary::{ClassExport, Summary};
 
 /// The deepest nesting that is followed; below it everything is unknown.
 const DEEPEST: usize = 160;
@@ -58,14 +58,14 @@ struct Frame<'a> {
     ops: Vec<Op>,
     /// Stores, and the graphs that their values hang on.
     stores: Vec<(Store, Graph)>,
-    escaped: HashSet<&'a str>,
+    escaped: FxHashSet<&'a str>,
     returned: Option<(Value, GraphState)>,
     /// Graphs from here on are this frame's own.
     first_graph: u32,
     parameters: Vec<u32>,
-    globals: HashSet<&'a str>,
+    globals: FxHashSet<&'a str>,
     /// Names of this frame that an enclosing function bound.
-    outer: Option<Arc<HashMap<&'a str, Binding>>>,
+    outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
 }
 
 pub(crate) struct Walker<'a> {
@@ -79,19 +79,19 @@ pub(crate) struct Walker<'a> {
     summaries: Vec<Option<Arc<Summary>>>,
     walked: Vec<bool>,
     /// What the module's names are in the end.
-    module: HashMap<&'a str, Binding>,
-    attributes: HashMap<(ClassId, &'a str), Value>,
+    module: FxHashMap<&'a str, Binding>,
+    attributes: FxHashMap<(ClassId, &'a str), Value>,
     /// What a function is called with.
-    seeds: HashMap<(FunctionId, usize), Value>,
-    grads: HashMap<FunctionId, Grad>,
-    closures: HashMap<FunctionId, Arc<HashMap<&'a str, Binding>>>,
+    seeds: FxHashMap<(FunctionId, usize), Value>,
+    grads: FxHashMap<FunctionId, Grad>,
+    closures: FxHashMap<FunctionId, Arc<FxHashMap<&'a str, Binding>>>,
     graphs: Graphs,
-    loops_at: HashMap<u32, LoopId>,
-    guards_at: HashMap<(u32, bool), GuardId>,
-    tries_at: HashMap<u32, TryId>,
-    handlers_at: HashMap<u32, HandlerId>,
-    loaders_at: HashMap<u32, u32>,
-    scalers_at: HashMap<u32, u32>,
+    loops_at: FxHashMap<u32, LoopId>,
+    guards_at: FxHashMap<(u32, bool), GuardId>,
+    tries_at: FxHashMap<u32, TryId>,
+    handlers_at: FxHashMap<u32, HandlerId>,
+    loaders_at: FxHashMap<u32, u32>,
+    scalers_at: FxHashMap<u32, u32>,
     order: u32,
     depth: usize,
 }
@@ -101,42 +101,48 @@ pub(crate) fn span(node: &impl Ranged) -> Span {
     Span::new(range.start().to_u32(), range.end().to_u32())
 }
 
-/// Walks a module and gives its facts and what it offers to those who import it.
-pub(crate) fn walk<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> (Facts, Exports) {
-    let definitions = Definitions::collect(&module.body);
-    let functions = definitions.functions.len();
-    let mut walker = Walker {
-        text,
-        facts: Facts::default(),
-        definitions,
-        imports,
-        pass: 1,
-        frame: Frame::new(FunctionId(0), Grad::On, 0),
-        active: Vec::new(),
-        summaries: vec![None; functions],
-        walked: vec![false; functions],
-        module: HashMap::new(),
-        attributes: HashMap::new(),
-        seeds: HashMap::new(),
-        grads: HashMap::new(),
-        closures: HashMap::new(),
-        graphs: Graphs::default(),
-        loops_at: HashMap::new(),
-        guards_at: HashMap::new(),
-        tries_at: HashMap::new(),
-        handlers_at: HashMap::new(),
-        loaders_at: HashMap::new(),
-        scalers_at: HashMap::new(),
-        order: 0,
-        depth: 0,
-    };
-    walker.describe(module);
+/// Walks a module and gives its facts.
+pub(crate) fn walk<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Facts {
+    let mut walker = Walker::new(module, text, imports);
     walker.all(module);
-    walker.pass = 2;
-    walker.summaries = vec![None; functions];
-    walker.walked = vec![false; functions];
+    walker.again();
     walker.all(module);
     walker.finish()
+}
+
+/// What a module defines.
+pub(crate) fn index<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Index {
+    let walker = Walker::new(module, text, imports);
+    summary::index(&walker.definitions, &walker.facts)
+}
+
+/// What one function of a module does, or a method: no more is walked than it takes.
+pub(crate) fn summary_of<'a>(
+    module: &'a ModModule,
+    text: &'a str,
+    imports: &'a dyn Imports,
+    name: &str,
+) -> Option<Arc<Summary>> {
+    let mut walker = Walker::new(module, text, imports);
+    let (id, class) = match name.split_once('.') {
+        None => (*walker.definitions.top_functions.get(name)?, None),
+        Some((class, method)) => {
+            let class = *walker.definitions.top_classes.get(class)?;
+            (walker.method_of(class, method, 0)?, Some(class))
+        }
+    };
+    walker.module_body(module);
+    // What attributes hold is what the other methods give them.
+    let methods: Vec<FunctionId> = class
+        .map(|class| walker.definitions.classes[class.index()].methods.values().copied().collect())
+        .unwrap_or_default();
+    for id in methods.into_iter().chain([id]) {
+        if !walker.walked[id.index()] {
+            walker.function(id);
+        }
+    }
+    walker.again();
+    walker.summary(id)
 }
 
 impl Frame<'_> {
@@ -154,17 +160,57 @@ impl Frame<'_> {
             silent: 0,
             ops: Vec::new(),
             stores: Vec::new(),
-            escaped: HashSet::new(),
+            escaped: FxHashSet::default(),
             returned: None,
             first_graph,
             parameters: Vec::new(),
-            globals: HashSet::new(),
+            globals: FxHashSet::default(),
             outer: None,
         }
     }
 }
 
 impl<'a> Walker<'a> {
+    /// A walker that knows what is defined, and has walked nothing.
+    fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
+        let definitions = Definitions::collect(&module.body);
+        let functions = definitions.functions.len();
+        let mut walker = Self {
+            text,
+            facts: Facts::default(),
+            definitions,
+            imports,
+            pass: 1,
+            frame: Frame::new(FunctionId(0), Grad::On, 0),
+            active: Vec::new(),
+            summaries: vec![None; functions],
+            walked: vec![false; functions],
+            module: FxHashMap::default(),
+            attributes: FxHashMap::default(),
+            seeds: FxHashMap::default(),
+            grads: FxHashMap::default(),
+            closures: FxHashMap::default(),
+            graphs: Graphs::default(),
+            loops_at: FxHashMap::default(),
+            guards_at: FxHashMap::default(),
+            tries_at: FxHashMap::default(),
+            handlers_at: FxHashMap::default(),
+            loaders_at: FxHashMap::default(),
+            scalers_at: FxHashMap::default(),
+            order: 0,
+            depth: 0,
+        };
+        walker.describe(module);
+        walker
+    }
+
+    /// Begins the second pass.
+    fn again(&mut self) {
+        self.pass = 2;
+        self.summaries = vec![None; self.summaries.len()];
+        self.walked = vec![false; self.walked.len()];
+    }
+
     fn recording(&self) -> bool {
         self.pass == 2 && self.frame.silent == 0
     }
@@ -230,6 +276,15 @@ impl<'a> Walker<'a> {
 
     /// One pass over the module and all of its functions.
     fn all(&mut self, module: &'a ModModule) {
+        self.module_body(module);
+        for index in 1..self.definitions.functions.len() {
+            if !self.walked[index] {
+                self.function(FunctionId(index as u32));
+            }
+        }
+    }
+
+    fn module_body(&mut self, module: &'a ModModule) {
         self.frame = Frame::new(FunctionId(0), Grad::On, self.graphs.count());
         self.walked[0] = true;
         self.body(&module.body);
@@ -243,11 +298,6 @@ impl<'a> Walker<'a> {
                 (name, binding)
             })
             .collect();
-        for index in 1..self.definitions.functions.len() {
-            if !self.walked[index] {
-                self.function(FunctionId(index as u32));
-            }
-        }
     }
 
     /// Ends a frame: its stores and operations go on record.
@@ -255,10 +305,13 @@ impl<'a> Walker<'a> {
         let next = Frame::new(FunctionId(0), Grad::On, self.graphs.count());
         let mut frame = std::mem::replace(&mut self.frame, next);
         if self.pass == 2 {
+            let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
             for (mut store, graph) in frame.stores.drain(..) {
+                // What is returned may still be trained on, and all that it hangs on.
+                let handed_on = graph.ids.iter().any(|id| returned.contains(id));
                 let value = Value { graph, ..Value::default() };
                 store.graph = self.graphs.of(&value);
-                store.escapes = store.escapes || frame.escaped.contains(store.target.as_str());
+                store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
                 self.facts.stores.push(store);
             }
             self.facts.ops.extend(frame.ops.iter().cloned());
@@ -517,12 +570,11 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn finish(mut self) -> (Facts, Exports) {
+    fn finish(mut self) -> Facts {
         self.facts.ops.sort_by_key(|op| op.place.order);
         self.facts.stores.sort_by_key(|store| store.place.order);
         crate::windows::find(&mut self.facts);
-        let exports = Exports::new(&self.definitions, &self.facts, &self.summaries, self.imports);
-        (self.facts, exports)
+        self.facts
     }
 }
 

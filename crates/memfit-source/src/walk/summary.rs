@@ -1,13 +1,14 @@
 //! What a function does, told without its text: so that calls to it can be understood, in its file and in others.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::definitions::Definitions;
 use super::{Frame, MOST_OPS, Walker};
-use crate::facts::{Backward, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
+use crate::facts::{Backward, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
 use crate::position::Span;
-use crate::project::Imports;
+use crate::project::{Index, split};
 use crate::value::{Flags, Grad, Graph, GraphState, Kind, Value};
 
 /// What a function does.
@@ -41,48 +42,71 @@ struct Returned {
     through: Vec<usize>,
 }
 
-/// What a module offers to those who import it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Exports {
-    pub(crate) functions: HashMap<String, Arc<Summary>>,
-    pub(crate) classes: HashMap<String, ClassExport>,
-}
-
 /// As much of a class as its importers need.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClassExport {
     pub(crate) is_module: bool,
+    pub(crate) is_dataset: bool,
+    pub(crate) is_managed: bool,
     pub(crate) has_batch_norm: bool,
+    /// Its own methods, and those of the classes of its file that it is derived from.
+    methods: FxHashSet<String>,
 }
 
-impl Exports {
-    pub(super) fn new(
-        definitions: &Definitions<'_>,
-        facts: &Facts,
-        summaries: &[Option<Arc<Summary>>],
-        modules: &dyn Imports,
-    ) -> Self {
-        let mut functions: HashMap<String, Arc<Summary>> = definitions
-            .top_functions
-            .iter()
-            .filter_map(|(name, id)| Some(((*name).to_owned(), summaries[id.index()].clone()?)))
-            .collect();
-        // A package passes on what its modules define.
-        for (name, path) in definitions.imports.iter().filter(|(_, path)| path.starts_with('.')) {
-            if let Some(summary) = modules.function(path) {
-                functions.entry((*name).to_owned()).or_insert(summary);
-            }
+impl ClassExport {
+    /// Whether it has a method of this name.
+    pub(crate) fn has(&self, method: &str) -> bool {
+        self.methods.contains(method)
+    }
+}
+
+/// What a module defines.
+pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
+    let functions = definitions.top_functions.keys().map(|name| (*name).to_owned()).collect();
+    let classes = definitions
+        .top_classes
+        .iter()
+        .map(|(name, id)| {
+            let class = facts.class(*id);
+            let mut methods = FxHashSet::default();
+            collect_methods(definitions, facts, *id, 0, &mut methods);
+            let export = ClassExport {
+                is_module: class.is_module,
+                is_dataset: class.is_dataset,
+                is_managed: class.is_managed,
+                has_batch_norm: class.has_batch_norm,
+                methods,
+            };
+            ((*name).to_owned(), Arc::new(export))
+        })
+        .collect();
+    let passed_on = definitions
+        .imports
+        .iter()
+        .filter(|(_, path)| path.starts_with('.'))
+        .filter_map(|(name, path)| {
+            let (module, there) = split(path)?;
+            Some(((*name).to_owned(), (module.to_owned(), there.to_owned())))
+        })
+        .collect();
+    Index { functions, classes, passed_on }
+}
+
+fn collect_methods(
+    definitions: &Definitions<'_>,
+    facts: &Facts,
+    id: ClassId,
+    depth: u8,
+    into: &mut FxHashSet<String>,
+) {
+    into.extend(definitions.classes[id.index()].methods.keys().map(|name| (*name).to_owned()));
+    if depth > 4 {
+        return;
+    }
+    for base in &facts.class(id).bases {
+        if let Some(base) = definitions.top_classes.get(base.as_str()) {
+            collect_methods(definitions, facts, *base, depth + 1, into);
         }
-        let classes = definitions
-            .top_classes
-            .iter()
-            .map(|(name, id)| {
-                let class = facts.class(*id);
-                let export = ClassExport { is_module: class.is_module, has_batch_norm: class.has_batch_norm };
-                ((*name).to_owned(), export)
-            })
-            .collect();
-        Self { functions, classes }
     }
 }
 
@@ -160,7 +184,7 @@ impl<'a> Walker<'a> {
                 .filter_map(|index| argument(*index))
                 .fold(Graph::none(), |graph, (_, value, _)| graph.union(&value.graph))
         };
-        let mut copies: HashMap<Vec<usize>, GuardId> = HashMap::new();
+        let mut copies: FxHashMap<Vec<usize>, GuardId> = FxHashMap::default();
         let outside = self.frame.guard;
         for op in &summary.ops {
             let mut kind = op.kind.clone();
@@ -259,7 +283,7 @@ impl<'a> Walker<'a> {
         guards: &[(Arc<GuardTest>, bool)],
         outside: Option<GuardId>,
         call: Span,
-        copies: &mut HashMap<Vec<usize>, GuardId>,
+        copies: &mut FxHashMap<Vec<usize>, GuardId>,
     ) -> Option<GuardId> {
         let mut parent = outside;
         let mut key = Vec::new();
