@@ -41,17 +41,21 @@ pub fn serve_stdio(config: Config, version: &str) -> Result<(), ServerError> {
 
 /// Serves an editor on a connection until it says goodbye.
 pub fn serve(connection: &Connection, config: Config, version: &str) -> Result<(), ServerError> {
-    let (id, _) = connection.initialize_start().map_err(|error| ServerError::Protocol(error.to_string()))?;
+    let (id, asked) =
+        connection.initialize_start().map_err(|error| ServerError::Protocol(error.to_string()))?;
     let answer = json!({
         "capabilities": {
             "positionEncoding": "utf-16",
             "textDocumentSync": {"openClose": true, "change": 1, "save": true},
+            "diagnosticProvider": {"identifier": "memfit", "interFileDependencies": false, "workspaceDiagnostics": false},
             "hoverProvider": true,
             "codeActionProvider": {"codeActionKinds": ["quickfix", "source.fixAll.memfit"]},
         },
         "serverInfo": {"name": "memfit", "version": version},
     });
     connection.initialize_finish(id, answer).map_err(|error| ServerError::Protocol(error.to_string()))?;
+    // An editor that asks for what is found is not told unasked as well: it would show everything twice.
+    let asks = asked.pointer("/capabilities/textDocument/diagnostic").is_some();
     let mut session = Session::new(config);
     for message in &connection.receiver {
         match message {
@@ -65,7 +69,13 @@ pub fn serve(connection: &Connection, config: Config, version: &str) -> Result<(
                 send(connection, Message::Response(answer_to(&session, request)))?;
             }
             Message::Notification(notification) => {
-                if let Some(diagnostics) = heard(&mut session, &notification) {
+                let news = heard(&mut session, &notification);
+                if asks && notification.method == "workspace/didChangeConfiguration" {
+                    let refresh = "workspace/diagnostic/refresh".to_owned();
+                    let request = Request::new("refresh".to_owned().into(), refresh, Value::Null);
+                    send(connection, Message::Request(request))?;
+                }
+                for diagnostics in news.into_iter().filter(|_| !asks) {
                     let told = Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
                     send(connection, Message::Notification(told))?;
                 }
@@ -80,8 +90,16 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
     connection.sender.send(message).map_err(|_| ServerError::Gone)
 }
 
-/// What an editor tells: documents that open, change and close. The answer is what is found in them.
-fn heard(session: &mut Session, notification: &Notification) -> Option<Value> {
+/// What an editor tells: other settings, and documents that open, change and close. The answer is what is found in
+/// each document that this concerns.
+fn heard(session: &mut Session, notification: &Notification) -> Vec<Value> {
+    if notification.method == "workspace/didChangeConfiguration" {
+        return session.configure(&notification.params["settings"]);
+    }
+    of_document(session, notification).into_iter().collect()
+}
+
+fn of_document(session: &mut Session, notification: &Notification) -> Option<Value> {
     let document = notification.params.get("textDocument")?;
     let uri = document.get("uri")?.as_str()?;
     let text = match notification.method.as_str() {
@@ -104,6 +122,10 @@ fn answer_to(session: &Session, request: Request) -> Response {
     let uri = request.params.pointer("/textDocument/uri").and_then(Value::as_str).unwrap_or_default();
     match request.method.as_str() {
         "textDocument/hover" => Response::new_ok(request.id, session.hover(uri, &request.params["position"])),
+        "textDocument/diagnostic" => {
+            let items = session.found(uri);
+            Response::new_ok(request.id, json!({"kind": "full", "items": items}))
+        }
         "textDocument/codeAction" => Response::new_ok(
             request.id,
             session.actions(uri, &request.params["range"], &request.params["context"]),

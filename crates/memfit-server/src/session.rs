@@ -1,8 +1,10 @@
 //! The open documents, what was found in each, and what is said about it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use memfit_lint::{Checked, Config, Edit, Lines, Severity, Source, check_source};
+use memfit_lint::{Checked, Config, Edit, Level, Lines, Severity, Source, check_source};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::position::{of_byte, to_byte};
@@ -14,17 +16,30 @@ const SOURCE: &str = "memfit";
 struct Document {
     source: Source,
     lines: Lines,
+    version: Value,
+}
+
+/// What an editor's own settings may say, under `memfit`; what they leave out is as the project has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wanted {
+    select: Option<Vec<String>>,
+    extend_select: Option<Vec<String>>,
+    ignore: Option<Vec<String>>,
+    severity: Option<BTreeMap<String, Level>>,
 }
 
 /// The conversation so far.
 pub(crate) struct Session {
+    /// As the project has it.
+    project: Config,
     config: Config,
     documents: HashMap<String, Document>,
 }
 
 impl Session {
     pub(crate) fn new(config: Config) -> Self {
-        Self { config, documents: HashMap::new() }
+        Self { project: config.clone(), config, documents: HashMap::new() }
     }
 
     pub(crate) fn close(&mut self, uri: &str) {
@@ -37,11 +52,37 @@ impl Session {
         let Ok(source) = check_source(&path, text, &self.config) else {
             return json!({"uri": uri, "diagnostics": []});
         };
-        let document = Document { source, lines: Lines::new(text) };
-        let diagnostics: Vec<Value> =
-            document.source.findings.iter().filter_map(|finding| document.diagnostic(uri, finding)).collect();
+        let document = Document { source, lines: Lines::new(text), version: version.clone() };
+        let diagnostics = document.diagnostics(uri);
         self.documents.insert(uri.to_owned(), document);
         json!({"uri": uri, "version": version, "diagnostics": diagnostics})
+    }
+
+    /// What is found in an open document, for those who ask.
+    pub(crate) fn found(&self, uri: &str) -> Vec<Value> {
+        self.documents.get(uri).map_or_else(Vec::new, |document| document.diagnostics(uri))
+    }
+
+    /// Takes the editor's settings, and looks at every open document anew. Settings that cannot be meant change nothing.
+    pub(crate) fn configure(&mut self, settings: &Value) -> Vec<Value> {
+        let Ok(wanted) = Wanted::deserialize(settings.get("memfit").unwrap_or(&Value::Null)) else {
+            return Vec::new();
+        };
+        let mut config = self.project.clone();
+        config.select = wanted.select.unwrap_or(config.select);
+        config.extend = wanted.extend_select.unwrap_or(config.extend);
+        config.ignore = wanted.ignore.unwrap_or(config.ignore);
+        config.severity = wanted.severity.unwrap_or(config.severity);
+        if config.validate().is_err() {
+            return Vec::new();
+        }
+        self.config = config;
+        let open: Vec<(String, Arc<str>, Value)> = self
+            .documents
+            .iter()
+            .map(|(uri, document)| (uri.clone(), document.source.text.clone(), document.version.clone()))
+            .collect();
+        open.iter().map(|(uri, text, version)| self.open(uri, text, version)).collect()
     }
 
     /// The page of the rule that found something here.
@@ -96,6 +137,10 @@ impl Session {
 }
 
 impl Document {
+    fn diagnostics(&self, uri: &str) -> Vec<Value> {
+        self.source.findings.iter().filter_map(|finding| self.diagnostic(uri, finding)).collect()
+    }
+
     fn range(&self, start: u32, end: u32) -> Value {
         let text = &self.source.text;
         json!({"start": of_byte(start, text, &self.lines), "end": of_byte(end, text, &self.lines)})

@@ -43,10 +43,15 @@ impl Editor {
 
 /// Starts a server, and ends it when the conversation is over.
 fn converse(talk: impl FnOnce(&mut Editor)) {
+    converse_with(&json!({}), talk);
+}
+
+/// The same with an editor that can do some things.
+fn converse_with(capabilities: &Value, talk: impl FnOnce(&mut Editor)) {
     let (server, client) = Connection::memory();
     let thread = std::thread::spawn(move || memfit_server::serve(&server, Config::default(), "0"));
     let mut editor = Editor { connection: client, next: 0 };
-    let answer = editor.ask("initialize", json!({"capabilities": {}}));
+    let answer = editor.ask("initialize", json!({"capabilities": capabilities}));
     assert_eq!(answer["serverInfo"]["name"], "memfit");
     editor.tell("initialized", json!({}));
     talk(&mut editor);
@@ -120,6 +125,63 @@ fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
             json!({"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}}),
         );
         assert_eq!(answer, Value::Null);
+    });
+}
+
+#[test]
+fn an_editor_may_ask_for_what_is_found() {
+    converse_with(&json!({"textDocument": {"diagnostic": {}}}), |editor| {
+        let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": TEXT});
+        editor.tell("textDocument/didOpen", json!({"textDocument": document}));
+        let asked = json!({"textDocument": {"uri": URI}});
+        // It is not told unasked: the first that comes is the answer.
+        let answer = editor.ask("textDocument/diagnostic", asked.clone());
+        assert_eq!(
+            (&answer["kind"], &answer["items"][0]["code"]),
+            (&json!("full"), &json!("no-grad-not-called"))
+        );
+        editor.tell("textDocument/didClose", asked.clone());
+        assert_eq!(editor.ask("textDocument/diagnostic", asked)["items"], json!([]));
+    });
+}
+
+#[test]
+fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
+    converse(|editor| {
+        open(editor, TEXT);
+        let set = |editor: &Editor, memfit: Value| {
+            editor.tell("workspace/didChangeConfiguration", json!({"settings": {"memfit": memfit}}));
+        };
+        set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
+        let told = editor.diagnostics();
+        assert_eq!((&told["version"], &told["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
+        // Neither of these says anything: the next that is told is of the last.
+        set(editor, json!({"ignore": ["no-such-rule"]}));
+        set(editor, json!({"ignore": 3}));
+        set(editor, json!({"ignore": ["no-grad-not-called"]}));
+        assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
+        // What is not set any more is as the project has it.
+        set(editor, json!({}));
+        assert_eq!(editor.diagnostics()["diagnostics"][0]["severity"], json!(1));
+    });
+}
+
+/// Columns are in units of UTF-16, there and back.
+#[test]
+fn what_stands_behind_other_scripts_is_found_there() {
+    let text = "import torch\nname = \"𝄞é\"; weights = torch.load(\"𝄞\")  # 𝄞\n";
+    converse(|editor| {
+        let told = open(editor, text);
+        let range = &told["diagnostics"][0]["range"];
+        assert_eq!((&range["start"]["line"], &range["end"]["line"]), (&json!(1), &json!(1)));
+        let line: Vec<u16> = text.lines().nth(1).unwrap().encode_utf16().collect();
+        let column = |end: &str| range[end]["character"].as_u64().unwrap() as usize;
+        let slice = String::from_utf16(&line[column("start")..column("end")]).unwrap();
+        assert!(slice.starts_with("torch.load"), "{slice}");
+        let position = json!({"line": 1, "character": column("start") + 2});
+        let hover =
+            editor.ask("textDocument/hover", json!({"textDocument": {"uri": URI}, "position": position}));
+        assert!(hover["contents"]["value"].as_str().unwrap().starts_with("# load-without-map-location"));
     });
 }
 

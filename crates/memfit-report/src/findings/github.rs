@@ -17,14 +17,18 @@ pub fn github(report: &CheckReport) -> String {
             Some(help) => format!("{}; {help}", finding.message),
             None => finding.message.clone(),
         };
+        let (line, end_line, columns) = match finding.in_file {
+            // GitHub takes columns of one line only.
+            Some(at) if at.line == at.end_line => {
+                (at.line, at.end_line, format!(",col={},endColumn={}", at.column, at.end_column))
+            }
+            Some(at) => (at.line, at.end_line, String::new()),
+            None => (1, 1, String::new()),
+        };
         let _ = writeln!(
             text,
-            "::{command} file={},line={},endLine={},col={},endColumn={},title={}::{}",
+            "::{command} file={},line={line},endLine={end_line}{columns},title={}::{}",
             property(&finding.file),
-            finding.line,
-            finding.end_line,
-            finding.column,
-            finding.end_column,
             property(&format!("memfit {}", finding.rule)),
             data(&message),
         );

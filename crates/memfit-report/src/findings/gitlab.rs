@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::wire::CheckReport;
+use crate::wire::{CheckReport, Region};
 
 /// One entry a finding.
 pub fn gitlab(report: &CheckReport) -> Value {
@@ -19,6 +19,7 @@ pub fn gitlab(report: &CheckReport) -> Value {
                 "warning" => "major",
                 _ => "info",
             };
+            let at = finding.in_file.unwrap_or(Region { line: 1, column: 1, end_line: 1, end_column: 1 });
             json!({
                 "description": finding.message,
                 "check_name": finding.rule,
@@ -27,8 +28,8 @@ pub fn gitlab(report: &CheckReport) -> Value {
                 "location": {
                     "path": finding.file,
                     "positions": {
-                        "begin": {"line": finding.line, "column": finding.column},
-                        "end": {"line": finding.end_line, "column": finding.end_column},
+                        "begin": {"line": at.line, "column": at.column},
+                        "end": {"line": at.end_line, "column": at.end_column},
                     },
                 },
             })

@@ -66,17 +66,20 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
         Some(help) => format!("{}; {help}", finding.message),
         None => finding.message.clone(),
     };
-    let region = json!({
-        "startLine": finding.line,
-        "startColumn": finding.column,
-        "endLine": finding.end_line,
-        "endColumn": finding.end_column,
-    });
+    let mut place = json!({"artifactLocation": {"uri": uri(&finding.file)}});
+    if let Some(at) = finding.in_file {
+        place["region"] = json!({
+            "startLine": at.line,
+            "startColumn": at.column,
+            "endLine": at.end_line,
+            "endColumn": at.end_column,
+        });
+    }
     let mut value = json!({
         "ruleId": finding.rule,
         "level": finding.severity,
         "message": {"text": text},
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(&finding.file)}, "region": region}}],
+        "locations": [{"physicalLocation": place}],
     });
     if let Some(index) = index {
         value["ruleIndex"] = json!(index);
@@ -86,16 +89,22 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
             .labels
             .iter()
             .map(|label| {
-                json!({
-                    "message": {"text": label.message},
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": uri(&finding.file)},
-                        "region": {"startLine": label.line, "startColumn": label.column},
-                    },
-                })
+                let mut place = json!({"artifactLocation": {"uri": uri(&finding.file)}});
+                // The lines of a notebook's labels are those of a cell.
+                if finding.cell.is_none() {
+                    place["region"] = json!({"startLine": label.line, "startColumn": label.column});
+                }
+                json!({"message": {"text": label.message}, "physicalLocation": place})
             })
             .collect();
-        value["relatedLocations"] = Value::Array(related);
+        // They are a set.
+        let mut distinct: Vec<Value> = Vec::with_capacity(related.len());
+        for place in related {
+            if !distinct.contains(&place) {
+                distinct.push(place);
+            }
+        }
+        value["relatedLocations"] = Value::Array(distinct);
     }
     if let Some(fix) = finding.fix.as_ref().filter(|_| finding.cell.is_none()) {
         let replacements: Vec<Value> = fix

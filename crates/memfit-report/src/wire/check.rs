@@ -36,6 +36,9 @@ pub struct CheckFinding {
     pub end_line: u32,
     /// Where it ends.
     pub end_column: u32,
+    /// Where it is in the file, if that has it in one piece: for those who show files and know nothing of cells.
+    #[serde(skip)]
+    pub in_file: Option<Region>,
     /// What is wrong, and what that does.
     pub message: String,
     /// What to do.
@@ -44,6 +47,19 @@ pub struct CheckFinding {
     pub labels: Vec<CheckLabel>,
     /// How to mend it.
     pub fix: Option<CheckFix>,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Where it begins.
+    pub line: u32,
+    /// Where it begins.
+    pub column: u32,
+    /// Where it ends.
+    pub end_line: u32,
+    /// Where it ends.
+    pub end_column: u32,
 }
 
 /// Another place of a finding.
@@ -116,6 +132,7 @@ impl CheckReport {
                     column: finding.start.column,
                     end_line: finding.end.line,
                     end_column: finding.end.column,
+                    in_file: finding.span.map(|span| region(span, &source.text, &lines)),
                     message: finding.message.clone(),
                     help: finding.help.clone(),
                     labels: finding
@@ -147,12 +164,11 @@ impl CheckReport {
 }
 
 fn edit_of(edit: &memfit_lint::Edit, text: &str, lines: &memfit_lint::Lines) -> CheckEdit {
-    let (start, end) = (lines.position(edit.span.start, text), lines.position(edit.span.end, text));
-    CheckEdit {
-        line: start.line,
-        column: start.column,
-        end_line: end.line,
-        end_column: end.column,
-        text: edit.text.clone(),
-    }
+    let Region { line, column, end_line, end_column } = region(edit.span, text, lines);
+    CheckEdit { line, column, end_line, end_column, text: edit.text.clone() }
+}
+
+fn region(span: memfit_lint::Span, text: &str, lines: &memfit_lint::Lines) -> Region {
+    let (start, end) = (lines.position(span.start, text), lines.position(span.end, text));
+    Region { line: start.line, column: start.column, end_line: end.line, end_column: end.column }
 }
