@@ -5,24 +5,28 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default())
-        .join("../../python/memfit/_probe");
-    println!("cargo::rerun-if-changed={}", root.display());
-    let mut files = Vec::new();
-    if root.is_dir() {
-        python_files(&root, &mut files)?;
-    }
-    files.sort();
+    let package =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../python/memfit");
     let mut list = String::from("&[");
-    for file in &files {
-        println!("cargo::rerun-if-changed={}", file.display());
-        let name = file.strip_prefix(&root).map_err(io::Error::other)?;
-        let _ = write!(
-            list,
-            "({:?}, include_str!({:?})), ",
-            name.display().to_string(),
-            file.display().to_string()
-        );
+    // The levers need torch alone, so they can be brought along, under a name of their own.
+    for (folder, name) in [("_probe", ""), ("_levers", "memfit_levers")] {
+        let root = package.join(folder);
+        println!("cargo::rerun-if-changed={}", root.display());
+        let mut files = Vec::new();
+        if root.is_dir() {
+            python_files(&root, &mut files)?;
+        }
+        files.sort();
+        for file in &files {
+            println!("cargo::rerun-if-changed={}", file.display());
+            let path = Path::new(name).join(file.strip_prefix(&root).map_err(io::Error::other)?);
+            let _ = write!(
+                list,
+                "({:?}, include_str!({:?})), ",
+                path.display().to_string(),
+                file.display().to_string()
+            );
+        }
     }
     list.push(']');
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());

@@ -4,6 +4,7 @@ mod check;
 mod convert;
 mod data;
 mod replay;
+mod plan;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
 pub(crate) use replay::ReplayArgs;
+pub(crate) use plan::PlanArgs;
 
 use crate::printer::Colour;
 use crate::synthetic::Samples;
@@ -56,6 +58,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Will this script fit on that GPU, and what fills it? Needs no GPU.
     Run(Box<RunArgs>),
+    /// What is the fastest way to make this script fit on that GPU? Needs no GPU.
+    Plan(Box<PlanArgs>),
     /// It ran out of memory: why, and which change would have saved it?
     Explain(ExplainArgs),
     /// Repeat what PyTorch's allocator did, or would have done under other settings.
@@ -173,6 +177,10 @@ pub(crate) struct RunArgs {
     /// machine, or also by the processor time that it takes here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
+
+    /// Apply a plan from outside: the script itself stays as it is.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) plan: Option<PathBuf>,
 
     /// Save the recording.
     #[arg(long, short, value_name = "FILE.memfit", value_hint = ValueHint::FilePath)]

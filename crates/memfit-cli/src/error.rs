@@ -227,6 +227,20 @@ pub enum CliError {
     /// More than one folder of images.
     #[error("several paths are tar shards, all of them, or one folder")]
     SeveralFolders,
+    /// A plan could not be read or written.
+    #[error(transparent)]
+    Plan(#[from] memfit_plan::PlanError),
+    /// A script that fails whatever the card.
+    #[error("the script cannot be planned for: {why}")]
+    NothingToPlan {
+        /// Why.
+        why: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A plan for the real GPU.
+    #[error("`memfit plan` tries plans on a virtual GPU")]
+    PlanForLocal,
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -268,6 +282,9 @@ impl CliError {
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
             Self::Check(_) | Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
+            Self::Plan(_) => "plan",
+            Self::NothingToPlan { .. } => "nothing-to-plan",
+            Self::PlanForLocal => "usage",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",
@@ -373,6 +390,11 @@ impl Hint for CliError {
             Self::Serve(error) => vec![error.hint().to_owned()],
             Self::Data(error) => error.hint().map(str::to_owned).into_iter().collect(),
             Self::SeveralFolders => vec!["run it once for each folder".to_owned()],
+            Self::Plan(error) => vec![error.hint().to_owned()],
+            Self::NothingToPlan { hint, .. } => vec![hint.clone()],
+            Self::PlanForLocal => {
+                vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
+            }
             Self::Check(_)
             | Self::Server(_)
             | Self::Io { .. }

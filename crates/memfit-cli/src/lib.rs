@@ -11,6 +11,7 @@ mod error;
 mod explained;
 mod input;
 mod libraries;
+mod plan;
 mod printer;
 mod run;
 mod settings;
@@ -72,6 +73,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
     };
     let outcome = match args.verb {
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
+        Verb::Plan(args) => return commands::plan(*args, &settings, home, &printer),
         Verb::Explain(args) => commands::explain(&args, &settings, &printer),
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Check(args) => commands::check(&args, &settings, &printer),

@@ -6,8 +6,10 @@
 
 pub(crate) mod environment;
 mod facts;
+mod forks;
 mod host;
 mod inbox;
+mod interrupt;
 mod keeper;
 pub(crate) mod local;
 pub(crate) mod preflight;
@@ -15,6 +17,7 @@ mod process;
 mod progress;
 mod recording;
 mod remedies;
+mod rehearsal;
 mod report;
 mod request;
 mod script;
@@ -32,8 +35,11 @@ use memfit_link::ValuePolicy;
 
 pub(crate) use facts::Facts;
 pub(crate) use remedies::Diagnosis;
+pub(crate) use interrupt::Interrupt;
+pub(crate) use rehearsal::Rehearsal;
 pub(crate) use report::{exit, failure, report};
 pub(crate) use request::{Card, Request};
+pub(crate) use watch::Ended;
 
 use self::environment::Command;
 use self::local::LocalGpu;
@@ -119,7 +125,7 @@ impl Runner<'_> {
     fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, CliError> {
         let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
         let started = Instant::now();
-        let watched = watch::run(request, self.command, &stage, self.local, self.printer)?;
+        let watched = watch::run(request, self.command, &stage, self.local, None, self.printer)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);

@@ -19,6 +19,7 @@ pub mod events;
 pub mod identity;
 pub mod ledger;
 pub mod message;
+mod planned;
 mod run_dir;
 mod setup;
 
@@ -27,6 +28,7 @@ pub use board::Board;
 pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
+pub use planned::{LeverSetup, Planned};
 pub use run_dir::RunDir;
 pub use setup::{CardSetup, LinkError, Setup, SizedInterval, Synthetic, SyntheticData, SyntheticField};
 

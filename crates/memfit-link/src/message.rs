@@ -70,8 +70,66 @@ pub enum Message {
         /// Whether it is an out-of-memory error.
         oom: bool,
     },
+    /// A lever that could not be applied.
+    Refused {
+        /// Its name.
+        lever: String,
+        /// Why.
+        why: String,
+    },
+    /// What the training is, as a plan needs to know it.
+    Training(Training),
     /// The process has what was asked of it, and waits to be ended; or is at its own end.
     Done(Done),
+}
+
+/// What a training is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct Training {
+    /// Samples in the largest of the loader's batches, or of those that the script makes itself; 0 where neither is known.
+    pub batch: u64,
+    /// The first dimension of what went into the model.
+    pub seen: u64,
+    /// Names of the script's own that hold that number, where it has no loader of torch's.
+    pub names: Vec<String>,
+    /// How many of the loader's batches were gone through.
+    pub batches: u64,
+    /// Optimizer steps meanwhile.
+    pub steps: u64,
+    /// Whether what is computed of a sample depends on the others in its batch, as with batch normalisation.
+    pub couples_samples: bool,
+    /// Whether there are convolutions.
+    pub convolves: bool,
+    /// Whether the script uses autocast itself.
+    pub autocast: bool,
+    /// Whether parameters are in 16 bits.
+    pub half: bool,
+    /// The optimizers' classes.
+    pub optimizers: Vec<String>,
+    /// Whether they have fused kernels.
+    pub fusible: bool,
+    /// Whether they use them.
+    pub fused: bool,
+    /// Whether they update one parameter at a time.
+    pub foreach_off: bool,
+    /// Whether gradients are clipped over all parameters.
+    pub clips: bool,
+    /// The repeated blocks, in the order of their forwards, where they were measured.
+    pub blocks: Vec<Block>,
+}
+
+/// A repeated block of a model, in one forward.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Its name in the model.
+    pub name: String,
+    /// Bytes that its forward leaves for the backward, its output among them.
+    pub kept: u64,
+    /// Nanoseconds that its forward takes on the card.
+    pub busy_ns: u64,
+    /// Bytes of its output.
+    pub output: u64,
 }
 
 /// Where an out-of-memory error struck.

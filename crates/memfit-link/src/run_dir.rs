@@ -32,6 +32,21 @@ impl RunDir {
         self.0.join("setup.json")
     }
 
+    /// What the probe does to the training, as JSON: see [`Planned`](crate::Planned). Not there where it only watches.
+    pub fn plan(&self) -> PathBuf {
+        self.0.join("plan.json")
+    }
+
+    /// What a process that forks for each run says: `ready`, or why it cannot; a fork says its process id.
+    pub fn forks(&self) -> PathBuf {
+        self.0.join("forks")
+    }
+
+    /// The pipe on which it is asked for a fork: a line for each, with the run directory.
+    pub fn requests(&self) -> PathBuf {
+        self.0.join("requests")
+    }
+
     /// The ledger's shared memory.
     pub fn ledger(&self) -> PathBuf {
         self.0.join("ledger")

@@ -198,6 +198,8 @@ mod tests {
                 capacity: 15_642_329_088,
                 count: 1,
                 command: vec!["python".into(), "train.py".into(), "--out=C:\\x".into()],
+                batch: Some(64),
+                batch_names: vec!["batch_size".into()],
                 script: Some("train.py".into()),
                 script_sha256: Some(sha256(b"import torch")),
             },

@@ -3,12 +3,23 @@
 //! Owns the plan and its file ([`Plan`]), the choice of what to keep, recompute and offload, the search over levers, and
 //! what is told of both. It must not know how a candidate is run, and asks a trait for that; nor how an answer looks.
 
+mod answer;
+mod choose;
 mod file;
 mod fingerprint;
+mod front;
 mod plan;
+mod predict;
+mod search;
 mod setting;
+mod trial;
 
+pub use answer::{Answer, Limit, Rejected, Tried, Verdict};
+pub use choose::{Block, Choice, Fate, Offload, choose, peak};
 pub use file::{MAX_BYTES, PlanError, VERSION};
 pub use fingerprint::{Difference, Here, sha256};
+pub use front::{Point, front};
 pub use plan::{Expected, MadeFor, Plan};
+pub use search::{Limits, search};
 pub use setting::{Setting, Value, in_short};
+pub use trial::{Candidate, Measured, Outcome, Room, Training, Trial};

@@ -46,6 +46,12 @@ pub struct MadeFor {
     pub count: u64,
     /// The command.
     pub command: Vec<String>,
+    /// Samples in a batch of the script's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// The script's own names for that number, where it makes its batches without a loader.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub batch_names: Vec<String>,
     /// The script in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,

@@ -7,6 +7,7 @@ mod data;
 mod doctor;
 mod explain;
 mod gpus;
+mod plan;
 mod replay;
 mod rules;
 mod run;
@@ -21,6 +22,7 @@ pub use explain::{
     ExplainReport, Fix as ExplainFix, FixProof, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
 };
 pub use gpus::{GpuList, GpuReport};
+pub use plan::{PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, RejectedLever, SmallestCard};
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
@@ -33,6 +35,8 @@ pub use run::{
 pub mod schema {
     /// What `memfit run` says.
     pub const RUN: &str = "memfit.run/1";
+    /// What `memfit plan` says.
+    pub const PLAN: &str = "memfit.plan/1";
     /// What `memfit gpus` says.
     pub const GPUS: &str = "memfit.gpus/1";
     /// What `memfit gpus NAME` says.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
-use memfit_link::message::{DeviceStats, Done, Oom};
+use memfit_link::message::{DeviceStats, Done, Oom, Training};
 use memfit_link::{Assumption, ClockMark, Setup, Stake, ValuePolicy};
 use memfit_recording::Track;
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
@@ -91,6 +91,10 @@ pub(crate) struct RankFacts {
     pub(crate) done: Option<Done>,
     /// The device's clock at the end of each step.
     pub(crate) marks: Vec<ClockMark>,
+    /// Levers that could not be applied, and why.
+    pub(crate) refused: Vec<(String, String)>,
+    /// What the training is, where a plan asked.
+    pub(crate) training: Option<Training>,
     /// By how much memory that waited for another stream raised what was in use at its peak.
     pub(crate) pending: u64,
     /// What filled the card.
@@ -214,6 +218,8 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         steps: speaker.all_steps(),
         done: speaker.done.clone(),
         marks: speaker.marks.clone(),
+        refused: speaker.refused.clone(),
+        training: speaker.training.clone(),
         pending: stats.peak_active.saturating_sub(stats.peak_allocated),
         at_peak: logged.and_then(|logged| logged.at_peak),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-use memfit_link::message::{Done, Oom};
+use memfit_link::message::{Done, Oom, Training};
 use memfit_link::{ClockMark, Message, RunDir};
 use memfit_report::wire::Exception;
 
@@ -50,6 +50,10 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<String>,
     /// What nothing caught, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
+    /// Levers that could not be applied, and why.
+    pub(crate) refused: Vec<(String, String)>,
+    /// What the training is.
+    pub(crate) training: Option<Training>,
     /// Its last word.
     pub(crate) done: Option<Done>,
 }
@@ -87,6 +91,8 @@ impl Speaker {
             Message::Exception { r#type, message, traceback, oom } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
             }
+            Message::Refused { lever, why } => self.refused.push((lever, why)),
+            Message::Training(training) => self.training = Some(training),
             Message::Done(done) => self.done = Some(done),
         }
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command as StdCommand, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use memfit_link::RunDir;
@@ -16,6 +17,59 @@ use crate::CliError;
 
 /// How long processes get to disappear after they were killed.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A run's first process.
+#[derive(Debug)]
+pub(super) enum Running {
+    /// Started by memfit.
+    Child(Child),
+    /// Forked by a process that memfit started, and adopted.
+    Fork(u32),
+}
+
+impl Running {
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        match self {
+            Self::Child(child) => child.id(),
+            Self::Fork(pid) => *pid,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn try_wait(&mut self) -> Option<ExitStatus> {
+        match self {
+            Self::Child(child) => child.try_wait().ok().flatten(),
+            Self::Fork(pid) => adopted(*pid),
+        }
+    }
+
+    /// Waits for its end.
+    fn wait(&mut self) {
+        match self {
+            Self::Child(child) => {
+                child.wait();
+            }
+            Self::Fork(pid) => {
+                let _status = adopted(*pid);
+            }
+        }
+    }
+}
+
+/// How an adopted process ended, if it has. One that somebody else has reaped ended well, for all that is known.
+fn adopted(pid: u32) -> Option<ExitStatus> {
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    let mut status = 0;
+    // SAFETY: `status` is a place of its own for the call to write to.
+    match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+        0 => None,
+        found if found == pid => Some(ExitStatus::from_raw(status)),
+        // Not ours yet: its parent between is about to end.
+        _ if std::path::Path::new(&format!("/proc/{pid}")).exists() => None,
+        _ => Some(ExitStatus::from_raw(0)),
+    }
+}
 
 /// Starts the command in a session of its own, with its output in the run directory.
 pub(super) fn start(command: &Command, stage: &Stage) -> Result<Child, CliError> {
@@ -68,7 +122,7 @@ fn reap(pid: u32) {
 }
 
 /// Ends all processes of the run, and returns when they are gone.
-pub(super) fn end_all(child: &mut Child, run_dir: &RunDir) {
+pub(super) fn end_all(child: &mut Running, run_dir: &RunDir) {
     let mut known = BTreeSet::new();
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -86,7 +140,7 @@ pub(super) fn end_all(child: &mut Child, run_dir: &RunDir) {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let _status = child.wait();
+    child.wait();
 }
 
 /// The name of a signal.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use memfit_devices::{Bytes, Catalogue, Device};
 use memfit_link::env::LONE_RANK;
-use memfit_link::{ClockMode, HostTime, Synthetic};
+use memfit_link::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
+use memfit_plan::Plan;
 use memfit_report::wire::{CardKind, DeviceInfo};
 
 use crate::CliError;
-use crate::args::{Cover, GpuChoice, RunArgs, Sizes};
+use crate::args::{Cover, GpuChoice, PlanArgs, RunArgs, Sizes};
 use crate::settings::Settings;
 
 /// How many steps run when nobody says.
@@ -122,6 +123,8 @@ pub(crate) struct Request {
     pub(crate) synthetic: Synthetic,
     /// What other programs hold of each virtual card.
     pub(crate) other_processes: u64,
+    /// What is done to the training from outside; nothing where it is only watched.
+    pub(crate) planned: Option<Planned>,
     /// Where the recording goes.
     pub(crate) output: Option<PathBuf>,
     /// Whether what the script prints is shown as it comes.
@@ -178,12 +181,73 @@ impl Request {
                     .map(|samples| samples.0),
             },
             other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),
+            planned: args.plan.as_deref().map(Plan::read).transpose()?.as_ref().map(planned),
             output: args.output,
             show_output: args.show_output || settings.show_output,
             keep: args.keep,
             prove: !args.no_prove,
             command: args.command,
         })
+    }
+}
+
+impl Request {
+    /// What was typed after `memfit plan`, as a request for one of its runs.
+    pub(crate) fn to_plan(
+        args: PlanArgs,
+        settings: &Settings,
+        catalogue: &Catalogue,
+    ) -> Result<Self, CliError> {
+        let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
+        let device = match gpu.name.eq_ignore_ascii_case(LOCAL) {
+            true => return Err(CliError::PlanForLocal),
+            false => catalogue.find(&gpu.name)?.clone(),
+        };
+        let device = match args.memory {
+            Some(memory) => device.with_memory(memory),
+            None => device,
+        };
+        let data = args.synthetic_data.or_else(|| settings.synthetic_data.clone());
+        Ok(Self {
+            card: Card::Virtual(Box::new(device), gpu.count),
+            lone_rank: None,
+            steps: STEPS,
+            forward_steps: STEPS,
+            cover_full: false,
+            clock: ClockMode::default(),
+            host_time: HostTime::default(),
+            timeout: args.timeout.or(settings.timeout).map_or(Some(TIMEOUT), |timeout| timeout.0),
+            sizes: Sizes::default(),
+            synthetic: Synthetic {
+                weights: args.synthetic_weights || settings.synthetic_weights,
+                data: data.map(|samples| samples.0),
+            },
+            other_processes: settings.other_processes.map_or(0, Bytes::get),
+            planned: None,
+            output: None,
+            show_output: false,
+            keep: false,
+            command: args.command,
+        })
+    }
+}
+
+/// What the probe is told of a plan.
+pub(crate) fn planned(plan: &Plan) -> Planned {
+    Planned {
+        micro_batch: plan.micro_batch,
+        batch: plan.made_for.batch,
+        by_name: !plan.made_for.batch_names.is_empty(),
+        accumulate: plan.accumulate,
+        levers: plan
+            .levers
+            .iter()
+            .map(|setting| LeverSetup {
+                name: setting.lever.name().to_owned(),
+                value: serde_json::to_value(&setting.value).unwrap_or_default(),
+            })
+            .collect(),
+        ..Planned::default()
     }
 }
 

@@ -73,6 +73,9 @@ impl Stage {
             let text = serde_json::to_vec(&changes.files).map_err(CliError::Json)?;
             std::fs::write(&path, text).map_err(CliError::io("write", path))?;
         }
+        if let Some(planned) = &request.planned {
+            planned.write(&run_dir)?;
+        }
         write_probe(&run_dir.probe())?;
         link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
         Ok(Self {

@@ -5,23 +5,22 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use memfit_link::ledger::LedgerView;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::environment::Command;
+use super::forks::Server;
 use super::host::{HostPeaks, HostWatch};
 use super::inbox::{Inbox, Speaker};
 use super::keeper::Keeper;
 use super::local::{LocalGpu, Reading};
+use super::process::{self, Running};
 use super::progress::Line;
 use super::stage::Stage;
 use super::tree::{self, Entry};
-use super::{Request, process};
+use super::{Interrupt, Request};
 use crate::{CliError, Printer};
 
 /// How often messages are read.
@@ -78,6 +77,7 @@ pub(super) fn run(
     command: &Command,
     stage: &Stage,
     local: Option<&LocalGpu>,
+    server: Option<&mut Server>,
     printer: &Printer,
 ) -> Result<Watched, CliError> {
     let interrupted = Interrupt::listen();
@@ -86,7 +86,11 @@ pub(super) fn run(
         .map_err(CliError::io("start a keeper for the run in", stage.run_dir().path()))?;
     let host = HostWatch::start();
     let real = local.and_then(LocalGpu::read).map(|before| RealCard { most_used: before.used, before });
-    let mut child = process::start(command, stage)?;
+    let forked = server.and_then(|server| server.fork(stage));
+    let mut child = match forked {
+        Some(forked) => forked,
+        None => Running::Child(process::start(command, stage)?),
+    };
     let mut watch = Watch {
         request,
         stage,
@@ -130,10 +134,10 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn follow(&mut self, child: &mut Child, interrupt: &Interrupt) -> Ended {
+    fn follow(&mut self, child: &mut Running, interrupt: &Interrupt) -> Ended {
         loop {
             // The status first: what a process said before its end has been written by the time it is reaped.
-            let status = child.try_wait().ok().flatten();
+            let status = child.try_wait();
             self.hear();
             if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
                 self.look(child.id());
@@ -253,36 +257,6 @@ impl Life {
 
     fn is_alive(&self, pid: u32) -> bool {
         self.alive.get(&pid).is_some_and(|entry| !entry.zombie)
-    }
-}
-
-/// Whether the user, or whoever runs memfit, wants it to stop.
-#[derive(Debug)]
-struct Interrupt {
-    flag: Arc<AtomicBool>,
-    registered: Vec<signal_hook::SigId>,
-}
-
-impl Interrupt {
-    fn listen() -> Self {
-        let flag = Arc::new(AtomicBool::new(false));
-        let registered = [SIGINT, SIGTERM, SIGHUP]
-            .into_iter()
-            .filter_map(|signal| signal_hook::flag::register(signal, Arc::clone(&flag)).ok())
-            .collect();
-        Self { flag, registered }
-    }
-
-    fn happened(&self) -> bool {
-        self.flag.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Interrupt {
-    fn drop(&mut self) {
-        for id in self.registered.drain(..) {
-            signal_hook::low_level::unregister(id);
-        }
     }
 }
 

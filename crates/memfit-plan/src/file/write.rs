@@ -64,6 +64,12 @@ impl Plan {
         line("capacity", made_for.capacity.to_string());
         line("count", made_for.count.to_string());
         line("command", list(&made_for.command));
+        if let Some(batch) = made_for.batch {
+            line("batch", batch.to_string());
+        }
+        if !made_for.batch_names.is_empty() {
+            line("batch_names", list(&made_for.batch_names));
+        }
         if let Some(script) = &made_for.script {
             line("script", quoted(script));
         }

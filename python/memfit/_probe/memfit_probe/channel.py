@@ -38,6 +38,17 @@ def setup():
         return json.load(file)
 
 
+def plan():
+    """What is to be done to the training, or None where it is only watched."""
+    path = os.path.join(run_dir(), "plan.json")
+    if not os.path.exists(path):
+        return None
+    import json
+
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
 def encode(value):
     """JSON. The `json` package itself is left to processes that need it: this runs in every one."""
     from _json import encode_basestring_ascii as quoted

@@ -98,6 +98,8 @@ class Loaders:
         began = self.passes.get(iterator)
         if began is not None:
             began.batches += 1
+        if self.session.planned is not None:
+            self.session.planned.given(iterator)
 
     def ended(self, iterator):
         """The loader's pass is over."""

@@ -137,6 +137,8 @@ class Modules:
             self.open.append(before)
             session.notes.module(module)
             session.notes.inputs(arguments)
+            if session.planned is not None:
+                session.planned.saw(arguments)
             session.forward_began(module)
         except Exception as error:
             session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")

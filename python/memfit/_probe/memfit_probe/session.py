@@ -14,12 +14,14 @@ from . import (
     channel,
     checkpoints,
     extensions,
+    forks,
     generation,
     graphs,
     loaders,
     modules,
     notes,
     oom,
+    planned,
     shards,
     sizes,
     synthetic_data,
@@ -77,6 +79,8 @@ class Session:
         self.loaders = loaders.Loaders(self)
         self.graphs = graphs.Graphs(self)
         self.checkpoints = checkpoints.Checkpoints(self)
+        plan = channel.plan()
+        self.planned = planned.Planned(self, plan) if plan is not None else None
 
     def _forget(self):
         """Nothing has happened yet, in this process."""
@@ -109,6 +113,10 @@ class Session:
         if self.virtual:
             self._arm_stand_ins()
             self.checkpoints.arm()
+        if self.planned is not None:
+            self.planned.arm()
+            if self.planned.serves:
+                forks.arm(self)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
@@ -124,10 +132,32 @@ class Session:
 
     def _forked(self):
         """This is a child now: it tells its own story, and has none yet."""
+        self.made_before = list(self.optimizers) or getattr(self, "made_before", [])
         self._forget()
         self.loaders.forget()
+        if self.planned is not None:
+            self.planned.forget()
         self.modules.forget()
         self.sizes.forget()
+
+    def become(self, setup, plan):
+        """This child is a run of its own, with a set-up and a plan of its own."""
+        self.setup = setup
+        self.planned.read(plan)
+        self._forked()
+        # Optimizers made before belong to this run as well.
+        for optimizer in list(self.made_before):
+            self.optimizers.add(optimizer)
+            self.steps.appeared(id(optimizer))
+        channel.send(
+            "hello",
+            pid=os.getpid(),
+            python=".".join(map(str, sys.version_info[:3])),
+            executable=sys.executable or "",
+            rank=None,
+            world_size=None,
+        )
+        channel.send("torch", version=str(self.torch.__version__), cuda=self.torch.version.cuda)
 
     # What is told
 
@@ -170,6 +200,8 @@ class Session:
         def run(*args, **kwargs):
             if is_compiling():
                 return original(*args, **kwargs)
+            if self.planned is not None:
+                args = self._begin_backward(args)
             before = watch.phase(codes.BACKWARD)
             self.had_backward = True
             try:
@@ -180,6 +212,16 @@ class Session:
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
 
         autograd._engine_run_backward = run
+
+    def _begin_backward(self, args):
+        """A plan's part in a backward: its forward is over, and it begins with other gradients."""
+        try:
+            if self.watch.current_phase() != codes.BACKWARD:
+                self.planned.leave()
+                return (args[0], self.planned.seeds(args[1]), *args[2:])
+        except Exception as error:
+            self.note(f"the plan failed at a backward: {type(error).__name__}: {error}")
+        return args
 
     # Optimizers
 
@@ -204,6 +246,8 @@ class Session:
         self.optimizers.add(optimizer)
         self.steps.appeared(key)
         weakref.finalize(optimizer, self._vanished, self.pid, key).atexit = False
+        if self.planned is not None:
+            self.planned.appeared(optimizer)
 
     def _vanished(self, pid, key):
         if pid == self.pid == os.getpid():
@@ -220,6 +264,8 @@ class Session:
         depth = self.stepping[id(optimizer)] = self.stepping.get(id(optimizer), 0) + 1
         if depth > 1 or self.watch is None:
             return
+        if self.planned is not None:
+            self.planned.equip(optimizer)
         self.notes.gradients(optimizer)
         self.phase_before_step[id(optimizer)] = self.watch.phase(codes.OPTIMIZER)
 
@@ -290,11 +336,15 @@ class Session:
     @guarded
     def forward_began(self, module):
         self.abandon_steps()
+        if self.planned is not None:
+            self.planned.forward_begins(module)
         if not module.training:
             self.evaluation = True
 
     @guarded
     def forward_ended(self, module):
+        if self.planned is not None:
+            self.planned.forward_ends(module)
         passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
         asked = self.setup.get("forward_steps", 0)
         if asked and passes >= asked and not self.steps.any:
@@ -334,6 +384,8 @@ class Session:
         if self.watch is not None:
             self.notes.everything()
             self.sizes.read()
+        if self.planned is not None:
+            self._tell_training()
         steps = self.steps.complete if reason == "steps" else self.steps.at_the_end()
         forward_only = steps == 0 and not self.steps.any and bool(self.passes)
         channel.send(
@@ -347,6 +399,10 @@ class Session:
             growth_per_step=growth(self.after_step),
             devices={device: self._stats(device) for device in self.devices()},
         )
+
+    @guarded
+    def _tell_training(self):
+        self.planned.tell()
 
     def _stats(self, device):
         stats = self.torch.cuda.memory_stats(device)

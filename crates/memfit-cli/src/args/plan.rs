@@ -1,0 +1,131 @@
+//! What a user types after `memfit plan`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ValueEnum, ValueHint};
+use memfit_devices::Bytes;
+use memfit_levers::Label;
+
+use super::{GpuChoice, OutputArgs, Timeout};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit plan --gpu t4 -- python train.py --batch-size 256
+  memfit plan --gpu rtx-4090 --allow exact -o memfit.plan.toml -- python train.py
+  memfit plan --gpu l4 --global-batch 512 --format json -- python train.py"
+)]
+pub(crate) struct PlanArgs {
+    /// The GPU: a name from `memfit gpus`, with `:N` for N of them.
+    #[arg(long, short, value_name = "NAME[:N]")]
+    pub(crate) gpu: Option<GpuChoice>,
+
+    /// Give the GPU this much memory, as PyTorch would see it.
+    #[arg(long, short, value_name = "SIZE")]
+    pub(crate) memory: Option<Bytes>,
+
+    /// Samples in one optimizer step [default: the script's own].
+    #[arg(long, value_name = "SAMPLES")]
+    pub(crate) global_batch: Option<u64>,
+
+    /// How far the training may change.
+    #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
+    pub(crate) allow: Allow,
+
+    /// What of the card's memory stays free.
+    #[arg(long, value_name = "PERCENT", default_value = "3%")]
+    pub(crate) margin: Margin,
+
+    /// Give up on a single run after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    #[arg(long, short, value_name = "TIME")]
+    pub(crate) timeout: Option<Timeout>,
+
+    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    #[arg(long)]
+    pub(crate) synthetic_weights: bool,
+
+    /// Data sets that are missing give samples made up, as for `memfit run`.
+    #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) synthetic_data: Option<crate::synthetic::Samples>,
+
+    /// Write the plan to this file.
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+
+    /// The command that trains.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How far the training may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Allow {
+    /// The same mathematics.
+    Exact,
+    /// The same mathematics in another rounding order.
+    Rounding,
+    /// The same training in fewer bits, as most people run it.
+    #[default]
+    Precision,
+    /// Another optimizer, or samples that see one another differently.
+    ChangesTraining,
+}
+
+impl From<Allow> for Label {
+    fn from(allow: Allow) -> Self {
+        match allow {
+            Allow::Exact => Self::Exact,
+            Allow::Rounding => Self::Rounding,
+            Allow::Precision => Self::Precision,
+            Allow::ChangesTraining => Self::ChangesTraining,
+        }
+    }
+}
+
+/// A share of the card's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Margin(pub(crate) f64);
+
+impl FromStr for Margin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').unwrap_or(text).trim();
+        match number.parse::<f64>() {
+            Ok(percent) if (0.0..90.0).contains(&percent) => Ok(Self(percent / 100.0)),
+            _ => Err("a share of the card in percent, such as `3%`, at least 0 and below 90".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_margin_is_a_share() {
+        let share = |text: &str| text.parse::<Margin>().ok().map(|margin| (margin.0 * 1000.0).round());
+        assert_eq!(share("3%"), Some(30.0));
+        assert_eq!(share("0"), Some(0.0));
+        assert_eq!(share("2.5 %"), Some(25.0));
+        for wrong in ["", "%", "-1%", "90%", "nan", "3 GiB"] {
+            assert_eq!(share(wrong), None, "{wrong}");
+        }
+    }
+}

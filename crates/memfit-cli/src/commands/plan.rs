@@ -1,0 +1,220 @@
+//! `memfit plan`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use memfit_levers::{Label, Lever};
+use memfit_plan::{Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, search, sha256};
+use memfit_report::text;
+use memfit_report::wire::{
+    CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
+    RejectedLever, schema,
+};
+
+use super::{answer, catalogue};
+use crate::args::PlanArgs;
+use crate::plan::{Tries, smallest_card};
+use crate::run::{Card, Rehearsal, Request};
+use crate::settings::Settings;
+use crate::{CliError, Exit, Hint as _, Home, Printer};
+
+/// Runs of the script, at most.
+const MOST_RUNS: u64 = 80;
+
+/// Searches for the fastest plan that fits.
+pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
+    let started = Instant::now();
+    let out = args.out.clone();
+    let mut report = blank(&args);
+    let found = find(args, settings, home, printer, &mut report);
+    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    let failed = found.as_ref().err();
+    if let Some(error) = failed {
+        report.problem = Some(Problem {
+            kind: error.kind().to_owned(),
+            message: error.to_string(),
+            hint: Some(error.hints().join("; ")).filter(|hint| !hint.is_empty()),
+        });
+    }
+    let text_alone = out.format.or(settings.format).unwrap_or_default() == crate::args::Format::Text;
+    let canvas = printer.canvas();
+    let told = match failed {
+        // For people an error is enough; programs get a document in any case.
+        Some(_) if text_alone && out.json.is_none() => Ok(()),
+        Some(_) => answer(&report, String::new, &out, settings, printer),
+        None => answer(&report, || text::plan(&report, canvas), &out, settings, printer),
+    };
+    match (told, found) {
+        (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
+        (Ok(()), Ok(())) => match report.verdict {
+            Some(PlanVerdict::FitsAsIs | PlanVerdict::FitsWithPlan) => Exit::Good,
+            Some(PlanVerdict::DoesNotFit) if !report.interrupted => Exit::BadNews,
+            _ => Exit::NoAnswer,
+        },
+    }
+}
+
+fn blank(args: &PlanArgs) -> PlanReport {
+    PlanReport {
+        schema: schema::PLAN.to_owned(),
+        verdict: None,
+        device: DeviceInfo {
+            name: args.gpu.as_ref().map(|gpu| gpu.name.clone()).unwrap_or_default(),
+            capacity: 0,
+            count: args.gpu.as_ref().map_or(1, |gpu| gpu.count),
+            kind: CardKind::Virtual,
+        },
+        budget: 0,
+        margin: args.margin.0,
+        allow: args.allow.into(),
+        baseline: None,
+        chosen: None,
+        limit: None,
+        pareto: Vec::new(),
+        rejected: Vec::new(),
+        advice: Vec::new(),
+        smallest_card: None,
+        evaluations: 0,
+        wall_s: 0.0,
+        interrupted: false,
+        notes: Vec::new(),
+        torch: None,
+        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        plan: None,
+        problem: None,
+    }
+}
+
+fn find(
+    args: PlanArgs,
+    settings: &Settings,
+    home: &Home,
+    printer: &Printer,
+    report: &mut PlanReport,
+) -> Result<(), CliError> {
+    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
+    let output = args.output.clone();
+    let request = Request::to_plan(args, settings, &catalogue)?;
+    report.device = request.card.info();
+    let Card::Virtual(device, _) = request.card.clone() else { return Err(CliError::PlanForLocal) };
+    report.budget = (device.memory.get() as f64 * (1.0 - margin)) as u64;
+    printer.remark("getting the script ready, up to where it first needs the card");
+    let rehearsal = Rehearsal::open(&request, home, printer)?;
+    let script = rehearsal.script();
+    if !rehearsal.forks() {
+        report.notes.push("the script trains in several processes, or its own process never needs the card: each candidate was started anew, which takes longer".to_owned());
+    }
+    let limits = Limits {
+        allow,
+        budget: report.budget,
+        global_batch,
+        has_bf16: device.rates.bf16.is_some(),
+        most_runs: MOST_RUNS,
+    };
+    let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
+    let found = search(&mut tries, &limits)?;
+    tries.done();
+    report.torch.clone_from(&tries.torch);
+    let Some(found) = found else {
+        report.interrupted = true;
+        return Err(CliError::NothingToPlan {
+            why: "it was ended before the script had run once".to_owned(),
+            hint: "`--timeout` gives a run longer".to_owned(),
+        });
+    };
+    if found.verdict == Verdict::DoesNotFit && !found.interrupted {
+        report.smallest_card = smallest_card(&mut tries, &found, &catalogue)?;
+    }
+    tell(&found, &tries, report);
+    if let (Some(path), Some(chosen)) = (&output, &found.chosen) {
+        file(chosen, &found, report, script.as_deref()).write(path)?;
+        report.plan = Some(path.display().to_string());
+    }
+    Ok(())
+}
+
+fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
+    report.verdict = Some(match found.verdict {
+        Verdict::FitsAsIs => PlanVerdict::FitsAsIs,
+        Verdict::FitsWithPlan => PlanVerdict::FitsWithPlan,
+        Verdict::DoesNotFit => PlanVerdict::DoesNotFit,
+    });
+    let run = |tried: &Tried, composed: bool| of(tried, found, composed.then_some(tries));
+    report.baseline = Some(run(&found.baseline, true));
+    report.chosen = found.chosen.as_ref().map(|chosen| run(chosen, true));
+    report.limit = found.limit.map(|limit| PlanLimit { largest: limit.largest, refuted: limit.refuted });
+    report.pareto = found.front().into_iter().map(|tried| run(tried, false)).collect();
+    report.rejected = found
+        .rejected
+        .iter()
+        .map(|rejected| RejectedLever { lever: rejected.lever.clone(), why: rejected.why.clone() })
+        .collect();
+    report.advice.extend(found.advice.iter().cloned());
+    report.evaluations = found.evaluations;
+    report.interrupted = found.interrupted;
+    report.notes.extend(tries.notes.iter().cloned());
+}
+
+fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
+    let candidate = &tried.candidate;
+    let batch = found.training.batch;
+    let mut levers: Vec<PlanLever> = candidate
+        .micro_batch
+        .map(|micro_batch| PlanLever {
+            name: Lever::MicroBatch.name().to_owned(),
+            value: micro_batch.into(),
+            label: found.label_of_micro_batches(),
+        })
+        .into_iter()
+        .collect();
+    levers.extend(candidate.settings.iter().map(|Setting { lever, value, label }| PlanLever {
+        name: lever.name().to_owned(),
+        value: serde_json::to_value(value).unwrap_or_default(),
+        label: *label,
+    }));
+    let peak = tried.outcome.peak;
+    PlanRun {
+        levers,
+        micro_batch: candidate.micro_batch.or((batch > 0).then_some(batch)),
+        micro_batches_per_step: candidate.pieces
+            * candidate.accumulate
+            * found.training.own_accumulation.max(1),
+        accumulate: candidate.accumulate * found.training.own_accumulation.max(1),
+        peak: Peak {
+            allocated: peak.allocated,
+            reserved: peak.reserved,
+            device: peak.device,
+            device_upper: peak.device_upper,
+        },
+        step_ms_estimate: peak.step_ms,
+        step_ms_low: tried.outcome.step_ms_low,
+        step_ms_high: tried.outcome.step_ms_high,
+        fits: tried.fits(),
+        at_peak: tries.and_then(|tries| tries.at_peak(candidate, tried.on_card)),
+    }
+}
+
+/// The plan file of what was chosen.
+fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
+    let run = report.chosen.as_ref();
+    Plan {
+        micro_batch: chosen.candidate.micro_batch,
+        micro_batches_per_step: run.map(|run| run.micro_batches_per_step),
+        accumulate: run.map_or(1, |run| run.accumulate),
+        levers: chosen.candidate.settings.clone(),
+        made_for: MadeFor {
+            memfit: crate::VERSION.to_owned(),
+            torch: report.torch.clone(),
+            gpu: report.device.name.clone(),
+            capacity: report.device.capacity,
+            count: u64::from(report.device.count),
+            command: report.command.clone(),
+            batch: Some(found.training.batch).filter(|batch| *batch > 0),
+            batch_names: found.training.names.clone(),
+            script: script.map(|script| script.display().to_string()),
+            script_sha256: script.and_then(|script| std::fs::read(script).ok()).map(|text| sha256(&text)),
+        },
+        expected: Some(chosen.outcome.peak),
+    }
+}

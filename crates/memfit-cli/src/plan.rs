@@ -1,0 +1,257 @@
+//! How the search's candidates are run: on the virtual card, from a script that is ready.
+
+use memfit_devices::{Bytes, Catalogue};
+use memfit_levers::Lever;
+use memfit_link::{ClockMark, LeverSetup, Planned};
+use memfit_plan::{Answer, Candidate, Expected, Measured, Outcome, Room, Training, Trial};
+use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
+
+use crate::printer::Progress;
+use crate::run::{self, Card, Ended, Rehearsal, Request};
+use crate::{CliError, Printer};
+
+/// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third, which has one
+/// piece more where only some are run, tells the time of a piece.
+const STEPS: u64 = 3;
+/// Of a batch in many pieces so many are run: the first adds no gradients to others, the second does, and so do all that follow.
+const PIECES: u64 = 2;
+/// A card with memory without end.
+const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
+
+/// Runs candidates.
+pub(crate) struct Tries<'a> {
+    rehearsal: Rehearsal<'a>,
+    request: Request,
+    budget: u64,
+    own_accumulation: u64,
+    batch: Option<u64>,
+    names: Vec<String>,
+    progress: Progress,
+    composed: Vec<(Candidate, bool, Option<AtPeak>)>,
+    count: u64,
+    /// `torch.__version__`.
+    pub(crate) torch: Option<String>,
+    /// Remarks of the runs.
+    pub(crate) notes: Vec<String>,
+}
+
+impl<'a> Tries<'a> {
+    pub(crate) fn new(rehearsal: Rehearsal<'a>, request: Request, budget: u64, printer: &Printer) -> Self {
+        Self {
+            rehearsal,
+            request,
+            budget,
+            own_accumulation: 1,
+            batch: None,
+            names: Vec::new(),
+            progress: printer.progress(),
+            composed: Vec::new(),
+            count: 0,
+            torch: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Nothing more is tried.
+    pub(crate) fn done(&mut self) {
+        self.progress.clear();
+    }
+
+    /// What filled the card in a try.
+    pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
+        let known =
+            self.composed.iter().find(|(known, where_, _)| known == candidate && *where_ == on_card)?;
+        known.2.clone()
+    }
+
+    fn request(&self, candidate: &Candidate, card: Card) -> Request {
+        let most = candidate.pieces > PIECES + 1 && self.own_accumulation == 1;
+        let planned = Planned {
+            micro_batch: candidate.micro_batch,
+            batch: self.batch,
+            by_name: !self.names.is_empty(),
+            accumulate: candidate.accumulate,
+            own_accumulation: self.own_accumulation,
+            most_pieces: most.then_some(PIECES),
+            levers: candidate
+                .settings
+                .iter()
+                .map(|setting| LeverSetup {
+                    name: setting.lever.name().to_owned(),
+                    value: serde_json::to_value(&setting.value).unwrap_or_default(),
+                })
+                .collect(),
+            measure: true,
+            serves: false,
+        };
+        Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
+    }
+
+    fn card(&self, room: Room) -> Card {
+        let memory = match room {
+            Room::Budget => Bytes::new(self.budget),
+            Room::Boundless => BOUNDLESS,
+        };
+        match &self.request.card {
+            Card::Virtual(device, count) => {
+                Card::Virtual(Box::new((**device).clone().with_memory(memory)), *count)
+            }
+            card @ Card::Local(_) => card.clone(),
+        }
+    }
+}
+
+impl Trial for Tries<'_> {
+    type Error = CliError;
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
+        self.count += 1;
+        self.progress.draw(&format!("run {}: {}", self.count, candidate.told()));
+        let request = self.request(candidate, self.card(room));
+        let outcome = self.rehearsal.run(&request)?;
+        self.progress.clear();
+        if outcome.facts.ended == Ended::Interrupted {
+            return Ok(None);
+        }
+        let report = run::report(&request, &outcome);
+        self.torch = self.torch.take().or_else(|| report.torch.clone());
+        let as_is = *candidate == Candidate::as_is();
+        if as_is && report.verdict == Verdict::Error {
+            return Err(unplannable(&report));
+        }
+        let fullest = outcome.facts.fullest();
+        let mut training = fullest.and_then(|rank| rank.training.as_ref()).map(training);
+        if let Some(training) = training.as_ref().filter(|_| as_is) {
+            self.own_accumulation = training.own_accumulation.max(1);
+            self.batch = (training.batch > 0).then_some(training.batch);
+            self.names.clone_from(&training.names);
+        }
+        if let (Some(training), Some(batch)) = (&mut training, self.batch) {
+            // Where the script makes its batches itself, smaller ones are what it says they are.
+            training.batch = batch;
+            training.names.clone_from(&self.names);
+        }
+        self.composed.push((candidate.clone(), room == Room::Budget, report.at_peak.clone()));
+        let fits = outcome.facts.oom.is_none() && outcome.facts.ended == Ended::Complete
+            || report.verdict == Verdict::Fits;
+        let marks = fullest.map(|rank| rank.marks.as_slice()).unwrap_or_default();
+        let some = request.planned.as_ref().is_some_and(|planned| planned.most_pieces.is_some());
+        let factor = if some { whole_step(marks, candidate) } else { None };
+        let time = |milliseconds: Option<f64>| match (factor, report.time.step_ms_estimate) {
+            (Some(whole), Some(part)) if part > 0.0 => {
+                milliseconds.map(|milliseconds| milliseconds * whole / part)
+            }
+            _ => milliseconds,
+        };
+        let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
+        let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
+        if !self.names.is_empty() && candidate.micro_batch.is_some_and(|micro_batch| seen > micro_batch) {
+            let why = format!(
+                "the script had read its batch's size from {} before it needed the card",
+                self.names.join(", ")
+            );
+            refused.push((Lever::MicroBatch.name().to_owned(), why));
+        }
+        let peak = report.peak;
+        Ok(Some(Outcome {
+            fits,
+            peak: Expected {
+                allocated: peak.allocated,
+                reserved: peak.reserved,
+                device: peak.device,
+                device_upper: peak.device_upper,
+                step_ms: time(report.time.step_ms_estimate),
+            },
+            step_ms_low: time(report.time.step_ms_low),
+            step_ms_high: time(report.time.step_ms_high),
+            refused,
+            training,
+        }))
+    }
+}
+
+/// Milliseconds of a step of which only some pieces were run: the last step had one more than that before it.
+fn whole_step(marks: &[ClockMark], candidate: &Candidate) -> Option<f64> {
+    let [.., first, second, third] = marks else { return None };
+    let short = second.end.checked_sub(first.end)? as f64;
+    let long = third.end.checked_sub(second.end)? as f64;
+    let each = (long - short).max(0.0);
+    Some((short + (candidate.pieces.saturating_sub(PIECES)) as f64 * each) / 1e6)
+}
+
+fn training(told: &memfit_link::message::Training) -> Training {
+    Training {
+        batch: told.batch,
+        names: told.names.clone(),
+        own_accumulation: if told.steps > 0 { (told.batches / told.steps).max(1) } else { 1 },
+        couples_samples: told.couples_samples,
+        convolves: told.convolves,
+        reduced: told.autocast || told.half,
+        optimizes: !told.optimizers.is_empty(),
+        fusible: told.fusible && !told.fused,
+        foreach: !told.optimizers.is_empty() && !told.fused && !told.foreach_off,
+        clips: told.clips,
+        blocks: told
+            .blocks
+            .iter()
+            .map(|block| Measured {
+                name: block.name.clone(),
+                kept: block.kept,
+                busy_ns: block.busy_ns,
+                output: block.output,
+            })
+            .collect(),
+    }
+}
+
+fn unplannable(report: &RunReport) -> CliError {
+    let problem = report.problem.as_ref();
+    CliError::NothingToPlan {
+        why: problem.map_or("it has no answer".to_owned(), |problem| {
+            problem.message.trim_end_matches('.').to_owned()
+        }),
+        hint: problem
+            .and_then(|problem| problem.hint.clone())
+            .unwrap_or_else(|| "`memfit run` shows how it fails".to_owned()),
+    }
+}
+
+/// The smallest card of the catalogue on which the script fits as it is: seen by running it there.
+pub(crate) fn smallest_card(
+    tries: &mut Tries<'_>,
+    found: &Answer,
+    catalogue: &Catalogue,
+) -> Result<Option<SmallestCard>, CliError> {
+    let Card::Virtual(_, count) = tries.request.card else { return Ok(None) };
+    let reserved = found.baseline.outcome.peak.reserved;
+    let mut devices: Vec<_> =
+        catalogue.devices().iter().filter(|device| device.memory.get() > reserved).collect();
+    devices.sort_by_key(|device| device.memory);
+    for device in devices.into_iter().take(2) {
+        let card = Card::Virtual(Box::new(device.clone()), count);
+        let request = tries.request(&Candidate::as_is(), card);
+        let outcome = tries.rehearsal.run(&request)?;
+        if run::report(&request, &outcome).verdict == Verdict::Fits {
+            return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_whole_step_follows_from_two_short_ones() {
+        let marks = |ends: &[u64]| -> Vec<ClockMark> {
+            ends.iter().map(|end| ClockMark { end: end * 1_000_000, busy: Vec::new() }).collect()
+        };
+        let candidate = |pieces| Candidate { pieces, ..Candidate::as_is() };
+        // Two pieces of 10 ms and a step of 5, then three pieces.
+        let ends = marks(&[100, 125, 160]);
+        assert_eq!(whole_step(&ends, &candidate(2)), Some(25.0));
+        assert_eq!(whole_step(&ends, &candidate(8)), Some(85.0));
+        assert_eq!(whole_step(&marks(&[100, 125]), &candidate(8)), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! Memory against time: which of the plans that were tried no other one beats in both.
+
+/// One plan that was tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Bytes.
+    pub bytes: u64,
+    /// Time.
+    pub time: f64,
+}
+
+/// The places of those that no other one beats, the fastest first. Of equal ones the first stays.
+pub fn front(points: &[Point]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..points.len()).collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (&points[*a], &points[*b]);
+        a.time.total_cmp(&b.time).then(a.bytes.cmp(&b.bytes))
+    });
+    let mut least = None;
+    order.retain(|index| {
+        let bytes = points[*index].bytes;
+        let stays = least.is_none_or(|least| bytes < least);
+        if stays {
+            least = Some(bytes);
+        }
+        stays
+    });
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_stays_is_beaten_by_none_and_what_goes_by_one(
+            points in proptest::collection::vec((0..20_u64, 0..20_u32), 0..30)
+        ) {
+            let points: Vec<Point> =
+                points.into_iter().map(|(bytes, time)| Point { bytes, time: f64::from(time) }).collect();
+            let front = front(&points);
+            let beats = |a: &Point, b: &Point| a.bytes <= b.bytes && a.time <= b.time && a != b;
+            for (index, point) in points.iter().enumerate() {
+                if front.contains(&index) {
+                    prop_assert!(!points.iter().any(|other| beats(other, point)));
+                } else {
+                    prop_assert!(front.iter().any(|other| points[*other] == *point || beats(&points[*other], point)));
+                }
+            }
+        }
+    }
+}

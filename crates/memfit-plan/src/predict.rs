@@ -1,0 +1,122 @@
+//! What a candidate will take and need, from two that were run: memory and time are nearly linear in the samples that go
+//! through the model together.
+
+use crate::choose::{Block, Choice, choose};
+use crate::trial::{Outcome, Training};
+
+/// A run of the whole model, with nothing computed again.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    /// Samples together.
+    pub(crate) micro_batch: u64,
+    /// How often in a step.
+    pub(crate) pieces: u64,
+    /// What came of it.
+    pub(crate) outcome: Outcome,
+    /// Its blocks.
+    pub(crate) training: Training,
+}
+
+/// What is expected of a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prediction {
+    /// Samples together.
+    pub(crate) micro_batch: u64,
+    /// How often in a step.
+    pub(crate) pieces: u64,
+    /// What becomes of the blocks.
+    pub(crate) choice: Choice,
+    /// Milliseconds of a step.
+    pub(crate) step_ms: f64,
+}
+
+/// The two runs, and what later ones taught.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    large: Sample,
+    small: Option<Sample>,
+    /// By how many bytes more than predicted was needed.
+    pub(crate) bias: i64,
+}
+
+impl Model {
+    pub(crate) fn new(large: Sample, small: Option<Sample>) -> Self {
+        // Two runs of one size tell no slope.
+        let small = small.filter(|small| {
+            small.micro_batch < large.micro_batch
+                && small.training.blocks.len() == large.training.blocks.len()
+        });
+        Self { large, small, bias: 0 }
+    }
+
+    /// A quantity at a number of samples, on the line through the two runs.
+    fn line(&self, micro_batch: u64, of: impl Fn(&Sample) -> f64) -> f64 {
+        let (at, large) = (self.large.micro_batch as f64, of(&self.large));
+        let Some(small) = &self.small else {
+            return large;
+        };
+        let slope = (large - of(small)) / (at - small.micro_batch as f64);
+        (large + slope * (micro_batch as f64 - at)).max(0.0)
+    }
+
+    /// The blocks with so many samples. `which` says of which a second computing is allowed.
+    fn blocks(&self, micro_batch: u64, recompute: bool) -> Vec<Block> {
+        (0..self.large.training.blocks.len())
+            .map(|index| {
+                let keep = self.line(micro_batch, |sample| sample.training.blocks[index].kept as f64) as u64;
+                let output =
+                    self.line(micro_batch, |sample| sample.training.blocks[index].output as f64) as u64;
+                let busy =
+                    self.line(micro_batch, |sample| sample.training.blocks[index].busy_ns as f64) as u64;
+                Block {
+                    keep,
+                    residue: if recompute { output.min(keep) } else { keep },
+                    recompute_ns: busy,
+                    offload: None,
+                }
+            })
+            .collect()
+    }
+
+    /// Bytes of the card that are not the blocks': parameters, the loss, fragmentation, the context.
+    fn rest(&self, micro_batch: u64) -> u64 {
+        let rest = |sample: &Sample| {
+            let kept: u64 = sample.training.blocks.iter().map(|block| block.kept).sum();
+            sample.outcome.peak.device_upper.saturating_sub(kept) as f64
+        };
+        (self.line(micro_batch, rest) as i64 + self.bias).max(0) as u64
+    }
+
+    /// Milliseconds of a step in so many pieces, with nothing computed again: what is paid once, and what each piece costs
+    /// beyond its samples.
+    fn step_ms(&self, pieces: u64) -> f64 {
+        let time = |sample: &Sample| sample.outcome.peak.step_ms.unwrap_or(0.0);
+        let large = time(&self.large);
+        match &self.small {
+            Some(small) if small.pieces > self.large.pieces => {
+                let each = ((time(small) - large) / (small.pieces - self.large.pieces) as f64).max(0.0);
+                large + each * (pieces as f64 - self.large.pieces as f64)
+            }
+            _ => large,
+        }
+    }
+
+    /// What is expected with so many samples together, where the blocks can be chosen so that it fits.
+    pub(crate) fn predict(
+        &self,
+        micro_batch: u64,
+        pieces: u64,
+        recompute: bool,
+        budget: u64,
+    ) -> Option<Prediction> {
+        let blocks = self.blocks(micro_batch, recompute);
+        let choice = choose(&blocks, self.rest(micro_batch), budget)?;
+        let step_ms = self.step_ms(pieces) + choice.extra_ns as f64 * pieces as f64 / 1e6;
+        Some(Prediction { micro_batch, pieces, choice, step_ms })
+    }
+
+    /// Learns from a run: what it took beside what was expected.
+    pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64) {
+        self.bias += device_upper as i64 - prediction.choice.peak as i64;
+    }
+}

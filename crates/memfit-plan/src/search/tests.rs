@@ -1,0 +1,194 @@
+//! The search on trainings that are pretended.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::Expected;
+use crate::trial::Measured;
+
+const GIB: u64 = 1 << 30;
+
+/// A training that behaves as the model says, with an error of its own.
+#[derive(Clone, Debug)]
+struct Pretended {
+    batch: u64,
+    blocks: u64,
+    /// Bytes a sample in each block.
+    kept: u64,
+    fixed: u64,
+    budget: u64,
+    couples_samples: bool,
+    /// Bytes that no model knows of, with blocks computed again.
+    surprise: u64,
+    runs: u64,
+    patience: u64,
+}
+
+impl Pretended {
+    fn peak(&self, candidate: &Candidate) -> u64 {
+        let samples = candidate.micro_batch.unwrap_or(self.batch);
+        let half = candidate.settings.iter().any(|setting| setting.lever == Lever::AutocastBf16);
+        let kept = self.kept * samples / if half { 2 } else { 1 };
+        let again = candidate.settings.iter().find_map(|setting| match &setting.value {
+            Value::Names(names) => Some(names.len() as u64),
+            _ => None,
+        });
+        let again = again.unwrap_or(0);
+        let surprise = if again > 0 { self.surprise } else { 0 };
+        self.fixed
+            + kept * (self.blocks - again)
+            + again * kept / 10
+            + if again > 0 { kept } else { 0 }
+            + surprise
+    }
+}
+
+impl Trial for Pretended {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        if self.runs >= self.patience {
+            return Ok(None);
+        }
+        self.runs += 1;
+        let samples = candidate.micro_batch.unwrap_or(self.batch);
+        let peak = self.peak(candidate);
+        let half = candidate.settings.iter().any(|setting| setting.lever == Lever::AutocastBf16);
+        let again = candidate.settings.iter().any(|setting| matches!(setting.value, Value::Names(_)));
+        let time =
+            (self.batch * self.blocks) as f64 * if half { 1.0 } else { 2.0 } * if again { 1.3 } else { 1.0 }
+                + candidate.pieces as f64 * 3.0;
+        let kept = self.kept * samples / if half { 2 } else { 1 };
+        let blocks = (0..self.blocks)
+            .map(|index| Measured {
+                name: format!("h.{index}"),
+                kept,
+                busy_ns: samples * 300_000,
+                output: kept / 10,
+            })
+            .collect();
+        Ok(Some(Outcome {
+            fits: room == Room::Boundless || peak <= self.budget,
+            peak: Expected { device_upper: peak, step_ms: Some(time), ..Expected::default() },
+            training: Some(Training {
+                batch: self.batch,
+                own_accumulation: 1,
+                couples_samples: self.couples_samples,
+                optimizes: true,
+                fusible: true,
+                blocks,
+                ..Training::default()
+            }),
+            ..Outcome::default()
+        }))
+    }
+}
+
+fn limits(budget: u64, allow: Label) -> Limits {
+    Limits { allow, budget, global_batch: None, has_bf16: true, most_runs: 60 }
+}
+
+fn pretended() -> Pretended {
+    Pretended {
+        batch: 64,
+        blocks: 12,
+        kept: GIB / 64,
+        fixed: GIB,
+        budget: 6 * GIB,
+        couples_samples: false,
+        surprise: 0,
+        runs: 0,
+        patience: u64::MAX,
+    }
+}
+
+#[test]
+fn what_fits_is_left_alone() {
+    let mut trial = Pretended { budget: 100 * GIB, ..pretended() };
+    let answer = search(&mut trial, &limits(100 * GIB, Label::Precision)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsAsIs);
+    assert_eq!(answer.chosen.unwrap().candidate, Candidate::as_is());
+}
+
+#[test]
+fn the_global_batch_stays_and_one_sample_more_is_refuted() {
+    let mut trial = pretended();
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Precision)).unwrap().unwrap();
+    let chosen = answer.chosen.clone().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsWithPlan);
+    assert!(chosen.fits() && trial.peak(&chosen.candidate) <= trial.budget);
+    if let Some(micro_batch) = chosen.candidate.micro_batch {
+        assert!(chosen.candidate.pieces * micro_batch >= 64);
+        let limit = answer.limit.unwrap();
+        assert!(limit.largest >= micro_batch);
+        assert_eq!(limit.refuted.map(|refuted| refuted - 1), Some(limit.largest));
+    }
+    assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
+}
+
+#[test]
+fn nothing_is_done_that_is_not_allowed() {
+    let mut trial = Pretended { couples_samples: true, ..pretended() };
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Exact)).unwrap().unwrap();
+    let chosen = answer.chosen.clone().unwrap();
+    assert_eq!(chosen.candidate.micro_batch, None);
+    assert!(chosen.candidate.settings.iter().all(|setting| setting.label == Label::Exact));
+    for lever in ["micro-batch", "autocast-bf16", "fused-optimizer"] {
+        assert!(answer.rejected.iter().any(|rejected| rejected.lever == lever), "{lever}");
+    }
+}
+
+#[test]
+fn what_the_model_did_not_know_is_learnt() {
+    let mut trial = Pretended { surprise: GIB, couples_samples: true, ..pretended() };
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Rounding)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsWithPlan);
+}
+
+#[test]
+fn where_nothing_fits_it_says_what_would() {
+    let mut trial = Pretended { budget: GIB + GIB / 2, couples_samples: true, ..pretended() };
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Exact)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::DoesNotFit);
+    assert!(
+        answer.advice.iter().any(|advice| advice.contains("--allow changes-training")),
+        "{:?}",
+        answer.advice
+    );
+}
+
+#[test]
+fn sizes_waste_no_sample() {
+    assert_eq!(sizes(1), [(1, 1)]);
+    assert_eq!(sizes(8), [(8, 1), (4, 2), (3, 3), (2, 4), (1, 8)]);
+}
+
+proptest! {
+    #[test]
+    fn a_plan_fits_whenever_there_is_one_and_the_search_ends(
+        batch in 1..200_u64,
+        blocks in 1..20_u64,
+        fixed in 0..4_u64,
+        budget in 1..20_u64,
+        surprise in 0..2_u64,
+        patience in 0..60_u64,
+    ) {
+        let budget = budget * GIB;
+        let mut trial = Pretended {
+            batch, blocks, fixed: fixed * GIB, budget, surprise: surprise * GIB / 2, patience, ..pretended()
+        };
+        if let Some(answer) = search(&mut trial, &limits(budget, Label::Precision)).unwrap() {
+            if let Some(chosen) = &answer.chosen {
+                prop_assert!(chosen.outcome.fits && chosen.on_card);
+                prop_assert!(trial.peak(&chosen.candidate) <= budget);
+            }
+            let front = answer.front();
+            prop_assert!(front.iter().all(|tried| answer.tried.contains(*tried)));
+            prop_assert!(answer.evaluations <= 60);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the search asks of whoever runs candidates, and what it is told.
+
+use memfit_levers::Lever;
+
+use crate::plan::Expected;
+use crate::setting::{Setting, Value};
+
+/// Something to try.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Candidate {
+    /// Samples in one forward and backward; nothing where the loader's batch stays whole.
+    pub micro_batch: Option<u64>,
+    /// Forwards and backwards in one optimizer step.
+    pub pieces: u64,
+    /// The loader's batches in one optimizer step.
+    pub accumulate: u64,
+    /// The levers.
+    pub settings: Vec<Setting>,
+}
+
+impl Candidate {
+    /// The script as it is.
+    pub fn as_is() -> Self {
+        Self { pieces: 1, accumulate: 1, ..Self::default() }
+    }
+
+    /// The same with one lever more.
+    #[must_use]
+    pub fn with(&self, lever: Lever, value: Value) -> Self {
+        let mut settings = self.settings.clone();
+        settings.retain(|setting| setting.lever != lever);
+        settings.push(Setting { lever, value, label: lever.label() });
+        Self { settings, ..self.clone() }
+    }
+
+    /// In a few words.
+    pub fn told(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(micro_batch) = self.micro_batch {
+            parts.push(format!("micro-batch {micro_batch}"));
+        }
+        if self.accumulate > 1 {
+            parts.push(format!("{} batches a step", self.accumulate));
+        }
+        parts.extend(self.settings.iter().map(|setting| match &setting.value {
+            Value::Names(names) => format!("{} of {} blocks", setting.lever, names.len()),
+            Value::Switch(true) => setting.lever.name().to_owned(),
+            value => format!("{} {value}", setting.lever),
+        }));
+        if parts.is_empty() { "as it is".to_owned() } else { parts.join(", ") }
+    }
+}
+
+/// Where something is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// On a card with the memory that a plan may use.
+    Budget,
+    /// On the same card with memory without end, to see what it would take.
+    Boundless,
+}
+
+/// What came of a try.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Whether the steps were completed.
+    pub fits: bool,
+    /// The peaks, and the time of a step: of all its pieces, where only some were run.
+    pub peak: Expected,
+    /// The step takes no less than this, in milliseconds, as far as is known.
+    pub step_ms_low: Option<f64>,
+    /// The step takes no more than this.
+    pub step_ms_high: Option<f64>,
+    /// Levers that could not be applied, and why.
+    pub refused: Vec<(String, String)>,
+    /// What the training is, where it came far enough to tell.
+    pub training: Option<Training>,
+}
+
+/// What a training is.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct Training {
+    /// Samples in the largest of the batches; 0 where nothing from outside can set how many there are.
+    pub batch: u64,
+    /// The script's own names for that number, where it has no loader of torch's.
+    pub names: Vec<String>,
+    /// The loader's batches in one optimizer step of the script's own.
+    pub own_accumulation: u64,
+    /// Whether what is computed of a sample depends on others in its batch.
+    pub couples_samples: bool,
+    /// Whether there are convolutions.
+    pub convolves: bool,
+    /// Whether fewer bits are used already.
+    pub reduced: bool,
+    /// Whether there is an optimizer.
+    pub optimizes: bool,
+    /// Whether its optimizers have fused kernels that they do not use.
+    pub fusible: bool,
+    /// Whether they make temporaries for all parameters at once.
+    pub foreach: bool,
+    /// Whether gradients are clipped over all parameters.
+    pub clips: bool,
+    /// Its repeated blocks.
+    pub blocks: Vec<Measured>,
+}
+
+/// A repeated block as it was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Bytes that its forward leaves.
+    pub kept: u64,
+    /// Nanoseconds of its forward.
+    pub busy_ns: u64,
+    /// Bytes of its output.
+    pub output: u64,
+}
+
+/// Runs candidates.
+pub trait Trial {
+    /// Why one could not be run at all.
+    type Error;
+
+    /// Runs a candidate. Nothing where whoever waits has had enough.
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, Self::Error>;
+}

@@ -1,0 +1,226 @@
+//! What a search for the fastest plan found, for people.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+use memfit_levers::Label;
+
+use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::size;
+use crate::wire::{PlanLever, PlanReport, PlanRun, PlanVerdict};
+
+/// How many rows of the front are shown.
+const ROWS: usize = 12;
+/// How many categories are shown.
+const CATEGORIES: usize = 8;
+
+/// The report of a search.
+pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
+    let mut out = String::new();
+    headline(&mut out, report, canvas);
+    if let Some(problem) = &report.problem {
+        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
+        if let Some(hint) = &problem.hint {
+            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
+        }
+    }
+    if let (Some(chosen), Some(PlanVerdict::FitsWithPlan)) = (&report.chosen, report.verdict) {
+        the_plan(&mut out, report, chosen, canvas);
+    }
+    if let Some(baseline) = &report.baseline {
+        before_and_after(&mut out, baseline, report);
+    }
+    front(&mut out, report, canvas);
+    if !report.rejected.is_empty() {
+        out.push_str("\nNot in the plan\n");
+        for rejected in &report.rejected {
+            out.push_str(&canvas.wrapped(&format!("  {}: ", rejected.lever), BOLD, &rejected.why));
+        }
+    }
+    out.push('\n');
+    for note in &report.notes {
+        out.push_str(&canvas.wrapped("note: ", DIM, note));
+    }
+    let tried = format!(
+        "{} runs in {:.1} s{}",
+        report.evaluations,
+        report.wall_s,
+        if report.interrupted { "; ended early, so there may be a better plan" } else { "" }
+    );
+    out.push_str(&canvas.wrapped("tried: ", DIM, &tried));
+    for line in next(report) {
+        out.push_str(&canvas.wrapped("next: ", ADVICE, &line));
+    }
+    out
+}
+
+fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
+    let name = report.device.name.strip_prefix("NVIDIA ").unwrap_or(&report.device.name);
+    let place = format!(
+        "a virtual {name} ({}, of which {} may be taken)",
+        size(report.device.capacity),
+        size(report.budget)
+    );
+    let (style, badge, sentence) = match report.verdict {
+        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IT IS", format!("on {place}")),
+        Some(PlanVerdict::FitsWithPlan) => (GOOD, "FITS WITH A PLAN", format!("on {place}")),
+        Some(PlanVerdict::DoesNotFit) if report.interrupted => {
+            (DOUBT, "NO PLAN YET", format!("for {place}: the search was ended early"))
+        }
+        Some(PlanVerdict::DoesNotFit) => {
+            (BAD, "DOES NOT FIT", format!("on {place}, with anything up to `{}`", report.allow))
+        }
+        None => (BAD, "NO ANSWER", format!("for {place}")),
+    };
+    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
+}
+
+fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Canvas) {
+    out.push_str("\nThe plan\n");
+    for lever in &chosen.levers {
+        let text = format!("{} ({})", in_words(lever, chosen), meaning(lever.label));
+        out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
+    }
+    if let (Some(limit), Some(micro_batch)) = (report.limit, chosen.micro_batch) {
+        let text = match limit.refuted {
+            Some(refuted) if limit.largest > micro_batch => format!(
+                "up to {} samples together fit and {refuted} do not; {micro_batch} need no more passes",
+                limit.largest
+            ),
+            Some(refuted) => format!("{refuted} samples together do not fit: that was run"),
+            None => "the whole batch fits at once with these levers, and is no faster".to_owned(),
+        };
+        out.push_str(&canvas.wrapped("    ", DIM, &text));
+    }
+}
+
+fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
+    let names = || lever.value.as_array().map_or(0, Vec::len);
+    match lever.name.as_str() {
+        "micro-batch" => format!(
+            "{} samples at a time, {} times a step, gradients added up",
+            chosen.micro_batch.unwrap_or_default(),
+            chosen.micro_batches_per_step
+        ),
+        "checkpointing" => {
+            format!("{} computed again in the backward: {}", blocks(names()), told(&lever.value))
+        }
+        "activation-offload" => {
+            format!("{} wait for the backward in the host's memory: {}", blocks(names()), told(&lever.value))
+        }
+        "autocast-bf16" => "most operations in bf16 (autocast)".to_owned(),
+        "autocast-fp16" => "most operations in fp16 (autocast), the loss scaled".to_owned(),
+        "fused-optimizer" => "the optimizer's fused kernel, which needs no temporaries".to_owned(),
+        "foreach-off" => "the optimizer updates one parameter at a time".to_owned(),
+        "channels-last" => "pictures with their channels last in memory".to_owned(),
+        _ => format!("{} = {}", lever.name, lever.value),
+    }
+}
+
+fn blocks(count: usize) -> String {
+    format!("{count} block{}", if count == 1 { "" } else { "s" })
+}
+
+fn told(value: &serde_json::Value) -> String {
+    let names: Vec<String> =
+        value.as_array().into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    memfit_plan::in_short(&names)
+}
+
+fn meaning(label: Label) -> &'static str {
+    match label {
+        Label::Exact => "exact: the same mathematics",
+        Label::Rounding => "rounding: the same mathematics, in another order",
+        Label::Precision => "precision: the same training in fewer bits",
+        Label::ChangesTraining => "changes-training: another training",
+    }
+}
+
+fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
+    let after = report.chosen.as_ref().filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
+    let time = |run: &PlanRun| run.step_ms_estimate.map_or("?".to_owned(), milliseconds);
+    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as it is", after.map_or("", |_| "with the plan"));
+    let mut row = |name: &str, of: &dyn Fn(&PlanRun) -> String| {
+        let _ = writeln!(out, "  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
+    };
+    row("step", &time);
+    row("on the card", &|run| size(run.peak.device_upper));
+    row("reserved", &|run| size(run.peak.reserved));
+    row("allocated", &|run| size(run.peak.allocated));
+    let Some(at_peak) = &baseline.at_peak else { return };
+    for (category, _) in at_peak.by_category.by_size().into_iter().take(CATEGORIES) {
+        row(category.name(), &|run| {
+            run.at_peak.as_ref().map_or("?".to_owned(), |at_peak| size(at_peak.by_category.get(category)))
+        });
+    }
+}
+
+fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
+    if report.pareto.len() < 2 {
+        return;
+    }
+    out.push_str("\nMemory against time: none of these is beaten in both\n");
+    let room = canvas.columns().saturating_sub(36).max(24);
+    for run in report.pareto.iter().take(ROWS) {
+        let chosen = report
+            .chosen
+            .as_ref()
+            .is_some_and(|chosen| chosen.levers == run.levers && chosen.accumulate == run.accumulate);
+        let mark = if chosen { ">" } else { " " };
+        let line = format!(
+            "{mark} {:>10} {:>11}  {:<7}  {}",
+            run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
+            size(run.peak.device_upper),
+            if run.fits { "fits" } else { "no" },
+            canvas.shortened(&in_short(run), room)
+        );
+        let style = if chosen {
+            BOLD
+        } else if run.fits {
+            Style::new()
+        } else {
+            DIM
+        };
+        let _ = writeln!(out, "{}", paint(style, &line));
+    }
+}
+
+/// A plan in one line.
+fn in_short(run: &PlanRun) -> String {
+    if run.levers.is_empty() {
+        return "as it is".to_owned();
+    }
+    let parts = run.levers.iter().map(|lever| match &lever.value {
+        serde_json::Value::Array(names) => format!("{} of {}", lever.name, blocks(names.len())),
+        serde_json::Value::Bool(true) => lever.name.clone(),
+        value => format!("{} {value}", lever.name),
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn milliseconds(milliseconds: f64) -> String {
+    if milliseconds >= 1000.0 {
+        format!("{:.2} s", milliseconds / 1000.0)
+    } else {
+        format!("{milliseconds:.1} ms")
+    }
+}
+
+fn next(report: &PlanReport) -> Vec<String> {
+    let mut lines = report.advice.clone();
+    match report.verdict {
+        Some(PlanVerdict::FitsWithPlan) => match &report.plan {
+            Some(plan) => lines.push(format!(
+                "`memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")` trains with it; `memfit run --plan {plan}` runs the script with it once more"
+            )),
+            None => lines.push("`-o memfit.plan.toml` writes the plan to a file".to_owned()),
+        },
+        Some(PlanVerdict::DoesNotFit) => {
+            if let Some(card) = &report.smallest_card {
+                lines.push(format!("the smallest card on which it fits as it is: {} ({})", card.name, size(card.capacity)));
+            }
+        }
+        Some(PlanVerdict::FitsAsIs) | None => {}
+    }
+    lines
+}

@@ -1,0 +1,128 @@
+//! `memfit.plan/1`: what a search for the fastest plan found.
+
+use memfit_levers::Label;
+use serde::{Deserialize, Serialize};
+
+use super::run::{AtPeak, DeviceInfo, Peak, Problem};
+
+/// The report of a search.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// [`schema::PLAN`](super::schema::PLAN).
+    pub schema: String,
+    /// The answer; nothing where the question could not be answered.
+    pub verdict: Option<PlanVerdict>,
+    /// The card that the question was about.
+    pub device: DeviceInfo,
+    /// Bytes of it that a plan may take.
+    pub budget: u64,
+    /// The share of it that stays free.
+    pub margin: f64,
+    /// How far the training was allowed to change.
+    pub allow: Label,
+    /// The script as it is; where it does not fit, as it would be on a card with memory without end.
+    pub baseline: Option<PlanRun>,
+    /// The fastest plan that fits.
+    pub chosen: Option<PlanRun>,
+    /// How far the plan's micro-batch could go.
+    pub limit: Option<PlanLimit>,
+    /// Those that were tried and that no other one beats in both memory and time, the fastest first.
+    pub pareto: Vec<PlanRun>,
+    /// Levers that are not in the plan, and why.
+    pub rejected: Vec<RejectedLever>,
+    /// What to do, or to allow.
+    pub advice: Vec<String>,
+    /// The smallest card of the catalogue on which the script was seen to fit as it is.
+    pub smallest_card: Option<SmallestCard>,
+    /// Runs of the script.
+    pub evaluations: u64,
+    /// Seconds from the start to the answer.
+    pub wall_s: f64,
+    /// Whether it was ended before it was complete.
+    pub interrupted: bool,
+    /// Remarks.
+    pub notes: Vec<String>,
+    /// `torch.__version__`.
+    pub torch: Option<String>,
+    /// The command.
+    pub command: Vec<String>,
+    /// The plan file that was written.
+    pub plan: Option<String>,
+    /// Why there is no answer.
+    pub problem: Option<Problem>,
+}
+
+/// The answer of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanVerdict {
+    /// Without any change.
+    FitsAsIs,
+    /// With the plan.
+    FitsWithPlan,
+    /// With nothing that is allowed.
+    DoesNotFit,
+}
+
+/// One plan that was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRun {
+    /// The levers, that of the micro-batch among them.
+    pub levers: Vec<PlanLever>,
+    /// Samples in one forward and backward, at most; nothing where no loader told.
+    pub micro_batch: Option<u64>,
+    /// Forwards and backwards in one optimizer step.
+    pub micro_batches_per_step: u64,
+    /// The loader's batches in one optimizer step.
+    pub accumulate: u64,
+    /// The peaks.
+    pub peak: Peak,
+    /// Milliseconds that an optimizer step takes on the card, as an estimate.
+    pub step_ms_estimate: Option<f64>,
+    /// No less than this, as far as the model goes.
+    pub step_ms_low: Option<f64>,
+    /// No more than this.
+    pub step_ms_high: Option<f64>,
+    /// Whether it was seen to fit on the card.
+    pub fits: bool,
+    /// What filled the card when it was fullest.
+    pub at_peak: Option<AtPeak>,
+}
+
+/// One lever of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanLever {
+    /// Its name.
+    pub name: String,
+    /// How far it is moved.
+    pub value: serde_json::Value,
+    /// What it does to the training.
+    pub label: Label,
+}
+
+/// How far a micro-batch could go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLimit {
+    /// The most samples together that were seen to fit.
+    pub largest: u64,
+    /// So many were seen not to fit; nothing where the whole batch does.
+    pub refuted: Option<u64>,
+}
+
+/// A lever that is not in the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RejectedLever {
+    /// Its name.
+    pub lever: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A card on which the script fits as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallestCard {
+    /// Its name.
+    pub name: String,
+    /// Its memory in bytes.
+    pub capacity: u64,
+}

@@ -1,0 +1,76 @@
+"""A process that gets ready once and is tried many times.
+
+Everything that a script does before it first needs the card (its imports, its data set, often its model) is done once. There
+it stops, and for each line that the runner writes, which names a run directory, a child is forked that goes on from there
+as a run of its own. The device library must not have been used by then: a forked child could not use it.
+"""
+
+import contextlib
+import os
+
+from . import channel
+
+
+def arm(session):
+    """Waits where the script first needs the card."""
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 or os.environ.get("MEMFIT_LONE_RANK"):
+        _answer("several processes train together")
+        return
+    torch = session.torch
+    # A child could not use threads that were started before it was forked.
+    torch.set_num_threads(1)
+    count, init = torch._C._cuda_getDeviceCount, torch._C._cuda_init
+    # How many cards there are is asked early and often; the device itself must not be asked yet.
+    torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
+
+    def begin():
+        torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
+        _serve(session)
+        return init()
+
+    torch._C._cuda_init = begin
+
+
+def _answer(text):
+    path = os.path.join(channel.run_dir(), "forks")
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+def _serve(session):
+    """Returns in children alone."""
+    requests = os.path.join(channel.run_dir(), "requests")
+    _answer("ready")
+    with open(requests, encoding="utf-8") as lines:
+        while True:
+            line = lines.readline()
+            if not line:
+                # The runner is gone.
+                os._exit(0)
+            run_dir = line.rstrip("\n")
+            middle = os.fork()
+            if middle:
+                os.waitpid(middle, 0)
+                continue
+            # The runner adopts the child, and learns how it ended.
+            if os.fork():
+                os._exit(0)
+            break
+    _become(session, run_dir)
+
+
+def _become(session, run_dir):
+    os.setsid()
+    os.environ["MEMFIT_RUN_DIR"] = run_dir
+    for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+        descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    session.become(channel.setup(), channel.plan() or {})
+    session.planned.retune()
+    with contextlib.suppress(Exception):
+        import memfit_levers
+
+        os.environ.update(memfit_levers.environment(session.planned.levers))
+    _answer(str(os.getpid()))

@@ -1,0 +1,107 @@
+"""Where a script that has no loader keeps the size of its batches: in a variable, a configuration or its arguments.
+
+Such a script makes its batches itself, and reads that number each time. What is looked at is what its own frames can see:
+names that speak of a batch, with just the number of samples that went through the model.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import re
+import sys
+import types
+
+from .oom import LIBRARIES
+
+NAME = re.compile(
+    r"^(train|training|per_device_train|per_gpu_train|micro|mini|device|local)?_?(batch|batch_size|batchsize|bs|bsz|b)$",
+    re.IGNORECASE,
+)
+MAX_FRAMES = 32
+
+
+def find(size):
+    """The names that hold this number."""
+    return sorted({name for name, _ in _places(size)})
+
+
+def set_to(size, new):
+    """Puts another number in the place of this one; whether there was a place."""
+    places = _places(size)
+    for _, put in places:
+        with contextlib.suppress(Exception):
+            put(new)
+    return bool(places)
+
+
+def _places(size):
+    """Names with what puts a number there."""
+    found, seen = [], set()
+    main = sys.modules.get("__main__")
+    if main is not None:
+        _within(vars(main), size, found, seen)
+    frame = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        if not frame.f_code.co_filename.startswith((*LIBRARIES, "<")) and "memfit_" not in frame.f_code.co_filename:
+            if frame.f_locals is not frame.f_globals:
+                _of_frame(frame, size, found, seen)
+            _within(frame.f_globals, size, found, seen)
+        frame = frame.f_back
+    return found
+
+
+def _matches(name, value, size):
+    return isinstance(name, str) and type(value) is int and value == size and NAME.match(name) is not None
+
+
+def _of_frame(frame, size, found, seen):
+    for name, value in list(frame.f_locals.items()):
+        if _matches(name, value, size):
+            found.append((name, _local(frame, name)))
+        else:
+            _inside(value, size, found, seen)
+
+
+def _local(frame, name):
+    def put(new):
+        frame.f_locals[name] = new
+        if sys.version_info < (3, 13):
+            # Until then a frame's locals are a copy that has to be written back.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+    return put
+
+
+def _within(table, size, found, seen):
+    if id(table) in seen:
+        return
+    seen.add(id(table))
+    for name, value in list(table.items()):
+        if _matches(name, value, size):
+            found.append((name, lambda new, name=name: table.__setitem__(name, new)))
+        else:
+            _inside(value, size, found, seen)
+
+
+def _inside(value, size, found, seen):
+    """Configurations: what holds names and numbers and is no part of a model."""
+    if type(value) is dict:
+        if id(value) not in seen and len(value) < 1000:
+            seen.add(id(value))
+            for name, inner in list(value.items()):
+                if _matches(name, inner, size):
+                    found.append((name, lambda new, name=name: value.__setitem__(name, new)))
+        return
+    plain = isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or dataclasses.is_dataclass(value)
+    configures = "config" in type(value).__name__.lower() or "args" in type(value).__name__.lower()
+    if not (plain or configures) or id(value) in seen:
+        return
+    seen.add(id(value))
+    table = value if isinstance(value, type) else getattr(value, "__dict__", {})
+    table = vars(table) if isinstance(table, type) else table
+    for name, inner in list(table.items()):
+        if _matches(name, inner, size):
+            found.append((name, lambda new, name=name: object.__setattr__(value, name, new)))

@@ -1,0 +1,470 @@
+"""A plan carried out from outside, on a script that knows nothing of it.
+
+The training loader's batches come in pieces; the optimizer steps, is cleared and is clipped for only once all pieces of a
+step are through, with each piece's gradients weighted by its samples; levers are put on the model at its first training
+forward. What a plan needs to know of a training (how large its batches are, which blocks repeat, what they keep and take)
+is measured on the way, plan or not, and told at the end.
+"""
+
+import contextlib
+import functools
+import itertools
+import types
+import weakref
+from collections import deque
+
+from . import channel, handles, imports
+
+# Levers that are put on the optimizers, which a script may make late.
+OF_OPTIMIZERS = frozenset(
+    (
+        "fused-optimizer",
+        "foreach-off",
+        "8-bit-optimizer",
+        "bf16-optimizer-state",
+        "host-optimizer-state",
+        "adafactor",
+        "optimizer-in-backward",
+    )
+)
+
+
+class Piece:
+    """Where a piece of a batch lies in it."""
+
+    def __init__(self, samples, batch, last):
+        self.samples = samples
+        self.batch = batch
+        self.last = last
+
+
+class Pieces:
+    """A loader's sampler of batches, with each batch in pieces."""
+
+    def __init__(self, sampler, planned):
+        self.sampler = sampler
+        self.planned = planned
+        self.made = deque()
+
+    def __iter__(self):
+        for indices in self.sampler:
+            if not isinstance(indices, (list, tuple)):
+                self.made.append(None)
+                yield indices
+                continue
+            bounds = self.planned.bounds(len(indices))
+            for begin, end in bounds:
+                self.made.append(Piece(end - begin, len(indices), end == bounds[-1][1]))
+                yield indices[begin:end]
+
+    def __len__(self):
+        # What a script plans by is how many batches there are.
+        return len(self.sampler)
+
+    def __getattr__(self, name):
+        return getattr(self.sampler, name)
+
+
+class Planned:
+    """What is done to a script's training, and what is learnt of it."""
+
+    def __init__(self, session, plan):
+        self.session = session
+        self.read(plan)
+
+    def read(self, plan):
+        """What is to be done from now on."""
+        self.serves = bool(plan.get("serves"))
+        self.micro_batch = plan.get("micro_batch")
+        self.accumulate = plan.get("accumulate") or 1
+        self.batch = plan.get("batch")
+        self.by_name = bool(plan.get("by_name")) and bool(self.micro_batch) and bool(self.batch)
+        self.own = plan.get("own_accumulation") or 1
+        self.most = plan.get("most_pieces")
+        self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
+        self.measures = bool(plan.get("measure"))
+        self.forget()
+
+    def forget(self):
+        """Nothing has happened yet."""
+        self.target = None
+        self.model = None
+        self.around = None
+        self.scaler = None
+        self.piece = None
+        self.whole = 0
+        self.calls = 0
+        self.held = False
+        self.inside = False
+        self.steps = 0
+        self.batches = 0
+        self.forwards = 0
+        self.seen = 0
+        self.largest = 0
+        self.autocast = False
+        self.clipped = False
+        self.failed = False
+        self.blocks = {}
+        self.marks = {}
+        self.equipped = weakref.WeakSet()
+
+    def arm(self):
+        torch, planned = self.session.torch, self
+        imports.after("torch.utils.data.dataloader", self._arm_loaders)
+        if not self.serves and self.by_name:
+            self._arm_names()
+        module = torch.nn.Module
+        self._suppress(module, "zero_grad", lambda *_: None)
+        for home in (torch.nn.utils, torch.nn.utils.clip_grad):
+            self._hold(home, "clip_grad_norm_", True)
+            self._hold(home, "clip_grad_value_", False)
+        scaler = torch.amp.GradScaler
+        self._suppress(scaler, "step", lambda *_: planned.held_back())
+        for name in ("update", "unscale_"):
+            self._suppress(scaler, name, lambda *_: None)
+        scheduler = torch.optim.lr_scheduler.LRScheduler
+        original = scheduler.step
+
+        @functools.wraps(original)
+        def step(self, *args, **kwargs):
+            if not planned.held:
+                original(self, *args, **kwargs)
+
+        scheduler.step = step
+
+    def _arm_names(self):
+        """Where the script first needs the card it has read its arguments, and made no batch yet."""
+        core = self.session.torch._C
+        init = core._cuda_init
+
+        def begin():
+            core._cuda_init = init
+            self.retune()
+            return init()
+
+        core._cuda_init = begin
+
+    def retune(self):
+        """The script makes smaller batches from now on."""
+        if self.by_name:
+            handles.set_to(self.batch, self.micro_batch)
+
+    def pieces(self):
+        """Of how many pieces a batch is where the script makes them itself."""
+        pieces = -(-self.batch // self.micro_batch)
+        return min(pieces, self._most()) if self.most else pieces
+
+    def _most(self):
+        """A rehearsal runs a few pieces of each batch: from the third on they are alike. The last step has one more, so
+        that the time of one can be told.
+        """
+        return self.most + (self.session.steps.complete + 1 >= self.session.setup["steps"])
+
+    def _suppress(self, home, name, instead):
+        """Within a step that is not through, a call does nothing."""
+        original, planned = getattr(home, name), self
+
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if planned.holds(name) and not planned.inside:
+                return instead(*args)
+            return original(self, *args, **kwargs)
+
+        setattr(home, name, call)
+
+    def _hold(self, home, name, gives_norm):
+        original, planned = getattr(home, name), self
+
+        @functools.wraps(original)
+        def clip(parameters, *args, **kwargs):
+            planned.clipped = True
+            if planned.ends_step():
+                planned.unscale()
+                return original(parameters, *args, **kwargs)
+            return planned.session.torch.zeros(()) if gives_norm else None
+
+        setattr(home, name, clip)
+
+    def holds(self, name):
+        """Whether a call belongs to a step that is not through yet."""
+        return self.held if name in ("zero_grad", "update") else not self.ends_step()
+
+    # Batches
+
+    def bounds(self, samples):
+        """Where the pieces of a batch begin and end."""
+        size = self.micro_batch
+        if not size or self.by_name or size >= samples or not self._trains():
+            return [(0, samples)]
+        pieces = [(begin, min(begin + size, samples)) for begin in range(0, samples, size)]
+        return pieces[: self._most()] if self.most else pieces
+
+    def _trains(self):
+        """Whether what is asked for now is for training, as far as can be told."""
+        if not self.session.torch.is_grad_enabled():
+            return False
+        model = self.model() if self.model is not None else None
+        return model is None or model.training
+
+    def _arm_loaders(self, module):
+        planned = self
+        loader_class = module.DataLoader
+        original = loader_class._index_sampler.fget
+
+        def index_sampler(self):
+            sampler = original(self)
+            return Pieces(sampler, planned) if self._auto_collation else sampler
+
+        loader_class._index_sampler = property(index_sampler)
+
+    def given(self, iterator):
+        """A loader has given a batch, or a piece of one."""
+        sampler = getattr(iterator, "_index_sampler", None)
+        if not isinstance(sampler, Pieces) or not sampler.made:
+            return
+        piece = sampler.made.popleft()
+        if piece is None or not self._trains():
+            return
+        self.piece = piece
+        self.batches += piece.last
+        self.largest = max(self.largest, piece.batch)
+
+    def ends_step(self):
+        """Whether the piece that is running is the last of an optimizer step."""
+        if self.by_name:
+            return self.calls + 1 >= self.pieces() * self.accumulate
+        if self.piece is None or self.micro_batch is None:
+            return True
+        if self.own > 1:
+            pieces = -(-self.piece.batch // self.micro_batch)
+            pieces = min(pieces, self.most) if self.most else pieces
+            return self.calls + 1 >= pieces * self.accumulate
+        return self.piece.last and self.whole + 1 >= self.accumulate
+
+    # Optimizers
+
+    def appeared(self, optimizer):
+        """An optimizer was made: its step and its clearing go through here."""
+        planned = self
+        original, clear = optimizer.step, optimizer.zero_grad
+
+        @functools.wraps(original.__func__)
+        def step(self, *args, **kwargs):
+            if args or kwargs.get("closure") is not None or planned.inside:
+                return original(*args, **kwargs)
+            return planned.step(self, functools.partial(original, **kwargs))
+
+        @functools.wraps(clear.__func__)
+        def zero_grad(self, *args, **kwargs):
+            if not planned.held:
+                clear(*args, **kwargs)
+
+        optimizer.step = types.MethodType(step, optimizer)
+        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
+
+    def step(self, optimizer, original):
+        """An optimizer is asked to step: whether it does."""
+        if not self.ends_step():
+            return self.held_back()
+        self.calls = self.whole = 0
+        self.held = False
+        self.steps += 1
+        if self.scaler is None:
+            return original()
+        self.inside = True
+        try:
+            result = self.scaler.step(optimizer)
+            self.scaler.update()
+        finally:
+            self.inside = False
+        return result
+
+    def held_back(self):
+        """A step that does not happen yet."""
+        self.held = True
+        self.calls += 1
+        self.whole += self.piece is not None and self.piece.last
+
+    def unscale(self):
+        """Gradients are about to be looked at."""
+        if self.scaler is None:
+            return
+        self.inside = True
+        try:
+            for optimizer in list(self.session.optimizers):
+                with contextlib.suppress(RuntimeError):
+                    self.scaler.unscale_(optimizer)
+        finally:
+            self.inside = False
+
+    def equip(self, optimizer):
+        """Levers of an optimizer that was made after the first forward."""
+        if self.target is None or optimizer in self.equipped:
+            return
+        self.equipped.add(optimizer)
+        self._apply([optimizer], OF_OPTIMIZERS)
+
+    # Forward and backward
+
+    def forward_begins(self, model):
+        """An outermost module begins."""
+        torch = self.session.torch
+        if model.training and torch.is_grad_enabled():
+            self.forwards += self.model is None or self.model() is model
+        if self.model is None or self.model() is None:
+            self.model = weakref.ref(model)
+        self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
+        if self.target is None and model.training and torch.is_grad_enabled():
+            self._put_on(model)
+        if self.target is not None and self.around is None and self.target.contexts:
+            self.around = contextlib.ExitStack()
+            self.around.enter_context(self.target.around())
+
+    def saw(self, arguments):
+        """What an outermost module is called with."""
+        if not self.session.torch.is_grad_enabled():
+            return
+        tensor, waiting = self.session.torch.Tensor, [arguments]
+        while waiting:
+            value = waiting.pop(0)
+            if isinstance(value, tensor):
+                if value.dim():
+                    self.seen = max(self.seen, value.size(0))
+                    return
+            elif isinstance(value, (tuple, list)):
+                waiting.extend(value[:16])
+            elif isinstance(value, dict):
+                waiting.extend(list(value.values())[:16])
+
+    def forward_ends(self, _model):
+        """It has ended; its loss follows where there are gradients."""
+        if not self.session.torch.is_grad_enabled():
+            self.leave()
+
+    def leave(self):
+        """The forward with its loss is over."""
+        around, self.around = self.around, None
+        if around is not None:
+            around.close()
+
+    def seeds(self, gradients):
+        """What a backward begins with: weighted, where the loss is that of a piece, and scaled."""
+        weight = 1.0
+        if self.by_name:
+            weight = 1 / (self.pieces() * self.accumulate)
+        elif self.piece is not None and self.micro_batch is not None:
+            weight = self.piece.samples / self.piece.batch / self.accumulate
+        if weight == 1.0 and self.scaler is None:
+            return gradients
+
+        def weighted(gradient):
+            if gradient is None:
+                return None
+            gradient = gradient * weight
+            return self.scaler.scale(gradient) if self.scaler is not None else gradient
+
+        return tuple(weighted(gradient) for gradient in gradients)
+
+    def _put_on(self, model):
+        import memfit_levers
+        from memfit_levers.blocks import blocks
+
+        optimizers = list(self.session.optimizers)
+        self.target = memfit_levers.Target(model, optimizers)
+        self.equipped.update(optimizers)
+        self._apply(optimizers, None)
+        if self.target.scales and not self.autocast:
+            self.scaler = self.session.torch.amp.GradScaler("cuda")
+        if self.measures:
+            self._measure(model, blocks(model))
+
+    def _apply(self, optimizers, only):
+        import memfit_levers
+
+        self.target.optimizers = optimizers
+        for name, value in self.levers:
+            if (only is not None and name not in only) or (name in OF_OPTIMIZERS and not optimizers):
+                continue
+            try:
+                memfit_levers.apply_one(self.target, name, value)
+            except Exception as error:
+                self.failed = True
+                why = getattr(error, "why", f"{type(error).__name__}: {error}")
+                channel.send("refused", lever=name, why=str(why))
+
+    # What is learnt
+
+    def _measure(self, model, names):
+        """What each repeated block keeps for the backward, and how long it takes."""
+        watch, known = self.session.watch, dict(model.named_modules())
+        if watch is None:
+            return
+        device = next((parameter.device.index or 0 for parameter in model.parameters()), 0)
+
+        def now():
+            clock = watch.clock()
+            return watch.stats(device).allocated, sum(clock["busy"]) if clock else 0
+
+        for name in names:
+
+            def before(_module, _args, name=name):
+                if self.session.torch.is_grad_enabled():
+                    self.marks[name] = now()
+
+            def after(_module, _args, output, name=name):
+                begin = self.marks.pop(name, None)
+                if begin is None:
+                    return
+                kept, busy = now()
+                # The last measurement stays: the first ones may have warmed up.
+                self.blocks[name] = (kept - begin[0], busy - begin[1], output_bytes(output))
+
+            known[name].register_forward_pre_hook(before)
+            known[name].register_forward_hook(after)
+
+    def tell(self):
+        """At the end: what the training is."""
+        torch = self.session.torch
+        model = self.model() if self.model is not None else None
+        norm = torch.nn.modules.batchnorm._BatchNorm
+        modules = list(model.modules()) if model is not None else []
+        optimizers = list(self.session.optimizers)
+        names = [] if self.largest or not self.seen else handles.find(self.seen)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        channel.send(
+            "training",
+            batch=self.largest or (self.seen if names else 0),
+            seen=self.seen,
+            names=names,
+            batches=self.batches if self.largest else self.forwards,
+            steps=self.steps,
+            couples_samples=any(isinstance(each, norm) and each.training for each in modules),
+            convolves=any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in modules),
+            autocast=self.autocast,
+            half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()) if model else False,
+            optimizers=sorted({type(each).__name__ for each in optimizers}),
+            fusible=bool(groups) and all("fused" in group for group in groups),
+            fused=bool(groups) and all(group.get("fused") for group in groups),
+            foreach_off=bool(groups) and all(group.get("foreach") is False for group in groups),
+            clips=self.clipped,
+            blocks=[
+                {"name": name, "kept": max(0, kept), "busy_ns": busy, "output": output}
+                for name, (kept, busy, output) in self.blocks.items()
+            ],
+        )
+
+
+def output_bytes(output):
+    """Bytes of a block's output."""
+    waiting, total = [output], 0
+    for _ in itertools.repeat(None, 64):
+        if not waiting:
+            break
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        else:
+            total += getattr(value, "nbytes", 0) or 0
+    return total
