@@ -2,19 +2,17 @@
 
 use memfit_devices::{Bytes, Catalogue};
 use memfit_levers::Lever;
-use memfit_link::{ClockMark, LeverSetup, Planned};
+use memfit_link::{LeverSetup, Planned};
 use memfit_plan::{Answer, Candidate, Expected, Measured, Outcome, Room, Training, Trial};
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 
 use crate::printer::Progress;
-use crate::run::{self, Card, Ended, Rehearsal, Request};
+use crate::run::{self, Card, Ended, Interrupt, Rehearsal, Request};
 use crate::{CliError, Printer};
 
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third, which has one
 /// piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
-/// Of a batch in many pieces so many are run: the first adds no gradients to others, the second does, and so do all that follow.
-const PIECES: u64 = 2;
 /// A card with memory without end.
 const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
 
@@ -27,6 +25,7 @@ pub(crate) struct Tries<'a> {
     batch: Option<u64>,
     names: Vec<String>,
     progress: Progress,
+    interrupt: Interrupt,
     composed: Vec<(Candidate, bool, Option<AtPeak>)>,
     count: u64,
     /// `torch.__version__`.
@@ -45,6 +44,7 @@ impl<'a> Tries<'a> {
             batch: None,
             names: Vec::new(),
             progress: printer.progress(),
+            interrupt: Interrupt::listen(),
             composed: Vec::new(),
             count: 0,
             torch: None,
@@ -65,14 +65,13 @@ impl<'a> Tries<'a> {
     }
 
     fn request(&self, candidate: &Candidate, card: Card) -> Request {
-        let most = candidate.pieces > PIECES + 1 && self.own_accumulation == 1;
         let planned = Planned {
             micro_batch: candidate.micro_batch,
             batch: self.batch,
             by_name: !self.names.is_empty(),
             accumulate: candidate.accumulate,
             own_accumulation: self.own_accumulation,
-            most_pieces: most.then_some(PIECES),
+            pieces: candidate.pieces,
             levers: candidate
                 .settings
                 .iter()
@@ -82,8 +81,9 @@ impl<'a> Tries<'a> {
                 })
                 .collect(),
             measure: true,
-            serves: false,
+            ..Planned::default()
         };
+        let planned = planned.shortened();
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 
@@ -105,6 +105,9 @@ impl Trial for Tries<'_> {
     type Error = CliError;
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
+        if self.interrupt.happened() {
+            return Ok(None);
+        }
         self.count += 1;
         self.progress.draw(&format!("run {}: {}", self.count, candidate.told()));
         let request = self.request(candidate, self.card(room));
@@ -134,15 +137,6 @@ impl Trial for Tries<'_> {
         self.composed.push((candidate.clone(), room == Room::Budget, report.at_peak.clone()));
         let fits = outcome.facts.oom.is_none() && outcome.facts.ended == Ended::Complete
             || report.verdict == Verdict::Fits;
-        let marks = fullest.map(|rank| rank.marks.as_slice()).unwrap_or_default();
-        let some = request.planned.as_ref().is_some_and(|planned| planned.most_pieces.is_some());
-        let factor = if some { whole_step(marks, candidate) } else { None };
-        let time = |milliseconds: Option<f64>| match (factor, report.time.step_ms_estimate) {
-            (Some(whole), Some(part)) if part > 0.0 => {
-                milliseconds.map(|milliseconds| milliseconds * whole / part)
-            }
-            _ => milliseconds,
-        };
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
         if !self.names.is_empty() && candidate.micro_batch.is_some_and(|micro_batch| seen > micro_batch) {
@@ -160,23 +154,14 @@ impl Trial for Tries<'_> {
                 reserved: peak.reserved,
                 device: peak.device,
                 device_upper: peak.device_upper,
-                step_ms: time(report.time.step_ms_estimate),
+                step_ms: report.time.step_ms_estimate,
             },
-            step_ms_low: time(report.time.step_ms_low),
-            step_ms_high: time(report.time.step_ms_high),
+            step_ms_low: report.time.step_ms_low,
+            step_ms_high: report.time.step_ms_high,
             refused,
             training,
         }))
     }
-}
-
-/// Milliseconds of a step of which only some pieces were run: the last step had one more than that before it.
-fn whole_step(marks: &[ClockMark], candidate: &Candidate) -> Option<f64> {
-    let [.., first, second, third] = marks else { return None };
-    let short = second.end.checked_sub(first.end)? as f64;
-    let long = third.end.checked_sub(second.end)? as f64;
-    let each = (long - short).max(0.0);
-    Some((short + (candidate.pieces.saturating_sub(PIECES)) as f64 * each) / 1e6)
 }
 
 fn training(told: &memfit_link::message::Training) -> Training {
@@ -186,6 +171,8 @@ fn training(told: &memfit_link::message::Training) -> Training {
         own_accumulation: if told.steps > 0 { (told.batches / told.steps).max(1) } else { 1 },
         couples_samples: told.couples_samples,
         convolves: told.convolves,
+        classes: told.classes,
+        explicit_attention: told.explicit_attention,
         reduced: told.autocast || told.half,
         optimizes: !told.optimizers.is_empty(),
         fusible: told.fusible && !told.fused,
@@ -236,22 +223,4 @@ pub(crate) fn smallest_card(
         }
     }
     Ok(None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_of_a_whole_step_follows_from_two_short_ones() {
-        let marks = |ends: &[u64]| -> Vec<ClockMark> {
-            ends.iter().map(|end| ClockMark { end: end * 1_000_000, busy: Vec::new() }).collect()
-        };
-        let candidate = |pieces| Candidate { pieces, ..Candidate::as_is() };
-        // Two pieces of 10 ms and a step of 5, then three pieces.
-        let ends = marks(&[100, 125, 160]);
-        assert_eq!(whole_step(&ends, &candidate(2)), Some(25.0));
-        assert_eq!(whole_step(&ends, &candidate(8)), Some(85.0));
-        assert_eq!(whole_step(&marks(&[100, 125]), &candidate(8)), None);
-    }
 }

@@ -101,6 +101,12 @@ pub struct Training {
     pub couples_samples: bool,
     /// Whether there are convolutions.
     pub convolves: bool,
+    /// Outputs of the widest linear layer.
+    #[serde(default)]
+    pub classes: u64,
+    /// Whether attention's matrix is made as a whole.
+    #[serde(default)]
+    pub explicit_attention: bool,
     /// Whether the script uses autocast itself.
     pub autocast: bool,
     /// Whether parameters are in 16 bits.

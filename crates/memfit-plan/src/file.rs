@@ -199,6 +199,7 @@ mod tests {
                 count: 1,
                 command: vec!["python".into(), "train.py".into(), "--out=C:\\x".into()],
                 batch: Some(64),
+                own_accumulation: 2,
                 batch_names: vec!["batch_size".into()],
                 script: Some("train.py".into()),
                 script_sha256: Some(sha256(b"import torch")),

@@ -65,7 +65,9 @@ impl fmt::Display for Difference {
             ),
             Self::Smaller { made_for, here } => write!(
                 formatter,
-                "the plan was made for a card with {made_for} bytes, and this one has {here}: it may not fit"
+                "the plan was made for a card with {:.2} GiB, and this one has {:.2} GiB: it may not fit",
+                gib(*made_for),
+                gib(*here)
             ),
             Self::Script { script } => write!(
                 formatter,
@@ -100,6 +102,10 @@ impl MadeFor {
         }
         found
     }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
 }
 
 /// A version without the build that follows `+`.

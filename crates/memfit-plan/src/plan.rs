@@ -49,6 +49,9 @@ pub struct MadeFor {
     /// Samples in a batch of the script's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u64>,
+    /// After so many of its batches the script itself asks its optimizer to step.
+    #[serde(skip_serializing_if = "is_one_or_less")]
+    pub own_accumulation: u64,
     /// The script's own names for that number, where it makes its batches without a loader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batch_names: Vec<String>,
@@ -79,6 +82,11 @@ pub struct Expected {
 
 const fn one() -> u64 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_one_or_less(number: &u64) -> bool {
+    *number <= 1
 }
 
 impl Plan {

@@ -1,8 +1,8 @@
 //! What a candidate will take and need, from two that were run: memory and time are nearly linear in the samples that go
 //! through the model together.
 
-use crate::choose::{Block, Choice, choose};
-use crate::trial::{Outcome, Training};
+use crate::choose::{Block, Choice, Offload, choose};
+use crate::trial::{Measured, Outcome, Training};
 
 /// A run of the whole model, with nothing computed again.
 #[derive(Clone, Debug)]
@@ -28,6 +28,22 @@ pub(crate) struct Prediction {
     pub(crate) choice: Choice,
     /// Milliseconds of a step.
     pub(crate) step_ms: f64,
+}
+
+/// What may become of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ways {
+    /// They may be computed again.
+    pub(crate) recompute: bool,
+    /// They may wait in the host's memory; bytes a second on the way there.
+    pub(crate) link: Option<f64>,
+}
+
+/// Nanoseconds of a block's way to the host and back that do not hide: out beside the next block's forward, back beside its
+/// backward, which is twice as long.
+pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
+    let way = (bytes as f64 / link * 1e9) as u64;
+    way.saturating_sub(beside_ns) + way.saturating_sub(2 * beside_ns)
 }
 
 /// The two runs, and what later ones taught.
@@ -59,23 +75,27 @@ impl Model {
         (large + slope * (micro_batch as f64 - at)).max(0.0)
     }
 
-    /// The blocks with so many samples. `which` says of which a second computing is allowed.
-    fn blocks(&self, micro_batch: u64, recompute: bool) -> Vec<Block> {
-        (0..self.large.training.blocks.len())
+    /// The blocks with so many samples, and what may become of them.
+    fn blocks(&self, micro_batch: u64, ways: Ways) -> Vec<Block> {
+        let measured: Vec<(u64, u64, u64)> = (0..self.large.training.blocks.len())
             .map(|index| {
-                let keep = self.line(micro_batch, |sample| sample.training.blocks[index].kept as f64) as u64;
-                let output =
-                    self.line(micro_batch, |sample| sample.training.blocks[index].output as f64) as u64;
-                let busy =
-                    self.line(micro_batch, |sample| sample.training.blocks[index].busy_ns as f64) as u64;
-                Block {
-                    keep,
-                    residue: if recompute { output.min(keep) } else { keep },
-                    recompute_ns: busy,
-                    offload: None,
-                }
+                let at = |of: fn(&Measured) -> u64| {
+                    self.line(micro_batch, |sample| of(&sample.training.blocks[index]) as f64) as u64
+                };
+                (at(|block| block.kept), at(|block| block.output), at(|block| block.busy_ns))
             })
-            .collect()
+            .collect();
+        let mut blocks = Vec::with_capacity(measured.len());
+        for (index, (keep, output, busy)) in measured.iter().copied().enumerate() {
+            let residue = if ways.recompute { output.min(keep) } else { keep };
+            let beside = measured.get(index + 1).map_or(0, |(.., next)| *next);
+            let offload = ways.link.map(|link| Offload {
+                residue: output.min(keep),
+                exposed_ns: exposed_ns(keep, link, beside),
+            });
+            blocks.push(Block { keep, residue, recompute_ns: busy, offload });
+        }
+        blocks
     }
 
     /// Bytes of the card that are not the blocks': parameters, the loss, fragmentation, the context.
@@ -106,10 +126,10 @@ impl Model {
         &self,
         micro_batch: u64,
         pieces: u64,
-        recompute: bool,
+        ways: Ways,
         budget: u64,
     ) -> Option<Prediction> {
-        let blocks = self.blocks(micro_batch, recompute);
+        let blocks = self.blocks(micro_batch, ways);
         let choice = choose(&blocks, self.rest(micro_batch), budget)?;
         let step_ms = self.step_ms(pieces) + choice.extra_ns as f64 * pieces as f64 / 1e6;
         Some(Prediction { micro_batch, pieces, choice, step_ms })

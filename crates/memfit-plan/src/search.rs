@@ -10,7 +10,8 @@ use memfit_levers::{Label, Lever};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
 use crate::choose::Fate;
-use crate::predict::{Model, Prediction, Sample};
+use crate::plan::Expected;
+use crate::predict::{Model, Prediction, Sample, Ways, exposed_ns};
 use crate::setting::Value;
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
@@ -25,12 +26,20 @@ pub struct Limits {
     pub global_batch: Option<u64>,
     /// Which 16-bit type the card computes fast with: bf16, or else fp16.
     pub has_bf16: bool,
+    /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
+    pub link: Option<f64>,
     /// Runs, at most.
     pub most_runs: u64,
 }
 
 /// A change of time by less than this share is none.
 const NOTICEABLE: f64 = 0.005;
+/// From so many classes on, what a loss is computed from is worth cutting.
+const MANY_CLASSES: u64 = 4096;
+/// From this share of what is reserved on, what lies in no block is worth a setting.
+const FRAGMENTED: f64 = 0.03;
+/// Where a step with blocks in the host's memory takes so much longer than expected, its copies do not hide.
+const UNHIDDEN: f64 = 1.2;
 /// How often a prediction may be wrong before the next variant is looked at.
 const PATIENCE: usize = 10;
 
@@ -94,7 +103,7 @@ impl<T: Trial> Search<'_, T> {
         let training = own.training.clone().unwrap_or_default();
         // What would be faster or smaller still is shown, and not done: nobody asked for a change.
         let mut candidate = Candidate::as_is();
-        for lever in self.free_levers(&training) {
+        for lever in self.free_levers(&training, &own.peak) {
             let with = candidate.with(lever, Value::default());
             if let Some(outcome) = self.run(&with, Room::Budget)?
                 && outcome.fits
@@ -108,14 +117,19 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Levers that are on or off, cost nothing in themselves, and are allowed here.
-    fn free_levers(&mut self, training: &Training) -> Vec<Lever> {
+    fn free_levers(&mut self, training: &Training, peak: &Expected) -> Vec<Lever> {
+        let idle = peak.reserved.saturating_sub(peak.allocated) as f64;
+        let fragmented = idle > FRAGMENTED * peak.reserved as f64;
         let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
         let mut levers = Vec::new();
         for (lever, makes_sense) in [
             (Lever::FusedOptimizer, training.fusible),
             (Lever::ForeachOff, training.foreach && !training.fusible),
+            (Lever::Sdpa, training.explicit_attention),
             (half, !training.reduced),
             (Lever::ChannelsLast, training.convolves),
+            (Lever::ChunkedLoss, training.classes >= MANY_CLASSES),
+            (Lever::ExpandableSegments, fragmented),
         ] {
             if !makes_sense {
                 continue;
@@ -159,6 +173,9 @@ impl<T: Trial> Search<'_, T> {
                 best = Some(found);
             }
         }
+        if let Some(best) = &best {
+            self.tell_of_offload(&best.clone(), &training);
+        }
         let limit = match &best {
             Some(best) => self.limit(&best.clone(), &training)?,
             None => None,
@@ -189,8 +206,9 @@ impl<T: Trial> Search<'_, T> {
         first: Outcome,
         training: &Training,
     ) -> Result<Vec<(Candidate, Outcome)>, T::Error> {
+        let levers = self.free_levers(training, &first.peak);
         let mut variants = vec![(start, first)];
-        for lever in self.free_levers(training) {
+        for lever in levers {
             let mut grown = Vec::new();
             for (candidate, without) in variants {
                 let with = candidate.with(lever, Value::default());
@@ -222,7 +240,7 @@ impl<T: Trial> Search<'_, T> {
                     }
                 }
             }
-            variants = grown;
+            variants = few(grown);
         }
         Ok(variants)
     }
@@ -242,7 +260,7 @@ impl<T: Trial> Search<'_, T> {
         }
         let batch = training.batch.max(1);
         let by_name = !training.names.is_empty();
-        let recompute = self.may_recompute(&training);
+        let mut ways = Ways { recompute: self.may_recompute(&training), link: self.limits.link };
         let mut divisible = self.may_divide(&training);
         let small = if divisible { self.smaller(base, batch)? } else { None };
         divisible &= !self.rejected.iter().any(|rejected| rejected.lever == Lever::MicroBatch.name());
@@ -259,7 +277,7 @@ impl<T: Trial> Search<'_, T> {
             let fastest = sizes
                 .into_iter()
                 .filter_map(|(micro_batch, pieces)| {
-                    model.predict(micro_batch, pieces, recompute, self.limits.budget)
+                    model.predict(micro_batch, pieces, ways, self.limits.budget)
                 })
                 .map(|prediction| (candidate(base, whole, &prediction, batch), prediction))
                 .filter(|(candidate, _)| !refuted.contains(candidate))
@@ -269,8 +287,20 @@ impl<T: Trial> Search<'_, T> {
                 break;
             };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
+            let offloads = prediction.choice.fates.contains(&Fate::Offload);
             if outcome.fits {
                 model.learn(&prediction, outcome.peak.device_upper);
+                if offloads && milliseconds(&outcome) > prediction.step_ms * UNHIDDEN {
+                    ways.link = None;
+                    self.reject(
+                        Lever::ActivationOffload.name(),
+                        format!(
+                            "it does not hide: {:.1} ms a step where {:.1} were expected",
+                            milliseconds(&outcome),
+                            prediction.step_ms
+                        ),
+                    );
+                }
                 if milliseconds(&outcome) < bar {
                     bar = milliseconds(&outcome);
                     best = Some(Tried { candidate: candidate.clone(), outcome, on_card: true });
@@ -278,6 +308,12 @@ impl<T: Trial> Search<'_, T> {
             } else {
                 // What it would have taken, so that the next guess is a better one.
                 let Some(taken) = self.run(&candidate, Room::Boundless)? else { break };
+                if !taken.fits && offloads {
+                    ways.link = None;
+                    self.reject(Lever::ActivationOffload.name(), "the script fails with it");
+                    refuted.push(candidate);
+                    continue;
+                }
                 if !taken.fits {
                     self.reject(Lever::Checkpointing.name(), "the script fails with it");
                     break;
@@ -339,6 +375,33 @@ impl<T: Trial> Search<'_, T> {
             );
         }
         !training.blocks.is_empty()
+    }
+
+    /// Why nothing is sent to the host, where a plan computes blocks again.
+    fn tell_of_offload(&mut self, best: &Tried, training: &Training) {
+        let name = Lever::ActivationOffload.name();
+        let settings = &best.candidate.settings;
+        let moves = |lever: Lever| settings.iter().any(|setting| setting.lever == lever);
+        let (Some(link), Some(block)) =
+            (self.limits.link, training.blocks.iter().max_by_key(|block| block.kept))
+        else {
+            return;
+        };
+        if moves(Lever::ActivationOffload) || !moves(Lever::Checkpointing) {
+            return;
+        }
+        let way = block.kept as f64 / link * 1e3;
+        let exposed = exposed_ns(block.kept, link, block.busy_ns) as f64 / 1e6;
+        self.reject(
+            name,
+            format!(
+                "the {:.2} GiB of `{}` take {way:.1} ms each way beside {:.1} ms of computing: {exposed:.1} ms would show, and computing it again takes {:.1} ms",
+                gib(block.kept),
+                block.name,
+                block.busy_ns as f64 / 1e6,
+                block.busy_ns as f64 / 1e6
+            ),
+        );
     }
 
     /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
@@ -443,17 +506,21 @@ impl<T: Trial> Search<'_, T> {
 /// The candidate that a prediction is of.
 fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: u64) -> Candidate {
     let training = whole.training.as_ref();
-    let names: Vec<String> = training
-        .map(|training| training.blocks.iter())
-        .into_iter()
-        .flatten()
-        .zip(&prediction.choice.fates)
-        .filter(|(_, fate)| **fate == Fate::Recompute)
-        .map(|(block, _)| block.name.clone())
-        .collect();
+    let names = |wanted: Fate| -> Vec<String> {
+        let blocks = training.map(|training| training.blocks.iter()).into_iter().flatten();
+        blocks
+            .zip(&prediction.choice.fates)
+            .filter(|(_, fate)| **fate == wanted)
+            .map(|(block, _)| block.name.clone())
+            .collect()
+    };
     let mut candidate = base.clone();
-    if !names.is_empty() {
-        candidate = candidate.with(Lever::Checkpointing, Value::Names(names));
+    for (fate, lever) in [(Fate::Recompute, Lever::Checkpointing), (Fate::Offload, Lever::ActivationOffload)]
+    {
+        let names = names(fate);
+        if !names.is_empty() {
+            candidate = candidate.with(lever, Value::Names(names));
+        }
     }
     if prediction.micro_batch < batch {
         candidate.micro_batch = Some(prediction.micro_batch);
@@ -465,6 +532,17 @@ fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: 
 /// What dividing a batch does to this training.
 pub(crate) fn label_of_dividing(training: &Training) -> Label {
     if training.couples_samples { Label::ChangesTraining } else { Lever::MicroBatch.label() }
+}
+
+/// The fastest of them and the smallest: more are not worth their runs.
+fn few(mut variants: Vec<(Candidate, Outcome)>) -> Vec<(Candidate, Outcome)> {
+    if variants.len() > 2 {
+        variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
+        let smallest = variants.iter().skip(1).min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
+        variants.truncate(1);
+        variants.extend(smallest);
+    }
+    variants
 }
 
 fn milliseconds(outcome: &Outcome) -> f64 {

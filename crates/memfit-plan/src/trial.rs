@@ -91,6 +91,10 @@ pub struct Training {
     pub couples_samples: bool,
     /// Whether there are convolutions.
     pub convolves: bool,
+    /// Outputs of the widest linear layer.
+    pub classes: u64,
+    /// Whether attention's matrix is made as a whole.
+    pub explicit_attention: bool,
     /// Whether fewer bits are used already.
     pub reduced: bool,
     /// Whether there is an optimizer.

@@ -6,5 +6,8 @@
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
 pub mod findings;
+mod plan_page;
 pub mod text;
 pub mod wire;
+
+pub use plan_page::plan_page;

@@ -19,6 +19,7 @@ pub use data::data;
 pub use doctor::doctor;
 pub use explain::explain;
 pub use gpus::{gpu, gpus};
+pub(crate) use plan::in_short as plan_in_short;
 pub use plan::plan;
 pub use replay::replay;
 pub use rules::{rule, rules};

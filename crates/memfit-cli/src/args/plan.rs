@@ -55,6 +55,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
+    /// Write a page with memory against time as a plot to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+
     /// A TOML file with GPUs of your own.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,

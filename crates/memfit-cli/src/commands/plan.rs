@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use memfit_levers::{Label, Lever};
 use memfit_plan::{Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, search, sha256};
-use memfit_report::text;
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
     RejectedLever, schema,
 };
+use memfit_report::{plan_page, text};
 
 use super::{answer, catalogue};
 use crate::args::PlanArgs;
@@ -25,9 +25,13 @@ const MOST_RUNS: u64 = 80;
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let out = args.out.clone();
+    let page = args.html.clone();
     let mut report = blank(&args);
-    let found = find(args, settings, home, printer, &mut report);
+    let mut found = find(args, settings, home, printer, &mut report);
     report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    if let (Ok(()), Some(page)) = (&found, &page) {
+        found = std::fs::write(page, plan_page(&report)).map_err(CliError::io("write", page));
+    }
     let failed = found.as_ref().err();
     if let Some(error) = failed {
         report.problem = Some(Problem {
@@ -110,6 +114,7 @@ fn find(
         budget: report.budget,
         global_batch,
         has_bf16: device.rates.bf16.is_some(),
+        link: Some(device.host_link.bandwidth as f64),
         most_runs: MOST_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
@@ -211,6 +216,7 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
             count: u64::from(report.device.count),
             command: report.command.clone(),
             batch: Some(found.training.batch).filter(|batch| *batch > 0),
+            own_accumulation: found.training.own_accumulation.max(1),
             batch_names: found.training.names.clone(),
             script: script.map(|script| script.display().to_string()),
             script_sha256: script.and_then(|script| std::fs::read(script).ok()).map(|text| sha256(&text)),

@@ -1,5 +1,6 @@
 //! `memfit run`.
 
+use memfit_plan::{Here, Plan, sha256};
 use memfit_report::text;
 use memfit_report::wire::{CardKind, DeviceInfo, RunReport, Verdict};
 
@@ -22,11 +23,18 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
         count: args.gpu.as_ref().map_or(1, |gpu| gpu.count),
         kind: CardKind::Virtual,
     };
+    let plan = args.plan.clone();
     let outcome = request(args, settings).and_then(|request| {
         device = request.card.info();
+        let plan = plan.as_deref().map(Plan::read).transpose()?;
         let outcome = run::perform(&request, home, printer)?;
         show_failure(&request, &outcome, printer);
-        Ok(run::report(&request, &outcome))
+        let mut report = run::report(&request, &outcome);
+        if let Some(plan) = plan {
+            let differences = plan.made_for.differs(&here(&report, &plan));
+            report.fidelity.notes.extend(differences.iter().map(ToString::to_string));
+        }
+        Ok(report)
     });
     let told = match outcome {
         Ok(report) => tell(&report, &out, settings, printer).map(|()| run::exit(report.verdict)),
@@ -41,6 +49,17 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
     let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
     Request::new(args, settings, &catalogue)
+}
+
+/// Where a plan was just used.
+fn here(report: &RunReport, plan: &Plan) -> Here {
+    let script = plan.made_for.script.as_deref().and_then(|script| std::fs::read(script).ok());
+    Here {
+        torch: report.torch.clone(),
+        gpu: Some(report.device.name.clone()),
+        capacity: Some(report.device.capacity),
+        script_sha256: script.map(|text| sha256(&text)),
+    }
 }
 
 fn tell(

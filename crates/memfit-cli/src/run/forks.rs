@@ -63,6 +63,12 @@ impl Server {
             let late = request.timeout.is_some_and(|timeout| started.elapsed() >= timeout);
             if ended || late || !said.is_empty() || interrupt.happened() {
                 process::end_all(&mut child, stage.run_dir());
+                if interrupt.happened() {
+                    return Err(CliError::NothingToPlan {
+                        why: "it was interrupted before the script had run once".to_owned(),
+                        hint: "run it again".to_owned(),
+                    });
+                }
                 return Ok(None);
             }
             std::thread::sleep(TICK);

@@ -48,7 +48,7 @@ impl Running {
     fn wait(&mut self) {
         match self {
             Self::Child(child) => {
-                child.wait();
+                let _status = child.wait();
             }
             Self::Fork(pid) => {
                 let _status = adopted(*pid);

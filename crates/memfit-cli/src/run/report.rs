@@ -182,6 +182,9 @@ fn outside(facts: &Facts, seen: memfit_link::ledger::OutsideView, peak: &Peak) -
 fn fidelity(request: &Request, facts: &Facts) -> Fidelity {
     let mut notes = facts.notes.clone();
     notes.extend(facts.tally.notes.iter().cloned());
+    for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
+        notes.push(format!("the plan's `{lever}` was not applied: {why}"));
+    }
     if facts.ended == Ended::Stalled {
         notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
     }
@@ -199,7 +202,7 @@ fn fidelity(request: &Request, facts: &Facts) -> Fidelity {
             notes.push("only the machine's first card was looked at".to_owned());
         }
     }
-    notes.extend(time::notes(facts));
+    notes.extend(time::notes(request, facts));
     if request.card.info().kind == CardKind::Virtual {
         notes.push(OUTSIDE_IS_MODELLED.to_owned());
     }

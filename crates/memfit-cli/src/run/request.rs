@@ -181,7 +181,7 @@ impl Request {
                     .map(|samples| samples.0),
             },
             other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),
-            planned: args.plan.as_deref().map(Plan::read).transpose()?.as_ref().map(planned),
+            planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
             output: args.output,
             show_output: args.show_output || settings.show_output,
             keep: args.keep,
@@ -233,12 +233,19 @@ impl Request {
 }
 
 /// What the probe is told of a plan.
-pub(crate) fn planned(plan: &Plan) -> Planned {
-    Planned {
+pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
+    let own = plan.made_for.own_accumulation.max(1);
+    let pieces = match (plan.made_for.batch, plan.micro_batch) {
+        (Some(batch), Some(micro_batch)) => batch.div_ceil(micro_batch.max(1)),
+        _ => 1,
+    };
+    let planned = Planned {
+        pieces,
+        own_accumulation: own,
         micro_batch: plan.micro_batch,
         batch: plan.made_for.batch,
         by_name: !plan.made_for.batch_names.is_empty(),
-        accumulate: plan.accumulate,
+        accumulate: (plan.accumulate / own).max(1),
         levers: plan
             .levers
             .iter()
@@ -248,7 +255,9 @@ pub(crate) fn planned(plan: &Plan) -> Planned {
             })
             .collect(),
         ..Planned::default()
-    }
+    };
+    // To the end means all of it.
+    if steps == 0 { planned } else { planned.shortened() }
 }
 
 #[cfg(test)]

@@ -20,7 +20,10 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
     let step = facts
         .ranks
         .iter()
-        .filter_map(|rank| StepTime::of(&rank.marks, compute, memory))
+        .filter_map(|rank| {
+            let time = StepTime::of(&rank.marks, compute, memory)?;
+            Some(stretched(time, request.planned.as_ref().and_then(|planned| planned.stretch(&rank.marks))))
+        })
         .max_by(|a, b| a.typical.total_cmp(&b.typical))
         // A clock that takes no time for any work tells nothing of a step.
         .filter(|_| facts.setup.clock != ClockMode::Instant);
@@ -47,8 +50,19 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
     }
 }
 
+/// A step of which only some of the pieces were run, as long as all of them make it.
+fn stretched(time: StepTime, stretch: Option<f64>) -> StepTime {
+    let Some(stretch) = stretch else { return time };
+    StepTime {
+        typical: time.typical * stretch,
+        low: time.low * stretch,
+        high: time.high * stretch,
+        busy: time.busy.into_iter().map(|(kind, length)| (kind, length * stretch)).collect(),
+    }
+}
+
 /// What there is to say of the clock's part in the peaks.
-pub(super) fn notes(facts: &Facts) -> Vec<String> {
+pub(super) fn notes(request: &Request, facts: &Facts) -> Vec<String> {
     let mut notes = Vec::new();
     let pending = facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0);
     let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
@@ -56,6 +70,15 @@ pub(super) fn notes(facts: &Facts) -> Vec<String> {
         let mib = pending.div_ceil(1 << 20);
         notes.push(format!(
             "{mib} MiB at the peak had been freed and still waited for another stream, for as long as the clock says; `--clock instant` and `--clock never` bound what that changes"
+        ));
+    }
+    if let Some(planned) = &request.planned
+        && let Some(most) = planned.most_pieces
+    {
+        notes.push(format!(
+            "of the {} pieces of a batch no more than {} were run: from the third on they are alike; times are those of a whole step",
+            planned.pieces,
+            most + 1
         ));
     }
     match facts.setup.clock {

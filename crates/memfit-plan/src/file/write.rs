@@ -67,6 +67,9 @@ impl Plan {
         if let Some(batch) = made_for.batch {
             line("batch", batch.to_string());
         }
+        if made_for.own_accumulation > 1 {
+            line("own_accumulation", made_for.own_accumulation.to_string());
+        }
         if !made_for.batch_names.is_empty() {
             line("batch_names", list(&made_for.batch_names));
         }

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::Expected;
 use crate::trial::Measured;
 
 const GIB: u64 = 1 << 30;
@@ -85,7 +84,7 @@ impl Trial for Pretended {
 }
 
 fn limits(budget: u64, allow: Label) -> Limits {
-    Limits { allow, budget, global_batch: None, has_bf16: true, most_runs: 60 }
+    Limits { allow, budget, global_batch: None, has_bf16: true, link: None, most_runs: 60 }
 }
 
 fn pretended() -> Pretended {

@@ -112,6 +112,11 @@ fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
         "autocast-fp16" => "most operations in fp16 (autocast), the loss scaled".to_owned(),
         "fused-optimizer" => "the optimizer's fused kernel, which needs no temporaries".to_owned(),
         "foreach-off" => "the optimizer updates one parameter at a time".to_owned(),
+        "chunked-loss" => "the loss in pieces, so that the logits are never there as a whole".to_owned(),
+        "sdpa" => "attention without its matrix (SDPA)".to_owned(),
+        "expandable-segments" => {
+            "PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation".to_owned()
+        }
         "channels-last" => "pictures with their channels last in memory".to_owned(),
         _ => format!("{} = {}", lever.name, lever.value),
     }
@@ -171,7 +176,11 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
             "{mark} {:>10} {:>11}  {:<7}  {}",
             run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
             size(run.peak.device_upper),
-            if run.fits { "fits" } else { "no" },
+            match (run.fits, run.peak.device_upper > report.budget) {
+                (true, _) => "fits",
+                (false, true) => "too big",
+                (false, false) => "not run",
+            },
             canvas.shortened(&in_short(run), room)
         );
         let style = if chosen {
@@ -186,7 +195,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
 }
 
 /// A plan in one line.
-fn in_short(run: &PlanRun) -> String {
+pub(crate) fn in_short(run: &PlanRun) -> String {
     if run.levers.is_empty() {
         return "as it is".to_owned();
     }

@@ -70,7 +70,5 @@ def _become(session, run_dir):
     session.become(channel.setup(), channel.plan() or {})
     session.planned.retune()
     with contextlib.suppress(Exception):
-        import memfit_levers
-
-        os.environ.update(memfit_levers.environment(session.planned.levers))
+        session.planned.set_environment()
     _answer(str(os.getpid()))

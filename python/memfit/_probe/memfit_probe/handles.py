@@ -45,7 +45,10 @@ def _places(size):
     for _ in range(MAX_FRAMES):
         if frame is None:
             break
-        if not frame.f_code.co_filename.startswith((*LIBRARIES, "<")) and "memfit_" not in frame.f_code.co_filename:
+        if (
+            not frame.f_code.co_filename.startswith((*LIBRARIES, "<"))
+            and "memfit_" not in frame.f_code.co_filename
+        ):
             if frame.f_locals is not frame.f_globals:
                 _of_frame(frame, size, found, seen)
             _within(frame.f_globals, size, found, seen)

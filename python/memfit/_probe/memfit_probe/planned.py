@@ -9,6 +9,7 @@ is measured on the way, plan or not, and told at the end.
 import contextlib
 import functools
 import itertools
+import os
 import types
 import weakref
 from collections import deque
@@ -111,8 +112,10 @@ class Planned:
     def arm(self):
         torch, planned = self.session.torch, self
         imports.after("torch.utils.data.dataloader", self._arm_loaders)
-        if not self.serves and self.by_name:
-            self._arm_names()
+        if not self.serves:
+            self.set_environment()
+            if self.by_name:
+                self._arm_names()
         module = torch.nn.Module
         self._suppress(module, "zero_grad", lambda *_: None)
         for home in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -143,6 +146,13 @@ class Planned:
             return init()
 
         core._cuda_init = begin
+
+    def set_environment(self):
+        """Some levers are settings that are read when the card is first used."""
+        if self.levers:
+            import memfit_levers
+
+            os.environ.update(memfit_levers.environment(self.levers))
 
     def retune(self):
         """The script makes smaller batches from now on."""
@@ -440,8 +450,15 @@ class Planned:
             steps=self.steps,
             couples_samples=any(isinstance(each, norm) and each.training for each in modules),
             convolves=any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in modules),
+            classes=max(
+                (each.out_features for each in modules if isinstance(each, torch.nn.Linear)), default=0
+            ),
+            explicit_attention=getattr(getattr(model, "config", None), "_attn_implementation", None)
+            == "eager",
             autocast=self.autocast,
-            half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()) if model else False,
+            half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
+            if model
+            else False,
             optimizers=sorted({type(each).__name__ for each in optimizers}),
             fusible=bool(groups) and all("fused" in group for group in groups),
             fused=bool(groups) and all(group.get("fused") for group in groups),

@@ -1,0 +1,210 @@
+"""`memfit plan`: what it says fits does, one sample more does not, and the step stays the whole batch's."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from runs import invoke
+
+LOADER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    def forward(self, x):
+        return x + self.mlp(self.norm(x))
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(64, 512), nn.Sequential(*(Block(512) for _ in range(6))), nn.Linear(512, 1000))
+data = TensorDataset(torch.randn(300, 256, 64), torch.randint(1000, (300, 256)))
+loader = DataLoader(data, batch_size=48)
+model.to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+loss_fn = nn.CrossEntropyLoss()
+for epoch in range(3):
+    for inputs, labels in loader:
+        loss = loss_fn(model(inputs.to(device)).flatten(0, 1), labels.to(device).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+"""
+
+# The same, with batches that the script makes itself.
+BY_NAME = (
+    LOADER.replace("loader = DataLoader(data, batch_size=48)", "batch_size = 48")
+    .replace("    for inputs, labels in loader:", "    for _ in range(20):")
+    .replace(
+        "        loss = ",
+        "        inputs = torch.randn(batch_size, 256, 64)\n"
+        "        labels = torch.randint(1000, (batch_size, 256))\n"
+        "        loss = ",
+    )
+)
+
+
+@functools.cache
+def planned(script: str, *options: str) -> tuple[Path, Any]:
+    """A script and what `memfit plan` says of it; the plan lies beside it."""
+    folder = Path(tempfile.mkdtemp(prefix="memfit-plan-"))
+    (folder / "train.py").write_text(script)
+    run = invoke(
+        [
+            *("plan", "--gpu", "t4", "--format", "json", *options),
+            *("-o", "memfit.plan.toml", "--", sys.executable, "train.py"),
+        ],
+        cwd=folder,
+    )
+    return folder, run
+
+
+def again(folder: Path, memory: int, *, micro_batch: int | None = None) -> Any:
+    """The script with its plan, on a card with so much memory."""
+    plan = folder / "memfit.plan.toml"
+    if micro_batch is not None:
+        lines = [line for line in plan.read_text().splitlines() if not line.startswith("micro_batch ")]
+        plan = folder / "more.plan.toml"
+        plan.write_text("\n".join([f"micro_batch = {micro_batch}", *lines]))
+    arguments = ["run", "--gpu", "t4", "--memory", f"{memory >> 10}KiB", "--format", "json"]
+    return invoke([*arguments, "--plan", str(plan), "--", sys.executable, "train.py"], cwd=folder)
+
+
+def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
+    folder, run = planned(LOADER, "--memory", "1GiB", "--allow", "rounding")
+    report = run.report
+    assert run.status == 0, run.stderr
+    assert report["verdict"] == "fits-with-plan"
+    chosen, baseline = report["chosen"], report["baseline"]
+    assert baseline["peak"]["device_upper"] > report["budget"] >= chosen["peak"]["device_upper"]
+    assert chosen["micro_batch"] * chosen["micro_batches_per_step"] >= 48
+    assert chosen["accumulate"] == 1
+    assert again(folder, report["budget"]).status == 0
+    limit = report["limit"]
+    if limit is not None and limit["refuted"] is not None:
+        assert limit["refuted"] == limit["largest"] + 1
+        assert again(folder, report["budget"], micro_batch=limit["refuted"]).status == 1
+    assert all(lever["label"] in ("exact", "rounding") for lever in chosen["levers"])
+    assert any(rejected["lever"].startswith("autocast") for rejected in report["rejected"])
+    times = [each["step_ms_estimate"] for each in report["pareto"]]
+    assert times == sorted(times)
+
+
+def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
+    folder, run = planned(BY_NAME, "--memory", "1GiB", "--allow", "rounding")
+    report = run.report
+    assert report["verdict"] == "fits-with-plan", run.stderr
+    levers = {lever["name"]: lever["value"] for lever in report["chosen"]["levers"]}
+    if "micro-batch" in levers:
+        assert 48 % levers["micro-batch"] == 0
+        assert 'batch_names = ["batch_size"]' in (folder / "memfit.plan.toml").read_text()
+    assert again(folder, report["budget"]).status == 0
+
+
+def test_what_fits_is_left_alone():
+    _, run = planned(LOADER, "--memory", "8GiB")
+    assert run.status == 0, run.stderr
+    assert run.report["verdict"] == "fits-as-is"
+    assert run.report["chosen"]["levers"] == []
+
+
+def test_what_cannot_fit_is_told_with_the_smallest_card():
+    _, run = planned(LOADER, "--memory", "400MiB", "--allow", "exact")
+    assert run.status == 1, run.stderr
+    assert run.report["verdict"] == "does-not-fit"
+    assert run.report["chosen"] is None
+    assert run.report["smallest_card"] is not None
+
+
+def test_a_script_that_fails_by_itself_has_no_plan():
+    _, run = planned("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('my own')\n")
+    assert run.status == 2
+    assert "my own" in run.report["problem"]["message"]
+
+
+# What the pieces of a batch add up to, told by the script itself on the CPU: gradients, steps and clippings.
+COUNTED = """
+import sys
+sys.path[:0] = sys.argv[1:2]
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from memfit_probe.planned import Planned
+
+class Session:
+    torch = torch
+    setup = {"steps": 0}
+    optimizers = ()
+    watch = None
+
+micro_batch = int(sys.argv[2]) or None
+session = Session()
+planned = Planned(session, {"micro_batch": micro_batch})
+planned.arm()
+engine = torch.autograd._engine_run_backward
+def run(tensors, gradients, *rest, **named):
+    return engine(tensors, planned.seeds(gradients), *rest, **named)
+torch.autograd._engine_run_backward = run
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+planned.appeared(optimizer)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+data = TensorDataset(torch.randn(23, 5).double(), torch.randn(23, 1).double())
+largest = 0
+loader = DataLoader(data, batch_size=8)
+original = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+def advance(self):
+    batch = original(self)
+    planned.given(self)
+    return batch
+torch.utils.data.dataloader._BaseDataLoaderIter.__next__ = advance
+for epoch in range(3):
+    for inputs, targets in loader:
+        largest = max(largest, len(inputs))
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+        scheduler.step()
+import json
+print(json.dumps([largest, scheduler.last_epoch, [p.tolist() for p in model.parameters()]]))
+"""
+
+
+def test_pieces_add_up_to_the_whole_batch():
+    probe = Path(__file__).resolve().parents[2] / "python/memfit/_probe"
+
+    def trained(micro_batch: int) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-c", COUNTED, str(probe), str(micro_batch)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        return json.loads(done.stdout)
+
+    def flat(value: Any) -> list[float]:
+        return [inner for each in value for inner in flat(each)] if isinstance(value, list) else [value]
+
+    whole = trained(0)
+    assert whole[0] == 8
+    pieces = trained(3)
+    assert pieces[0] == 3
+    assert pieces[1] == whole[1]
+    assert all(abs(a - b) < 1e-12 for a, b in zip(flat(whole[2]), flat(pieces[2]), strict=True))
