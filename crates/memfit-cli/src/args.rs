@@ -3,8 +3,8 @@
 mod check;
 mod convert;
 mod data;
-mod replay;
 mod plan;
+mod replay;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use serde::Deserialize;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
-pub(crate) use replay::ReplayArgs;
 pub(crate) use plan::PlanArgs;
+pub(crate) use replay::ReplayArgs;
 
 use crate::printer::Colour;
 use crate::synthetic::Samples;

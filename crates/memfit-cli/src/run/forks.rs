@@ -16,7 +16,7 @@ use super::environment::Command;
 use super::keeper::Keeper;
 use super::preflight::Torch;
 use super::process::{self, Running};
-use super::stage::Stage;
+use super::stage::{Changes, Stage};
 use super::{Interrupt, Request};
 use crate::{CliError, Home};
 
@@ -45,7 +45,7 @@ impl Server {
     ) -> Result<Option<Self>, CliError> {
         let planned = Some(Planned { serves: true, ..Planned::default() });
         let request = Request { planned, ..request.clone() };
-        let stage = Stage::set_up(&request, torch, ValuePolicy::UPPER, home)?;
+        let stage = Stage::set_up(&request, torch, ValuePolicy::UPPER, &Changes::default(), home)?;
         let requests = stage.run_dir().requests();
         make_pipe(&requests)?;
         let interrupt = Interrupt::listen();

@@ -7,7 +7,7 @@ use memfit_link::ValuePolicy;
 use super::environment::{self, Command};
 use super::forks::Server;
 use super::preflight::{self, Torch};
-use super::stage::Stage;
+use super::stage::{Changes, Stage};
 use super::{Outcome, Request, facts, recording, script, watch};
 use crate::{CliError, Home, Printer};
 
@@ -36,13 +36,14 @@ impl<'a> Rehearsal<'a> {
 
     /// Runs it once.
     pub(crate) fn run(&mut self, request: &Request) -> Result<Outcome, CliError> {
-        let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, self.home)?;
+        let stage =
+            Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, &Changes::default(), self.home)?;
         let started = Instant::now();
         let watched = watch::run(request, &self.command, &stage, None, self.server.as_mut(), self.printer)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(&self.command, self.torch.as_ref(), &stage, watched, &tracks, wall);
-        Ok(Outcome { facts, lower: None, recording: None })
+        Ok(Outcome { facts, lower: None, diagnosis: None, recording: None })
     }
 
     /// The script, where the command names one.
