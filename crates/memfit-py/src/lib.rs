@@ -4,6 +4,7 @@
 //! arguments, lets go of the interpreter's lock, and calls one function of another crate.
 
 mod data;
+mod levers;
 mod plan;
 mod train;
 
@@ -21,6 +22,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::data::{Batches, Image, ImageError, Recipe, Samples};
+    #[pymodule_export]
+    use crate::levers::{lever_conflict, lever_label};
     #[pymodule_export]
     use crate::plan::read_plan;
     #[pymodule_export]

@@ -2,8 +2,8 @@
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 use memfit_train::{
-    Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Status, TrainError, Verdict, agree,
-    classify,
+    Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Status, TrainError, Update, Verdict,
+    agree, classify,
 };
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -39,15 +39,54 @@ impl Controller {
     }
 
     /// Where the next part of a batch begins and ends, or None when all of it was run.
-    #[pyo3(signature = (batch, budget = None))]
-    fn next(&mut self, batch: usize, budget: Option<u64>) -> Option<(usize, usize)> {
-        self.inner.next(batch, budget).map(|part| (part.start, part.end))
+    #[pyo3(signature = (batch, room = None))]
+    fn next(&mut self, batch: usize, room: Option<u64>) -> Option<(usize, usize)> {
+        self.inner.next(batch, room).map(|part| (part.start, part.end))
     }
 
     /// A part ran to its end.
-    #[pyo3(signature = (batch, size, peak = None))]
-    fn passed(&mut self, batch: usize, size: u32, peak: Option<u64>) {
-        self.inner.passed(batch, size, peak);
+    #[pyo3(signature = (batch, size, need = None))]
+    fn passed(&mut self, batch: usize, size: u32, need: Option<u64>) {
+        self.inner.passed(batch, size, need);
+    }
+
+    /// Bytes that all gradients take.
+    fn gradients_take(&mut self, size: u64) {
+        self.inner.gradients_take(size);
+    }
+
+    /// What a part is foreseen to need beyond what is live, from above; `first` where it is alone in its window.
+    #[pyo3(signature = (shape, elements, size, first = false))]
+    fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
+        self.inner.foreseen(shape, elements, size, first)
+    }
+
+    /// The largest part of at most so many samples that is foreseen to need no more than a room.
+    fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
+        self.inner.largest(shape, elements, most, room)
+    }
+
+    /// What an optimizer's step needs: bytes of states that it makes, and of temporaries.
+    #[staticmethod]
+    #[pyo3(signature = (kind, *, together, fused, momentum, extra, decays, moved, largest, new))]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "an optimizer's own settings"
+    )]
+    fn update_need(
+        kind: &str,
+        together: bool,
+        fused: bool,
+        momentum: bool,
+        extra: bool,
+        decays: bool,
+        moved: u64,
+        largest: u64,
+        new: u64,
+    ) -> (u64, u64) {
+        let need = Update { kind, together, fused, momentum, extra, decays, moved, largest, new }.need();
+        (need.states, need.temporaries)
     }
 
     /// What a part counted.
@@ -182,6 +221,12 @@ impl Controller {
         let growth = self.inner.growth();
         growth.after_step(live);
         growth.leak(budget).map(|leak| (leak.per_step, leak.steps_left))
+    }
+
+    /// Whether the last steps each added to what is live, so that it is worth to look at who holds it.
+    #[getter]
+    fn suspects_growth(&mut self) -> bool {
+        self.inner.growth().suspects()
     }
 
     /// A window ended with this loss scale: what is wrong with it, if something is.

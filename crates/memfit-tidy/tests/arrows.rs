@@ -52,7 +52,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit", &["memfit-cli"]),
-    ("memfit-py", &["memfit-cli", "memfit-loader", "memfit-plan", "memfit-train"]),
+    ("memfit-py", &["memfit-cli", "memfit-levers", "memfit-loader", "memfit-plan", "memfit-train"]),
     ("memfit-tidy", &[]),
 ];
 

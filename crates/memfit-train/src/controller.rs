@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling,
-    split, split_by_cost, split_in_pairs,
+    predictor::largest, split, split_by_cost, split_in_pairs,
 };
 
 /// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
@@ -126,6 +126,10 @@ pub struct Controller {
     /// Windows in a row in which the allocator flushed its cache.
     thrashing: u32,
     growth: Growth,
+    /// Bytes that all gradients take.
+    gradients: u64,
+    /// Whether the window began in another process, and has gradients from there.
+    inherits: bool,
 }
 
 /// What a controller remembers from one process to the next.
@@ -134,7 +138,9 @@ struct Memory {
     window: Window,
     /// Windows that were stepped with.
     windows: u64,
-    predictor: Predictor,
+    /// What the first part of a window needed, and what later ones did, beside the gradients of those before.
+    first: Predictor,
+    later: Predictor,
     ceilings: BTreeMap<String, Ceiling>,
     scale: ScaleHistory,
     /// Failures that a later attempt made good.
@@ -150,7 +156,8 @@ impl Controller {
         let memory = Memory {
             window: Window::new(settings.accumulate)?,
             windows: 0,
-            predictor: Predictor::default(),
+            first: Predictor::default(),
+            later: Predictor::default(),
             ceilings: BTreeMap::new(),
             scale: ScaleHistory::default(),
             survived: 0,
@@ -164,6 +171,8 @@ impl Controller {
             batches: Vec::new(),
             thrashing: 0,
             growth: Growth::default(),
+            gradients: 0,
+            inherits: false,
         })
     }
 
@@ -188,12 +197,12 @@ impl Controller {
         Ok(first)
     }
 
-    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `budget` is what the
-    /// allocator may come to, where that is known.
-    pub fn next(&mut self, batch: usize, budget: Option<u64>) -> Option<Part> {
+    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `room` is what it may
+    /// need beyond what was live before the window, where that is known.
+    pub fn next(&mut self, batch: usize, room: Option<u64>) -> Option<Part> {
         let entry = self.batches.get(batch)?;
         if entry.given == entry.parts.len() && entry.covered() < entry.items {
-            let (most, sure) = self.size(entry, budget);
+            let (most, sure) = self.size(batch, entry, room);
             let entry = &mut self.batches[batch];
             if sure {
                 entry.cut(most, self.settings.pairs);
@@ -209,28 +218,78 @@ impl Controller {
     }
 
     /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is entered in steps,
-    /// each twice the one before, until what was seen tells where they would end.
-    fn size(&self, batch: &Batch, budget: Option<u64>) -> (u32, bool) {
+    /// each at most twice the one before or what is foreseen from above, until what was seen tells where they would end.
+    fn size(&self, index: usize, batch: &Batch, room: Option<u64>) -> (u32, bool) {
         let items = u32::try_from(batch.items).unwrap_or(u32::MAX);
         let wanted = self.settings.micro_batch.unwrap_or(items).min(items);
         let ceiling = self.memory.ceilings.get(&batch.shape);
         let limit = ceiling.map_or(wanted, |ceiling| ceiling.limit(wanted));
-        let foreseen = budget
-            .and_then(|budget| self.memory.predictor.largest(&batch.shape, batch.elements, limit, budget));
-        if let Some(foreseen) = foreseen {
-            return (foreseen.min(limit), true);
+        let entering = self.settings.careful && self.settings.micro_batch.is_none() && self.attempt == 0;
+        if let Some(room) = room {
+            let alone = index == 0 && batch.covered() == 0 && limit == items;
+            // The whole batch at once meets no gradients of parts before it.
+            if alone && self.need(batch, items, true).is_some_and(|need| need <= room) {
+                return (limit, true);
+            }
+            if let Some(foreseen) = largest(limit, room, |size| self.need(batch, size, false)) {
+                let sure = !entering || self.is_sure(batch);
+                return (foreseen.min(limit), sure);
+            }
         }
         let safe = ceiling.map_or(0, |ceiling| ceiling.safe);
-        let entering = self.settings.careful && self.settings.micro_batch.is_none() && self.attempt == 0;
         if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
     }
 
-    /// A part of a batch ran to its end. `peak` is the allocator's highest so far, if this part set it.
-    pub fn passed(&mut self, batch: usize, size: u32, peak: Option<u64>) {
-        let Some(batch) = self.batches.get(batch) else { return };
+    /// What a part of this size needs, from above: as the first of its window, which meets no gradients, or as a later one.
+    fn need(&self, batch: &Batch, size: u32, first: bool) -> Option<u64> {
+        let memory = &self.memory;
+        let alone = memory.first.need(&batch.shape, batch.elements, size);
+        if first {
+            return alone;
+        }
+        let with_gradients = alone.map(|need| need.saturating_add(self.gradients));
+        match (memory.later.need(&batch.shape, batch.elements, size), with_gradients) {
+            (Some(seen), Some(bound)) => Some(seen.min(bound)),
+            (seen, bound) => seen.or(bound),
+        }
+    }
+
+    /// Whether what is foreseen for a batch rests on more than one size or length.
+    fn is_sure(&self, batch: &Batch) -> bool {
+        self.memory.first.is_sure(&batch.shape, batch.elements)
+            || self.memory.later.is_sure(&batch.shape, batch.elements)
+    }
+
+    /// What a part of so many samples of such a shape is foreseen to need beyond what is live, from above; `first` where it
+    /// is alone in its window.
+    pub fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
+        let batch =
+            Batch { shape: shape.to_owned(), elements, items: 0, costs: None, parts: Vec::new(), given: 0 };
+        self.need(&batch, size, first)
+    }
+
+    /// The largest part of at most `most` samples of such a shape that is foreseen to need no more than `room`.
+    pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
+        if self.foreseen(shape, elements, most, true).is_some_and(|need| need <= room) {
+            return Some(most);
+        }
+        largest(most, room, |size| self.foreseen(shape, elements, size, false))
+    }
+
+    /// Bytes that all gradients take, which are there from a window's first backward on.
+    pub fn gradients_take(&mut self, bytes: u64) {
+        self.gradients = bytes;
+    }
+
+    /// A part of a batch ran to its end. `need` is the most that was live meanwhile beyond what was before the window, if
+    /// that is known.
+    pub fn passed(&mut self, index: usize, size: u32, need: Option<u64>) {
+        let Some(batch) = self.batches.get(index) else { return };
+        let first = index == 0 && batch.given <= 1 && !self.inherits;
         self.something_fitted = true;
-        if let Some(peak) = peak {
-            self.memory.predictor.saw(&batch.shape, batch.elements, size, peak);
+        if let Some(need) = need {
+            let predictor = if first { &mut self.memory.first } else { &mut self.memory.later };
+            predictor.saw(&batch.shape, batch.elements, size, need);
         }
         // Samples of different sizes: how many of them fitted says nothing of as many of the largest.
         if batch.costs.is_none() {
@@ -343,6 +402,7 @@ impl Controller {
         self.singles = 0;
         self.something_fitted = false;
         self.batches.clear();
+        self.inherits = false;
         self.memory.window.close();
     }
 
@@ -376,6 +436,7 @@ impl Controller {
         let mut memory = Memory::deserialize(source)?;
         memory.window.set_length(self.settings.accumulate);
         self.memory = memory;
+        self.inherits = !self.memory.window.is_empty();
         self.attempt = 0;
         self.batches.clear();
         Ok(())

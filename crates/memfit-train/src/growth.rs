@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 const SPAN: usize = 24;
 /// Below so many steps nothing is said.
 const LEAST: usize = 8;
+/// Steps in a row that add something, after which it is worth to look at who holds it.
+const SUSPECTED: usize = 3;
 /// Less than this a step is not worth a word.
 const NOTICED: i64 = 64 << 10;
 
@@ -33,6 +35,14 @@ impl Growth {
             self.live.pop_front();
         }
         self.live.push_back(live);
+    }
+
+    /// Whether the last few steps each added something: too few to speak of, enough to begin to look.
+    pub fn suspects(&self) -> bool {
+        let newer = self.live.iter().rev();
+        let pairs = newer.clone().zip(newer.skip(1)).take(SUSPECTED);
+        pairs.clone().count() == SUSPECTED
+            && pairs.into_iter().all(|(new, old)| new.cast_signed() - old.cast_signed() >= NOTICED)
     }
 
     /// Whether there is a leak: nearly every step added to what was live, and none took it back.
@@ -75,6 +85,14 @@ mod tests {
         let growth = after((0..10).map(|step| (100 + step) << 20));
         let leak = growth.leak(Some(209 << 20)).expect("it grows");
         assert_eq!((leak.per_step, leak.steps_left), (1 << 20, Some(100)));
+    }
+
+    #[test]
+    fn growth_is_suspected_before_it_is_told() {
+        assert!(!after((0..3).map(|step| step << 20)).suspects());
+        assert!(after((0..4).map(|step| step << 20)).suspects());
+        assert_eq!(after((0..4).map(|step| step << 20)).leak(None), None);
+        assert!(!after([4, 5, 6, 6].map(|step: u64| step << 20)).suspects());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod growth;
 mod predictor;
 mod scale;
 mod split;
+mod update;
 mod window;
 
 pub use agreement::{Outcome, Status, Verdict, agree};
@@ -26,4 +27,5 @@ pub use growth::{Growth, Leak};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
 pub use split::{Part, split, split_by_cost, split_in_pairs};
+pub use update::{Update, UpdateNeed};
 pub use window::Window;

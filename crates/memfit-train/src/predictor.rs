@@ -1,10 +1,12 @@
-//! How much memory a micro-batch will need.
+//! How much memory a micro-batch will need, beyond what stands already.
 //!
-//! For one shape of sample the peak grows with the number of samples, nearly in a straight line: what stands already
-//! (weights, moments), and so much a sample. Two sizes that were seen give the line; from there on the prediction for a
-//! larger one is taken above the line by the largest error that was seen. Across shapes, what a sample needs is taken to
-//! grow with its number of elements, which is a lower bound where attention is quadratic; so another shape's figures are
-//! only used to choose a first size, never to pass one that failed.
+//! What is recorded is a need: the peak while a part ran, less what was live before its window. For one shape of sample it
+//! grows with the number of samples, nearly in a straight line that does not begin below zero. So one size that was seen
+//! bounds a larger one in proportion, and two give the line, which is lifted above all that was seen.
+//!
+//! Across shapes of one kind (the same tensors, other lengths) a need grows with the elements of a sample, in proportion or
+//! faster, as attention's square does. So between two shapes that were seen, the chord is above the curve; beyond the
+//! largest, the square of the ratio is. A prediction for a shape that was never seen is therefore one from above.
 
 use std::collections::BTreeMap;
 
@@ -20,85 +22,115 @@ pub struct Predictor {
 struct Shape {
     /// Elements in one sample.
     elements: u64,
-    /// The highest peak that was seen at each size.
-    peaks: BTreeMap<u32, u64>,
+    /// The highest need that was seen at each size.
+    needs: BTreeMap<u32, u64>,
 }
 
-/// A straight line above what was seen: bytes at a size are `base + slope * size`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Line {
-    base: f64,
-    slope: f64,
-}
-
-impl Line {
-    fn at(self, size: u32) -> f64 {
-        self.base + self.slope * f64::from(size)
+impl Shape {
+    /// The need at a size, from above.
+    fn at(&self, size: u32) -> Option<f64> {
+        let (&first, &least) = self.needs.first_key_value()?;
+        let below = self.needs.range(..=size).map(|(_, &need)| need).max().unwrap_or(0) as f64;
+        if let Some(&exact) = self.needs.get(&size) {
+            return Some((exact as f64).max(below));
+        }
+        let line = match above(&self.needs) {
+            Some((base, slope)) => base + slope * f64::from(size),
+            // More samples need no more than in proportion; fewer no more than these.
+            None => least as f64 * (f64::from(size) / f64::from(first)).max(1.0),
+        };
+        Some(line.max(below))
     }
 }
 
 impl Predictor {
-    /// A micro-batch of this size had this peak.
-    pub fn saw(&mut self, shape: &str, elements: u64, size: u32, peak: u64) {
+    /// A part of this size needed so much.
+    pub fn saw(&mut self, shape: &str, elements: u64, size: u32, need: u64) {
         let entry = self.shapes.entry(shape.to_owned()).or_default();
-        entry.elements = elements;
-        let highest = entry.peaks.entry(size).or_default();
-        *highest = peak.max(*highest);
+        entry.elements = elements.max(1);
+        let highest = entry.needs.entry(size).or_default();
+        *highest = need.max(*highest);
     }
 
-    /// The peak at a size, if it can be told. Never below what was seen at a smaller or the same size.
-    pub fn peak(&self, shape: &str, elements: u64, size: u32) -> Option<u64> {
-        let own = self.shapes.get(shape);
-        let seen = own.and_then(|own| own.peaks.range(..=size).map(|(_, &peak)| peak).max()).unwrap_or(0);
-        if let Some(&exact) = own.and_then(|own| own.peaks.get(&size)) {
-            return Some(exact.max(seen));
+    /// Whether a line is known for a shape, or a chord between others: so that what is foreseen need not be tried first.
+    pub fn is_sure(&self, shape: &str, elements: u64) -> bool {
+        match self.shapes.get(shape) {
+            Some(own) => own.needs.len() > 1,
+            None => self.around(shape, elements).1.is_some(),
         }
-        let line = self.line(shape, elements)?;
-        Some((line.at(size).ceil() as u64).max(seen))
     }
 
-    /// The largest size of at most `most` whose peak stays within a budget; none if nothing is known, or if not even one
+    /// The need at a size, from above, if anything is known of such samples.
+    pub fn need(&self, shape: &str, elements: u64, size: u32) -> Option<u64> {
+        if let Some(own) = self.shapes.get(shape) {
+            return own.at(size).map(|need| need.ceil() as u64);
+        }
+        let elements = elements.max(1);
+        let (smaller, larger) = self.around(shape, elements);
+        let need = match (smaller, larger) {
+            (Some(smaller), Some(larger)) if larger.elements > smaller.elements => {
+                let (low, high) = (smaller.at(size)?, larger.at(size)?.max(smaller.at(size)?));
+                let share =
+                    (elements - smaller.elements) as f64 / (larger.elements - smaller.elements) as f64;
+                low + (high - low) * share
+            }
+            (_, Some(larger)) => larger.at(size)?,
+            (Some(smaller), None) => {
+                let ratio = elements as f64 / smaller.elements as f64;
+                smaller.at(size)? * ratio * ratio
+            }
+            (None, None) => return None,
+        };
+        Some(need.ceil() as u64)
+    }
+
+    /// The largest size of at most `most` whose need stays within a room; none if nothing is known, or if not even one
     /// sample does.
-    pub fn largest(&self, shape: &str, elements: u64, most: u32, budget: u64) -> Option<u32> {
-        self.peak(shape, elements, most)?;
-        // Predictions grow with the size, so the answer can be bisected.
-        let (mut fits, mut fails) = (0, most.checked_add(1)?);
-        while fails - fits > 1 {
-            let middle = fits + (fails - fits) / 2;
-            if self.peak(shape, elements, middle)? <= budget { fits = middle } else { fails = middle }
-        }
-        (fits > 0).then_some(fits)
+    pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
+        largest(most, room, |size| self.need(shape, elements, size))
     }
 
-    /// A line for a shape: its own, or else one from all shapes by their elements.
-    fn line(&self, shape: &str, elements: u64) -> Option<Line> {
-        if let Some(own) = self.shapes.get(shape)
-            && let Some(line) = above(own.peaks.iter().map(|(&size, &peak)| (f64::from(size), peak as f64)))
-        {
-            return Some(line);
-        }
-        let scaled = self.shapes.values().flat_map(|shape| {
-            shape.peaks.iter().map(|(&size, &peak)| (f64::from(size) * shape.elements as f64, peak as f64))
-        });
-        let line = above(scaled)?;
-        Some(Line { base: line.base, slope: line.slope * elements as f64 })
+    /// The nearest shapes of the same kind with at most, and with at least, so many elements.
+    fn around(&self, shape: &str, elements: u64) -> (Option<&Shape>, Option<&Shape>) {
+        let kind = kind_of(shape);
+        let alike = || self.shapes.iter().filter(|(name, _)| kind_of(name) == kind).map(|(_, shape)| shape);
+        let smaller = alike().filter(|shape| shape.elements <= elements).max_by_key(|shape| shape.elements);
+        let larger = alike().filter(|shape| shape.elements >= elements).min_by_key(|shape| shape.elements);
+        (smaller, larger)
     }
 }
 
-/// The line of least squares, lifted until no point is above it, and never falling. None without two different sizes.
-fn above(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Line> {
-    let count = points.clone().count() as f64;
-    let (sum_x, sum_y) = points.clone().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
+/// The largest size of at most `most` whose need, which grows with it, stays within a room.
+pub(crate) fn largest(most: u32, room: u64, need: impl Fn(u32) -> Option<u64>) -> Option<u32> {
+    let (mut fits, mut fails) = (0, most.checked_add(1)?);
+    while fails - fits > 1 {
+        let middle = fits + (fails - fits) / 2;
+        if need(middle)? <= room { fits = middle } else { fails = middle }
+    }
+    (fits > 0).then_some(fits)
+}
+
+/// A shape without its lengths.
+fn kind_of(shape: &str) -> String {
+    shape.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+}
+
+/// The line of least squares, lifted until no point is above it, and never falling: its base and slope. None without two
+/// different sizes.
+fn above(needs: &BTreeMap<u32, u64>) -> Option<(f64, f64)> {
+    let count = needs.len() as f64;
+    let points = || needs.iter().map(|(&size, &need)| (f64::from(size), need as f64));
+    let (sum_x, sum_y) = points().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
     let (mean_x, mean_y) = (sum_x / count, sum_y / count);
-    let (covariance, variance) = points.clone().fold((0.0, 0.0), |(covariance, variance), (x, y)| {
+    let (covariance, variance) = points().fold((0.0, 0.0), |(covariance, variance), (x, y)| {
         (covariance + (x - mean_x) * (y - mean_y), variance + (x - mean_x).powi(2))
     });
     if variance <= 0.0 || variance.is_nan() {
         return None;
     }
     let slope = (covariance / variance).max(0.0);
-    let lift = points.map(|(x, y)| y - slope * x).fold(f64::NEG_INFINITY, f64::max);
-    Some(Line { base: lift, slope })
+    let lift = points().map(|(x, y)| y - slope * x).fold(f64::NEG_INFINITY, f64::max);
+    Some((lift, slope))
 }
 
 #[cfg(test)]
@@ -108,43 +140,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_sizes_give_the_rest() {
+    fn two_sizes_give_the_rest_and_one_bounds_it() {
         let mut predictor = Predictor::default();
         assert_eq!(predictor.largest("a", 10, 64, 1 << 30), None);
         predictor.saw("a", 10, 2, 1_200);
-        assert_eq!(predictor.peak("a", 10, 2), Some(1_200));
-        assert_eq!(predictor.peak("a", 10, 4), None);
+        assert_eq!(predictor.need("a", 10, 1), Some(1_200));
+        assert_eq!(predictor.need("a", 10, 4), Some(2_400));
+        assert!(!predictor.is_sure("a", 10));
         predictor.saw("a", 10, 4, 1_400);
-        assert_eq!(predictor.peak("a", 10, 8), Some(1_800));
+        assert!(predictor.is_sure("a", 10));
+        assert_eq!(predictor.need("a", 10, 8), Some(1_800));
         assert_eq!(predictor.largest("a", 10, 64, 2_000), Some(10));
         assert_eq!(predictor.largest("a", 10, 64, 1_000), None);
     }
 
     #[test]
-    fn another_shape_is_judged_by_its_elements() {
+    fn another_length_is_judged_by_its_neighbours() {
         let mut predictor = Predictor::default();
-        predictor.saw("short", 10, 2, 1_200);
-        predictor.saw("short", 10, 4, 1_400);
-        // Ten times the elements: ten times the bytes a sample.
-        assert_eq!(predictor.peak("long", 100, 1), Some(2_000));
-        assert_eq!(predictor.largest("long", 100, 8, 3_000), Some(2));
+        predictor.saw("int64[10]", 10, 1, 1_000);
+        predictor.saw("int64[10]", 10, 2, 2_000);
+        // Beyond what was seen: as the square.
+        assert_eq!(predictor.need("int64[100]", 100, 1), Some(100_000));
+        assert_eq!(predictor.need("float32[100]", 100, 1), None, "another kind of sample");
+        predictor.saw("int64[30]", 30, 1, 5_000);
+        // Between two: the chord.
+        assert_eq!(predictor.need("int64[20]", 20, 1), Some(3_000));
+        assert!(predictor.is_sure("int64[20]", 20));
+        assert!(!predictor.is_sure("int64[40]", 40));
+        // Below the smallest: no more than that.
+        assert_eq!(predictor.need("int64[5]", 5, 1), Some(1_000));
     }
 
     proptest! {
         #[test]
         fn predictions_never_fall_and_never_undercut(
-            seen in prop::collection::btree_map(1u32..64, 0u64..1 << 40, 2..8), budget in 0u64..1 << 41,
+            seen in prop::collection::btree_map(1u32..64, 0u64..1 << 40, 1..8), room in 0u64..1 << 41,
         ) {
             let mut predictor = Predictor::default();
-            for (&size, &peak) in &seen {
-                predictor.saw("a", 7, size, peak);
+            for (&size, &need) in &seen {
+                predictor.saw("a", 7, size, need);
             }
-            for (&size, &peak) in &seen {
-                prop_assert!(predictor.peak("a", 7, size) >= Some(peak));
+            for (&size, &need) in &seen {
+                prop_assert!(predictor.need("a", 7, size) >= Some(need));
             }
-            if let Some(size) = predictor.largest("a", 7, 64, budget) {
-                prop_assert!(predictor.peak("a", 7, size) <= Some(budget));
+            if let Some(size) = predictor.largest("a", 7, 64, room) {
+                prop_assert!(predictor.need("a", 7, size) <= Some(room));
             }
+        }
+
+        /// Whatever a sample costs (in proportion to its elements, and to their square), and whichever sizes and lengths
+        /// were seen: no prediction is below the truth.
+        #[test]
+        fn a_length_that_was_never_seen_is_bounded_from_above(
+            base in 0u64..10_000, linear in 0u64..100, square in 0u64..10,
+            seen in prop::collection::vec((1u64..50, 1u32..16), 1..8), asked in (1u64..100, 1u32..32),
+        ) {
+            let truth = |elements: u64, size: u32| {
+                base + u64::from(size) * (linear * elements + square * elements * elements)
+            };
+            let mut predictor = Predictor::default();
+            for (elements, size) in seen {
+                predictor.saw(&format!("int64[{elements}]"), elements, size, truth(elements, size));
+            }
+            let (elements, size) = asked;
+            let foreseen = predictor.need(&format!("int64[{elements}]"), elements, size);
+            prop_assert!(foreseen >= Some(truth(elements, size)), "{foreseen:?}, in truth {}", truth(elements, size));
         }
     }
 }

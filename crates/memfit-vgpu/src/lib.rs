@@ -15,6 +15,7 @@ mod cost;
 mod driver;
 mod entry_points;
 mod errors;
+mod failing;
 mod graphs;
 mod guard;
 mod handles;

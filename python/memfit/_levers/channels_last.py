@@ -12,8 +12,8 @@ from .target import CannotApply, Target, Undo, take_out
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def apply(target: Target, value: Any, name: str) -> Undo:
-    """Lay filters and pictures out anew; `value` is true."""
+def apply(target: Target, _value: Any, name: str) -> Undo:
+    """Lay filters and pictures out anew; its value is true."""
     filters = [parameter for parameter in target.model.parameters() if parameter.dim() in _FORMATS]
     if not filters:
         raise CannotApply(name, "the model has no filters: no parameter of four or five dimensions")

@@ -12,9 +12,12 @@ import torch
 
 from .target import CannotApply, Target, Undo
 
+# What optimizers remember after the first fused step.
+_CHECKED = "_need_device_dtype_check_for_fused"
 
-def apply(target: Target, value: Any, name: str) -> Undo:
-    """Set it in each of the optimizers' groups; `value` is true."""
+
+def apply(target: Target, _value: Any, name: str) -> Undo:
+    """Set it in each of the optimizers' groups; its value is true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     undone = [_one(optimizer, name) for optimizer in target.optimizers]
@@ -41,6 +44,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
     before = [(group, group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]
     scaling = "_step_supports_amp_scaling"
     had = optimizer.__dict__.get(scaling)
+    checked = _CHECKED in optimizer.__dict__
     for group in optimizer.param_groups:
         group["foreach"] = False
         if "fused" in group:
@@ -60,6 +64,8 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
             optimizer.__dict__.pop(scaling, None)
         else:
             setattr(optimizer, scaling, had)
+        if not checked:
+            optimizer.__dict__.pop(_CHECKED, None)
         steps_on(optimizer, host=True)
 
     return undo

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+
+from .saying import warn
 
 Undo = Callable[[], None]
 
@@ -35,6 +36,8 @@ class Target:
     contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = field(default_factory=list)
     # What is done to each micro-batch before its forward, on the host or on the device, wherever it is.
     preparations: list[Callable[[Any], Any]] = field(default_factory=list)
+    # What is done to a whole batch on the host, as it comes from the loader.
+    arrivals: list[Callable[[Any], Any]] = field(default_factory=list)
     # What is done to a script's loader before it is gone over.
     reloads: list[Callable[[Any], Any]] = field(default_factory=list)
     # Samples that go through the model together; none to leave that to whoever runs the step.
@@ -69,6 +72,12 @@ class Target:
             batch = preparation(batch)
         return batch
 
+    def arrive(self, batch: Any) -> Any:
+        """A batch of the loader's as the levers want it, still on the host."""
+        for arrival in self.arrivals:
+            batch = arrival(batch)
+        return batch
+
     def load(self, loader: Any) -> Any:
         """A loader as the levers want it."""
         for reload in self.reloads:
@@ -79,7 +88,7 @@ class Target:
         """Say something once."""
         if text not in self.notes:
             self.notes.append(text)
-            warnings.warn(f"memfit: {text}", stacklevel=2)
+            warn(text)
 
 
 class Applied:
@@ -113,6 +122,23 @@ def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
         hint = f"; there are {', '.join(f'`{name}`' for name in near)}" if near else ""
         raise CannotApply(lever, f"the model has no module `{missing[0]}`{hint}")
     return [known[name] for name in names]
+
+
+def table(value: Any, first: str) -> dict[str, Any]:
+    """A value with several parts: a table, or a text such as `workers=4,prefetch=2,pin=true`, as plan files have it; one
+    number alone is the part named `first`."""
+    if isinstance(value, dict):
+        return dict(value)
+    if not isinstance(value, str):
+        return {} if value is True else {first: value}
+    parts: dict[str, Any] = {}
+    for entry in value.split(","):
+        key, _, text = entry.partition("=")
+        word = text.strip()
+        known = {"true": True, "false": False, "": True}
+        number = word.removeprefix("-").isdigit()
+        parts[key.strip()] = int(word) if number else known.get(word.lower(), word)
+    return parts
 
 
 def take_out(where: list[Any], what: Any) -> None:

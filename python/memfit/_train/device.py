@@ -32,6 +32,11 @@ def room(device: torch.device) -> tuple[int, int]:
     return 0, 0
 
 
+def live(device: torch.device) -> int:
+    """What tensors take now."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
+
+
 def peak(device: torch.device) -> int:
     """The most that tensors took so far."""
     return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from memfit._levers.saying import warn
 
 from .batches import visit
 from .coupling import Mixing
@@ -31,7 +32,10 @@ class Exactness:
             if isinstance(module, _BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm)
         ]
         self._modules = dict(model.named_modules())
-        self._compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+        self._compiled = any(
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+            for module in model.modules()
+        )
         self._watched = False
         self.coupled = False
 
@@ -105,7 +109,7 @@ class Exactness:
         for text in found:
             if text not in self._said:
                 self._said.add(text)
-                warnings.warn(f"memfit: {text}", ChangesTraining, stacklevel=5)
+                warn(text, ChangesTraining)
         return tuple(found)
 
 

@@ -153,7 +153,7 @@ def _names() -> dict[int, tuple[str, str]]:
                 if _is_tensor(entry):
                     names.setdefault(id(entry), (f"{name}[{index}]", where))
 
-    for frame in _frames():
+    for frame in frames():
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         for name, value in list(frame.f_locals.items()):
             call(value, name, where)
@@ -168,7 +168,8 @@ def _names() -> dict[int, tuple[str, str]]:
     return names
 
 
-def _frames() -> list[types.FrameType]:
+def frames() -> list[types.FrameType]:
+    """The frames of all threads that are not memfit's own, and those of the last exception."""
     frames: list[types.FrameType] = []
     for top in sys._current_frames().values():
         frame: types.FrameType | None = top

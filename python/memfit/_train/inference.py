@@ -13,7 +13,7 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch, join
-from .device import budget, device_of, peak
+from .device import budget, device_of, live, peak
 from .faults import Fault, StepDoesNotFit, collect, forget
 from .precision import Precision
 
@@ -80,7 +80,8 @@ class Inference:
     def _run(self, entry: Batch) -> list[Any]:
         outputs: list[Any] = []
         done = 0
-        while (part := self._controller.next(0, budget(self.device))) is not None:
+        base = live(self.device)
+        while (part := self._controller.next(0, self._room(base))) is not None:
             start, stop = part
             if stop <= done:
                 # It ran before a later part failed: its output is here already.
@@ -101,7 +102,7 @@ class Inference:
                 forget(error)
             if fault is None:
                 after = peak(self.device)
-                self._controller.passed(0, stop - start, after if after > before else None)
+                self._controller.passed(0, stop - start, after - base if after > before else None)
                 continue
             decision = self._controller.failed(
                 0, stop - start, fault.types, fault.message, fault.free, fault.capacity
@@ -115,6 +116,11 @@ class Inference:
                 )
             self._controller.restart()
         return outputs
+
+    def _room(self, base: int) -> int | None:
+        """What a part may need beyond what was live."""
+        most = budget(self.device)
+        return None if most is None else max(most - base, 0)
 
     def sliding(
         self,

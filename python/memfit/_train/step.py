@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,12 +12,16 @@ import torch
 from torch import nn
 
 from memfit import _core
+from memfit._levers.saying import warn
 
 from .batches import Batch
-from .device import budget, device_of, fragmented, local, peak
+from .device import budget, device_of, fragmented, live, local, peak
 from .exactness import Exactness, ignored_labels
-from .faults import Fault, StepDoesNotFit, collect, forget
+from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
+from .growing import Growing
+from .plans import Planned, target_of
 from .precision import Precision
+from .probing import Probe, probed
 from .ranks import ranks_of
 from .sharded import PeerFailed
 from .transaction import Buffers, RandomState
@@ -61,9 +64,11 @@ class Step:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: Loss,
+        plan: Any = None,
         *,
+        levers: Mapping[str, Any] | None = None,
         micro_batch: int | None = None,
-        accumulate: int = 1,
+        accumulate: int | None = None,
         clip_grad_norm: float | None = None,
         scheduler: Any = None,
         precision: str | None = None,
@@ -87,16 +92,29 @@ class Step:
         self._count = count
         self._batch_size = batch_size
         self._clip = clip_grad_norm
-        self._accumulate = accumulate
-        self._updates = Updates(optimizer, backup)
         self.device, self._move = device_of(self.model, device)
-        self._precision = Precision(precision, self.device, scaler)
         self._cuda = self.device.type == "cuda"
-        self._exactness = Exactness(self.model)
-        self._controller = _core.Controller(
-            accumulate=accumulate,
+        self._planned = Planned(
+            plan,
+            levers,
+            target_of(self.model, optimizer, self.device),
             micro_batch=micro_batch,
-            careful=self._cuda,
+            accumulate=accumulate,
+            precision=precision,
+        )
+        self._target = self._planned.target
+        self._accumulate = self._planned.accumulate
+        self._precision = Precision(self._planned.precision, self.device, scaler)
+        self._updates = Updates(optimizer, backup)
+        self._exactness = Exactness(self.model)
+        # What is updated in its backward cannot be run in parts.
+        whole = self._target.updates_in_backward
+        if whole:
+            self._refuse_what_needs_gradients()
+        self._controller = _core.Controller(
+            accumulate=self._accumulate,
+            micro_batch=None if whole else self._planned.micro_batch,
+            careful=self._cuda and not whole,
             pairs=self._exactness.normalises,
         )
         self._buffers = Buffers(self.model)
@@ -106,10 +124,36 @@ class Step:
         # Gradients of batches that another process ran before this one took over in mid-window.
         self._inherited: dict[str, torch.Tensor] = {}
         self._own_parts = False
+        self._last_size = 1
+        # What was live before the window.
+        self._base = 0
+        # Whether each part's own peak is looked at, whatever the highest one was.
+        self._measures = False
+        if self._cuda:
+            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            self._controller.gradients_take(sum(parameter.nbytes for parameter in trained))
+        self._why = ""
         self._flushes = 0
         self._leak_said = False
+        self._growing = Growing()
         self._trouble_said = False
         self._closed = False
+
+    def _refuse_what_needs_gradients(self) -> None:
+        """With the optimizer in the backward there is no moment at which all gradients are there."""
+        wanted = {
+            "accumulate": self._accumulate > 1,
+            "clip_grad_norm": self._clip is not None,
+            'precision="fp16"': self._precision.scaler is not None,
+            "several ranks": self._ranks.world > 1,
+        }
+        for name, is_wanted in wanted.items():
+            if is_wanted:
+                self._planned.close()
+                raise ValueError(
+                    f"`optimizer-in-backward` cannot stand beside {name}: each gradient is gone as soon as it is there\n"
+                    "hint: leave one of them out"
+                )
 
     # ------------------------------------------------------------------------------------------- the step
 
@@ -117,6 +161,7 @@ class Step:
         """Run a batch, and step the optimizer if it completes a window."""
         if self._closed:
             raise RuntimeError("this `memfit.Step` was closed")
+        batch = self._target.arrive(batch)
         size = self._batch_size(batch) if self._batch_size is not None else None
         entry = Batch(batch, size)
         expected = float(entry.items)
@@ -130,28 +175,51 @@ class Step:
             self._begin_window()
         self._controller.arrive(entry.shape, entry.elements, entry.items, expected, entry.costs)
         self._window.append(entry)
+        whole = self._controller.whole
+        tally, retries, norm, _ = self._run(newest=True, whole=whole)
+        parts = tally.parts
+        changed = self._planned.changed + tally.changed
+        if parts > 1:
+            changed += self._exactness.of_parts(self._stateful)
+        skipped = self._finish_window() if whole else False
+        return Result(tally.mean(), parts, retries, changed, whole, skipped, norm, tally.named())
+
+    def _run(self, newest: bool, whole: bool) -> tuple[_Tally, int, torch.Tensor | None, float]:
+        """Run until all ranks' parts ran, and the gradients are ready to be stepped with where the window is whole: the
+        newest batch's tally, how often it was tried again, the gradient's norm, and what all ranks counted."""
+        tally = _Tally(self.device)
+        outcome, fault = "done", None
         retries = 0
         while True:
-            outcome, tally, fault = self._run_window(retries)
-            if self._controller.whole or self._ranks.inside:
+            if newest or retries:
+                outcome, tally, fault = self._run_window(retries)
+            if whole or self._ranks.inside:
                 verdict, total = self._ranks.agree(self._controller, outcome, self.model)
             else:
                 # Nothing is exchanged before the window is whole, so the other ranks need not know.
                 verdict, total = ("step" if outcome == "done" else outcome), 0.0
+            norm = None
             if verdict == "step":
-                break
+                # A rank without a rest takes part in the end of an epoch, where no rank may have one.
+                if whole and not (total == 0 and self._controller.empty):
+                    norm, fault = self._make_ready(total)
+                    if fault is not None:
+                        verdict = self._decide(max(len(self._window) - 1, 0), self._last_size, fault)
+                if verdict == "step":
+                    return tally, retries, norm, total
             if verdict == "over":
                 self._roll_back()
                 raise self._explain(fault, total)
             retries += 1
             self._roll_back(keep=True)
-        parts = tally.parts
-        changed = tally.changed + (self._exactness.of_parts(self._stateful) if parts > 1 else ())
-        stepped, skipped, norm = False, False, None
-        if self._controller.whole:
-            skipped, norm = self._finish_window(total)
-            stepped = True
-        return Result(tally.mean(), parts, retries, changed, stepped, skipped, norm, tally.named())
+
+    def _decide(self, index: int, size: int, fault: Fault) -> str:
+        """What follows from a failure: "again" or "over"."""
+        decision = self._controller.failed(
+            index, size, fault.types, fault.message, fault.free, fault.capacity
+        )
+        self._why = decision
+        return "again" if decision == "again" and self._ranks.can_retry else "over"
 
     def finish(self) -> bool:
         """Step with a window that has fewer batches than `accumulate`, at an epoch's end; whether there was one."""
@@ -160,18 +228,49 @@ class Step:
         # A rank without a rest still takes part, since others may have one.
         if self._controller.empty:
             self._begin_window()
-        verdict, total = self._ranks.agree(self._controller, "done", self.model)
-        if verdict == "step" and total == 0 and self._controller.empty:
+        _, _, _, total = self._run(newest=False, whole=True)
+        if total == 0 and self._controller.empty:
             return False
-        if verdict != "step":
-            self._roll_back()
-            raise self._explain(None, total)
-        self._finish_window(total)
+        self._finish_window()
         return True
+
+    def probe(self, loader: Iterable[Any], *, batches: int = 1000, seconds: float = 20.0) -> Probe:
+        """Run the loader's largest batch, and some smaller ones, forward and backward without a step, so that what each
+        shape needs is known before the training meets it.
+
+        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random numbers and gradients
+        are as before. Raises `memfit.StepDoesNotFit` if the largest batch does not fit even sample by sample.
+        """
+        if not self._controller.empty:
+            raise RuntimeError("a window is open: probe before the first batch, or after `step.finish()`")
+        if self._target.updates_in_backward:
+            raise RuntimeError(
+                "`optimizer-in-backward` steps in the backward, so nothing can be tried without a step\n"
+                "hint: probe without this lever"
+            )
+        return probed(self, loader, batches, seconds)
+
+    def _try(self, entry: Batch) -> None:
+        """Run a batch, and let nothing come of it but what it needed."""
+        self._begin_window()
+        self._measures = True
+        self._controller.arrive(entry.shape, entry.elements, entry.items, float(entry.items), entry.costs)
+        self._window.append(entry)
+        retries = 0
+        try:
+            while (ended := self._run_window(retries))[0] != "done":
+                if ended[0] == "over":
+                    raise self._explain(ended[2], 0.0)
+                retries += 1
+                self._roll_back(keep=True)
+        finally:
+            self._measures = False
+            if self._window:
+                self._roll_back()
 
     def over(self, loader: Iterable[Any]) -> Iterator[Result]:
         """Run all of a loader's batches, the last window's rest included."""
-        for batch in loader:
+        for batch in self._target.load(loader):
             yield self(batch)
         self.finish()
 
@@ -181,6 +280,9 @@ class Step:
         self._buffers.keep()
         self._random = RandomState([self.device])
         self._ranks.begin()
+        self._base = live(self.device)
+        if self._target.updates_in_backward:
+            self._updates.begin()
 
     def _run_window(self, attempt: int) -> tuple[str, _Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
@@ -190,13 +292,7 @@ class Step:
             tally = _Tally(self.device)
             fault, size = self._run_batch(index, tally)
             if fault is not None:
-                decision = self._controller.failed(
-                    index, size, fault.types, fault.message, fault.free, fault.capacity
-                )
-                if decision == "again" and self._ranks.can_retry:
-                    return "again", tally, fault
-                self._why = decision
-                return "over", tally, fault
+                return self._decide(index, size, fault), tally, fault
         return "done", tally, None
 
     def _run_batch(self, index: int, tally: _Tally) -> tuple[Fault | None, int]:
@@ -204,14 +300,16 @@ class Step:
         entry = self._window[index]
         versions = entry.versions() if not self._own_parts else None
         while True:
-            part = self._controller.next(index, budget(self.device, fragmented(self.device)))
+            part = self._controller.next(index, self._room())
             turn = self._ranks.turn(self._controller, part is not None)
             if turn == "end":
                 break
             if turn == "failed":
                 return None, 0
             start, stop = part or (0, 1)
-            before = peak(self.device)
+            if self._measures and self._cuda:
+                torch.cuda.reset_peak_memory_stats(self.device)
+            before = 0 if self._measures else peak(self.device)
             fault, told = None, False
             try:
                 self._run_part(entry, start, stop, tally, idle=part is None)
@@ -234,17 +332,34 @@ class Step:
             if told:
                 return None, 0
             if fault is not None:
+                if self._target.updates_in_backward:
+                    self._undo_backward(fault)
                 collect(self.device)
                 self._ranks.failed()
                 return fault, stop - start
             if part is None:
                 continue
+            self._last_size = stop - start
             after = peak(self.device)
-            self._controller.passed(index, stop - start, after if after > before else None)
+            known = self._cuda and after > before
+            self._controller.passed(index, stop - start, max(after - self._base, 0) if known else None)
         if versions is not None and entry.versions() != versions:
             self._own_parts = True
             tally.changed += self._exactness.edited()
         return None, 0
+
+    def _room(self) -> int | None:
+        """What a part may need beyond what was live before its window."""
+        most = budget(self.device, fragmented(self.device))
+        return None if most is None else max(most - self._base, 0)
+
+    def _undo_backward(self, fault: Fault) -> None:
+        """A backward that updates as it goes failed: it leaves the parameters as they were, or it is said."""
+        try:
+            self._updates.undo(fault)
+        except StepInvalid:
+            self._roll_back()
+            raise
 
     def _run_part(self, entry: Batch, start: int, stop: int, tally: _Tally, idle: bool) -> None:
         """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks."""
@@ -252,8 +367,9 @@ class Step:
         part = entry.part(start, stop, self.device if self._move else None, own=self._own_parts)
         if not whole and self._count is None and tally.looks_at_labels:
             tally.labels(ignored_labels(part))
+        part = self._target.prepare(part)
         watch = contextlib.nullcontext() if whole else self._exactness.watch_coupling(part, stop - start)
-        with self._precision(), watch:
+        with self._precision(), self._target.around(), watch:
             returned = self._loss(self.model, part)
         sums, counts = self._read(returned, part, stop - start)
         first = entry is self._window[0] and start == 0 and not self._inherited
@@ -316,8 +432,20 @@ class Step:
 
     # ------------------------------------------------------------------------------------------- the window's end
 
-    def _finish_window(self, total: float) -> tuple[bool, torch.Tensor | None]:
-        """Exchange, correct, clip and step."""
+    def _make_ready(self, total: float) -> tuple[torch.Tensor | None, Fault | None]:
+        """Correct, exchange, unscale and clip the window's gradients: their norm where they are clipped, or what went
+        wrong."""
+        try:
+            return self._correct(total), None
+        except Exception as error:
+            fault = Fault.of(error, self.device)
+            if fault.kind in ("other", "sticky") or self._ranks.world > 1:
+                self._roll_back()
+                raise
+            forget(error)
+        return None, fault
+
+    def _correct(self, total: float) -> torch.Tensor | None:
         correction = self._ranks.correction(self._controller, total)
         for name, parameter in self.model.named_parameters():
             if name in self._inherited:
@@ -329,7 +457,17 @@ class Step:
         if correction != 1.0 and gradients:
             torch._foreach_mul_(gradients, correction)
         self._ranks.reduce(self.model.parameters(), self.model.buffers())
-        skipped, norm = self._optimize()
+        scaler = self._precision.scaler
+        if scaler is not None:
+            # Here, where all of it can be done again, and not within the optimizer's step.
+            scaler.unscale_(self.optimizer)
+        if self._clip is not None:
+            return nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+        return None
+
+    def _finish_window(self) -> bool:
+        """Step, and begin anew; whether the scaler skipped the step."""
+        skipped = self._optimize()
         self._stateful = self._buffers.settle()
         self._window.clear()
         self._random = None
@@ -339,16 +477,10 @@ class Step:
             parameter.grad = None
         self._controller.stepped(self._flushed())
         self._watch(skipped)
-        return skipped, norm
+        return skipped
 
-    def _optimize(self) -> tuple[bool, torch.Tensor | None]:
+    def _optimize(self) -> bool:
         scaler = self._precision.scaler
-        norm = None
-        if self._clip is not None:
-            if scaler is not None:
-                scaler.unscale_(self.optimizer)
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
-            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         try:
             skipped = self._updates.run(lambda: self._step_optimizer(scaler), self.device)
         except StepDoesNotFit:
@@ -356,7 +488,7 @@ class Step:
             raise
         if self.scheduler is not None and not skipped:
             self.scheduler.step()
-        return skipped, norm
+        return skipped
 
     def _step_optimizer(self, scaler: Any) -> bool:
         if scaler is None:
@@ -375,6 +507,10 @@ class Step:
         if self._random is not None:
             self._random.restore()
         self._ranks.roll_back()
+        scaler = self._precision.scaler
+        if scaler is not None:
+            # It remembers that it unscaled gradients that are gone.
+            getattr(scaler, "_per_optimizer_states", {}).pop(id(self.optimizer), None)
         collect(self.device)
         if keep:
             self._controller.restart()
@@ -417,21 +553,19 @@ class Step:
             trouble = self._controller.scaled(float(scaler.get_scale()), skipped)
             if trouble is not None and not self._trouble_said:
                 self._trouble_said = True
-                warnings.warn(
-                    f'memfit: {trouble}; `precision="bf16"` has the range of fp32, and needs no scaler',
-                    stacklevel=4,
-                )
+                warn(f'{trouble}; `precision="bf16"` has the range of fp32, and needs no scaler')
         if self._cuda:
             live = torch.cuda.memory_allocated(self.device)
             leak = self._controller.live(live, budget(self.device, fragmented(self.device)))
+            if not self._leak_said and self._controller.suspects_growth:
+                self._growing.look(self.device)
             if leak is not None and not self._leak_said:
                 self._leak_said = True
                 each, left = leak
-                warnings.warn(
-                    f"memfit: live memory grows by {each / 2**20:.1f} MiB a step"
+                warn(
+                    f"live memory grows by {each / 2**20:.1f} MiB a step"
                     + (f", and will not suffice in {left} steps" if left is not None else "")
-                    + "; `memfit.holders()` says who holds it",
-                    stacklevel=4,
+                    + self._growing.told(self.device)
                 )
 
     # ------------------------------------------------------------------------------------------- from run to run
@@ -481,13 +615,13 @@ class Step:
         if self._closed:
             return
         if not self._controller.empty:
-            warnings.warn(
-                "memfit: the last window was not stepped with: call `step.finish()` at the end of an epoch, or run the "
-                "loader with `step.over(loader)`",
-                stacklevel=2,
+            warn(
+                "the last window was not stepped with: call `step.finish()` at the end of an epoch, or run the loader with "
+                "`step.over(loader)`"
             )
         self._precision.close()
         self._ranks.close()
+        self._planned.close()
         self._closed = True
 
     def __enter__(self) -> Step:
@@ -547,7 +681,11 @@ class _Tally:
             self._counts[name] = self._counts.get(name, 0.0) + counts[name]
 
     def _means(self) -> dict[str, torch.Tensor]:
-        return {name: total / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
+        try:
+            return {name: total / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
+        except torch.OutOfMemoryError:
+            # The step is done; not even a number fits beside it now.
+            return {name: total.cpu() / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
 
     def mean(self) -> torch.Tensor:
         means = list(self._means().values())

@@ -89,13 +89,19 @@ class Buffers:
         if self._changing is None:
             # Batch normalisation writes its statistics without a new version, so all are compared once.
             changed |= {
-                name
-                for name, copy in self._copies.items()
-                if name in named and not torch.equal(copy, named[name].to(copy.device))
+                name for name, copy in self._copies.items() if name in named and not _same(copy, named[name])
             }
         self._changing = changed if self._changing is None else self._changing | changed
         self._copies = {}
         return self._changing
+
+
+def _same(copy: torch.Tensor, now: torch.Tensor) -> bool:
+    try:
+        return torch.equal(copy, now.to(copy.device))
+    except torch.OutOfMemoryError:
+        # The step is done, and nothing fits beside it: taken to have changed.
+        return False
 
 
 def _on_host(kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

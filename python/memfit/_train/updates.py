@@ -8,10 +8,12 @@ nothing was written yet, or if everything can be put back.
 from __future__ import annotations
 
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 
 import torch
+
+from memfit import _core
+from memfit._levers.saying import warn
 
 from .device import local, room
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
@@ -25,14 +27,30 @@ class Updates:
         self._optimizer = optimizer
         self._backup = backup
         self._said = False
+        self._known: set[torch.Tensor] = set()
+        self._versions: list[int] = []
+        self._copies: list[torch.Tensor] | None = None
+
+    def begin(self) -> None:
+        """Remember what there is before a backward that updates as it goes."""
+        self._known = set(self._optimizer.state)
+        self._versions = [tensor._version for tensor in self._written()]
+        self._copies = self._copied()
+
+    def undo(self, fault: Fault) -> None:
+        """Take back what such a backward did before it failed."""
+        self._undo(self._known, self._versions, self._copies, fault, False)
+
+    def _copied(self) -> list[torch.Tensor] | None:
+        if not self._backup:
+            return None
+        return [tensor.detach().to("cpu", copy=True) for tensor in self._written()]
 
     def run(self, step: Callable[[], bool], device: torch.device) -> bool:
         """Run a step; whether it was skipped."""
         known = set(self._optimizer.state)
         versions = [tensor._version for tensor in self._written()]
-        copies = (
-            [tensor.detach().to("cpu", copy=True) for tensor in self._written()] if self._backup else None
-        )
+        copies = self._copied()
         one_by_one = not self._has_room(device)
         for last in (one_by_one, True):
             fault, wrote, skipped = self._attempt(step, device, last)
@@ -110,34 +128,45 @@ class Updates:
                     yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def _has_room(self, device: torch.device) -> bool:
-        """Whether the temporaries of a step on all parameters at once fit: about as much as the parameters have."""
+        """Whether what a step on all parameters at once makes fits: states of the first one, and temporaries."""
         if device.type != "cuda":
             return True
-        at_once = 0
-        for group in self._optimizer.param_groups:
-            if group.get("fused") or group.get("foreach") is False:
-                continue
-            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-            at_once += sum(local(parameter).nbytes for parameter in moved)
-        if at_once == 0:
-            return True
+        states, temporaries = self.need()
         free, _ = room(device)
         stats = torch.cuda.memory_stats(device)
         cached = stats.get("reserved_bytes.all.current", 0) - stats.get("allocated_bytes.all.current", 0)
-        missing = [
-            parameter
-            for group in self._optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None and parameter not in self._optimizer.state
-        ]
-        # Most optimizers keep two numbers a parameter, made in the first step.
-        return bool(free + cached > at_once + 2 * sum(local(parameter).nbytes for parameter in missing))
+        return bool(free + cached > states + temporaries)
+
+    def need(self, coming: bool = False) -> tuple[int, int]:
+        """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without gradients as
+        well, which will have one by then."""
+        kind = type(self._optimizer).__name__
+        states = temporaries = 0
+        for group in self._optimizer.param_groups:
+            moved = [
+                each for each in group["params"] if each.requires_grad and (coming or each.grad is not None)
+            ]
+            if not moved:
+                continue
+            fused = bool(group.get("fused"))
+            made, passing = _core.Controller.update_need(
+                kind,
+                together=not fused and group.get("foreach") is not False,
+                fused=fused,
+                momentum=bool(group.get("momentum")),
+                extra=bool(group.get("amsgrad") or group.get("centered")),
+                decays=bool(group.get("weight_decay")),
+                moved=sum(local(each).nbytes for each in moved),
+                largest=max(local(each).nbytes for each in moved),
+                new=sum(local(each).nbytes for each in moved if not self._optimizer.state.get(each)),
+            )
+            states, temporaries = states + made, max(temporaries, passing)
+        return states, temporaries
 
     def _say(self) -> None:
         if not self._said:
             self._said = True
-            warnings.warn(
-                "memfit: the optimizer's temporaries do not fit, so it steps one parameter at a time; `fused=True` needs "
-                "none and is faster",
-                stacklevel=6,
+            warn(
+                "the optimizer's temporaries do not fit, so it steps one parameter at a time; `fused=True` needs none and is "
+                "faster"
             )

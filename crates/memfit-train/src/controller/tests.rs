@@ -20,11 +20,11 @@ impl Device {
     }
 
     /// Runs a step on a batch of one shape; the sizes that ran in the end, or why none did.
-    fn step(&mut self, controller: &mut Controller, items: u32, budget: bool) -> Result<Vec<usize>, Failure> {
-        let budget = budget.then_some(self.capacity);
+    fn step(&mut self, controller: &mut Controller, items: u32, known: bool) -> Result<Vec<usize>, Failure> {
+        let room = known.then_some(self.capacity);
         controller.arrive("shape", 1, items, None, f64::from(items)).expect("a batch");
         let mut sizes = Vec::new();
-        while let Some(part) = controller.next(0, budget) {
+        while let Some(part) = controller.next(0, room) {
             let size = u32::try_from(part.len()).expect("small");
             let need = self.base + self.each * u64::from(size);
             if need > self.capacity {
@@ -39,9 +39,9 @@ impl Device {
                 sizes.clear();
                 continue;
             }
-            let peak = (need > self.highest).then_some(need);
+            let highest = (need > self.highest).then_some(need);
             self.highest = self.highest.max(need);
-            controller.passed(0, size, peak);
+            controller.passed(0, size, highest);
             controller.count(f64::from(size)).expect("a count");
             sizes.push(part.len());
         }

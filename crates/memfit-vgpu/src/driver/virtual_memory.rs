@@ -2,6 +2,7 @@
 
 use crate::{
     abi::{In, Out},
+    failing,
     guard::calls,
     machine,
     memory::{GRANULARITY, physical},
@@ -65,6 +66,7 @@ calls! { driver;
         }
         put(handle, || {
             let (card, shareable) = checked(properties)?;
+            failing::check()?;
             physical::create(card, size, shareable)
         })
     }

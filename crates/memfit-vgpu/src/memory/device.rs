@@ -13,7 +13,7 @@ use super::{
     space,
 };
 use crate::{
-    clock,
+    clock, failing,
     machine::{self, Card},
     status::{Outcome, Status},
     streams, values,
@@ -97,6 +97,7 @@ impl Addresses {
 /// Allocates device memory on a card.
 pub(crate) fn allocate(card: &Card, size: u64, kind: Kind) -> Outcome<u64> {
     card.need_context()?;
+    failing::check()?;
     let start =
         if size <= small::LARGEST { allocate_small(card, size)? } else { allocate_pieces(card, size)? };
     space::write().insert(start, size, kind, card.ordinal);

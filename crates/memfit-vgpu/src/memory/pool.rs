@@ -10,7 +10,7 @@ use std::{
 
 use super::{GRANULARITY, Kind, device, space};
 use crate::{
-    clock,
+    clock, failing,
     machine::{self, Card},
     status::{Outcome, Status},
     streams, values,
@@ -129,6 +129,7 @@ pub(crate) fn allocate(handle: u64, size: u64) -> Outcome<u64> {
     let pool = pools.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
     let card = machine::card(pool.card as i32)?;
     card.need_context()?;
+    failing::check()?;
     let bytes = size.checked_next_multiple_of(ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?;
     let start = if let Some(start) = pool.take(bytes) {
         start

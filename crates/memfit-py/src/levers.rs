@@ -1,0 +1,32 @@
+//! The vocabulary of levers as Python asks for it.
+
+use memfit_levers::Lever;
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// What is wrong with a set of levers, by their names: two that exclude each other, or one without what it needs.
+#[pyfunction]
+pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
+    let chosen = names.iter().map(|name| known(name)).collect::<PyResult<Vec<Lever>>>()?;
+    Ok(Lever::conflict(&chosen))
+}
+
+/// How far a training with a lever is the same training: "exact", "rounding", "precision" or "changes-training".
+#[pyfunction]
+pub(crate) fn lever_label(name: &str) -> PyResult<&'static str> {
+    Ok(known(name)?.label().name())
+}
+
+fn known(name: &str) -> PyResult<Lever> {
+    Lever::from_name(name).ok_or_else(|| {
+        let close = Lever::ALL.iter().map(|lever| lever.name()).filter(|other| alike(other, name));
+        let close: Vec<String> = close.map(|other| format!("`{other}`")).collect();
+        let hint =
+            if close.is_empty() { String::new() } else { format!("\nhint: there is {}", close.join(", ")) };
+        PyValueError::new_err(format!("`{name}` is no lever that memfit knows{hint}"))
+    })
+}
+
+/// Whether two names share a word.
+fn alike(one: &str, other: &str) -> bool {
+    one.split('-').any(|word| word.len() > 2 && other.split(['-', '_']).any(|part| part == word))
+}

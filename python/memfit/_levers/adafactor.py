@@ -1,0 +1,63 @@
+"""`adafactor`: second moments by row and column instead of by number, and no first ones: another optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .pieces import noting
+from .target import CannotApply, Target, Undo
+from .wrapping import together
+
+# What the groups of both optimizers mean alike.
+_SHARED = ("lr", "weight_decay", "maximize", "foreach")
+
+
+def apply(target: Target, _value: Any, name: str) -> Undo:
+    """Let each optimizer be an Adafactor from here on, in place; its value is true. Moments begin anew, both ways."""
+    if not target.optimizers:
+        raise CannotApply(name, "there is no optimizer")
+    if not hasattr(torch.optim, "Adafactor"):
+        raise CannotApply(name, "this release of PyTorch has no Adafactor: 2.5 was the first")
+    return together([_one(optimizer) for optimizer in target.optimizers])
+
+
+def _one(optimizer: torch.optim.Optimizer) -> Undo:
+    kind, defaults, state = type(optimizer), optimizer.defaults, dict(optimizer.state)
+    groups = [dict(group) for group in optimizer.param_groups]
+    made = torch.optim.Adafactor([dict(_shared(group), params=group["params"]) for group in groups])
+    in_front = optimizer.__dict__.pop("step", None)
+    optimizer.__class__ = torch.optim.Adafactor
+    optimizer._patch_step_function()
+    optimizer.defaults = made.defaults
+    optimizer.state.clear()
+    for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
+        # What others keep in a group, as schedulers do, stays.
+        for key in set(group) & set(defaults) - set(new):
+            del group[key]
+        group.update({key: value for key, value in new.items() if key != "params"})
+    if in_front is not None:
+        optimizer.step = noting(optimizer)  # type: ignore[method-assign]
+
+    def undo() -> None:
+        optimizer.__dict__.pop("step", None)
+        optimizer.__class__ = kind
+        optimizer.defaults = defaults
+        optimizer.state.clear()
+        optimizer.state.update(state)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            rate = group["lr"]
+            for key in set(made.defaults) - set(before):
+                group.pop(key, None)
+            group.update(before)
+            # The schedule went on meanwhile.
+            group["lr"] = rate
+        if in_front is not None:
+            optimizer.step = in_front  # type: ignore[method-assign]
+
+    return undo
+
+
+def _shared(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: group[key] for key in _SHARED if key in group}

@@ -1,0 +1,36 @@
+"""The repeated blocks of a model: what levers that act block by block act on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+# Fewer blocks of a kind are no repetition.
+LEAST = 2
+
+
+def blocks(model: nn.Module) -> list[str]:
+    """The outermost modules of which a list or a sequence holds several of one class, in order."""
+    found: list[str] = []
+
+    def walk(module: nn.Module, prefix: str) -> None:
+        kinds = Counter(type(child) for child in module.children() if _is_block(child))
+        listed = isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict))
+        for name, child in module.named_children():
+            path = f"{prefix}{name}"
+            # Blocks of another class in the same list, as a first one with a projection, belong to it.
+            if listed and _is_block(child) and kinds[type(child)] >= LEAST:
+                found.append(path)
+            else:
+                walk(child, f"{path}.")
+
+    walk(model, "")
+    return found
+
+
+def _is_block(module: nn.Module) -> bool:
+    """Whether there is something within that is worth a block: several modules, and parameters."""
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+        return False
+    return any(True for _ in module.children()) and any(True for _ in module.parameters())

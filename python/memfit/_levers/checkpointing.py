@@ -1,0 +1,71 @@
+"""`checkpointing`: what a block computes is not kept for the backward but computed once more there.
+
+Random numbers are put back for the second time, so dropout drops the same. Buffers that a forward writes to are written to
+twice: batch normalisation would take its running statistics twice, so its momentum is off in the second pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .blocks import blocks
+from .target import CannotApply, Target, Undo, modules
+from .wrapping import together, wrap
+
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
+# What language models keep from call to call; a second pass would add to it a second time.
+_CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Checkpoint modules: `value` is a list of their names, or "blocks" for all repeated blocks."""
+    chosen = blocks(target.model) if value in (True, "blocks") else value
+    if not chosen:
+        raise CannotApply(
+            name, "the model has no repeated blocks; name the modules that are to be checkpointed"
+        )
+    return together([_one(module) for module in modules(target, name, chosen)])
+
+
+def _one(module: nn.Module) -> Undo:
+    norms = [each for each in module.modules() if isinstance(each, _BATCH_NORM) and each.track_running_stats]
+
+    def contexts() -> tuple[Any, Any]:
+        return contextlib.nullcontext(), _second_pass(norms)
+
+    def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        for cache in _CACHES:
+            if kwargs.get(cache) is not None and module.training:
+                kwargs[cache] = None
+        if torch.compiler.is_compiling() or not norms:
+            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    return wrap(module, around)
+
+
+@contextlib.contextmanager
+def _second_pass(norms: list[Any]) -> Iterator[None]:
+    """Running statistics stay as the first pass left them; what is normalised with in training is the batch's own."""
+    kept = [
+        (norm, norm.running_mean, norm.running_var, norm.num_batches_tracked)
+        for norm in norms
+        if norm.training
+    ]
+    for norm, mean, variance, tracked in kept:
+        norm.running_mean = mean.clone() if mean is not None else None
+        norm.running_var = variance.clone() if variance is not None else None
+        norm.num_batches_tracked = tracked.clone() if tracked is not None else None
+    try:
+        yield
+    finally:
+        for norm, mean, variance, tracked in kept:
+            norm.running_mean, norm.running_var, norm.num_batches_tracked = mean, variance, tracked

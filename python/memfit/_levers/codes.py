@@ -1,0 +1,110 @@
+"""Numbers in 8 or 4 bits: blocks with a scale each, and a table of the values that a code stands for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+
+# Numbers that share a scale.
+BLOCK = 256
+# So many are coded at once, so that what is needed in between stays small.
+_SLICE = 1 << 22
+
+
+@dataclass
+class Coded:
+    """A tensor in codes."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    shape: torch.Size
+    dtype: torch.dtype
+    table: str
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes."""
+        return int(self.codes.nbytes + self.scales.nbytes)
+
+
+@functools.cache
+def _table(name: str) -> tuple[float, ...]:
+    """The values of the codes, rising, within -1 and 1.
+
+    Moments span many orders of magnitude within a block, so their codes are denser near zero: an exponent of ten for each
+    doubling of the number of steps. Weights are about normal, so theirs are its quantiles.
+    """
+    if name == "normal4":
+        # Of 16 equally likely pieces of a normal distribution; zero is one of them.
+        normal = torch.distributions.Normal(0.0, 1.0)
+        below = normal.icdf(torch.linspace(1 - 0.9677083, 0.5, 8)).tolist()
+        above = normal.icdf(torch.linspace(0.5, 0.9677083, 9)).tolist()
+        values = [*below[:-1], 0.0, *above[1:]]
+        most = max(abs(value) for value in values)
+        return tuple(value / most for value in values)
+    signed = name == "signed8"
+    values = [0.0]
+    for power in range(7):
+        # Without a sign there is a bit more: twice as many steps in each.
+        steps = 2 ** (power if signed else power + 1)
+        edges = [0.1 + 0.9 * index / steps for index in range(steps + 1)]
+        values += [(low + high) / 2 * 10.0 ** (power - 6) for low, high in itertools.pairwise(edges)]
+    values[-1] = 1.0
+    both = sorted({*values, *(-value for value in values)}) if signed else sorted(set(values))
+    assert len(both) <= 256
+    return tuple(both)
+
+
+def _on(name: str, device: torch.device) -> torch.Tensor:
+    return torch.tensor(_table(name), dtype=torch.float32, device=device)
+
+
+def encode(value: torch.Tensor, table: str) -> Coded:
+    """A tensor in codes of this table: "signed8", "unsigned8" or "normal4"."""
+    half = table == "normal4"
+    flat = value.detach().reshape(-1)
+    levels = _on(table, value.device)
+    edges = (levels[1:] + levels[:-1]) / 2
+    count = flat.numel()
+    blocks = math.ceil(count / BLOCK)
+    codes = torch.empty(blocks * (BLOCK // 2 if half else BLOCK), dtype=torch.uint8, device=value.device)
+    scales = torch.empty(blocks, dtype=torch.float32, device=value.device)
+    per_slice = _SLICE // BLOCK
+    for first in range(0, blocks, per_slice):
+        last = min(first + per_slice, blocks)
+        part = flat[first * BLOCK : last * BLOCK].float()
+        padded = torch.nn.functional.pad(part, (0, (last - first) * BLOCK - part.numel())).view(-1, BLOCK)
+        most = padded.abs().amax(1)
+        scales[first:last] = most
+        inner = torch.bucketize(
+            padded / most.clamp_min(torch.finfo(torch.float32).tiny)[:, None], edges, out_int32=True
+        ).to(torch.uint8)
+        if half:
+            codes[first * BLOCK // 2 : last * BLOCK // 2] = (inner[:, 0::2] * 16 + inner[:, 1::2]).reshape(-1)
+        else:
+            codes[first * BLOCK : last * BLOCK] = inner.reshape(-1)
+    return Coded(codes, scales, value.shape, value.dtype, table)
+
+
+def decode(coded: Coded, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The tensor that codes stand for."""
+    device = coded.codes.device
+    kind = dtype or coded.dtype
+    levels = _on(coded.table, device)
+    out = torch.empty(coded.scales.numel() * BLOCK, dtype=kind, device=device)
+    half = coded.table == "normal4"
+    per_slice = _SLICE // BLOCK
+    for first in range(0, coded.scales.numel(), per_slice):
+        last = min(first + per_slice, coded.scales.numel())
+        if half:
+            pairs = coded.codes[first * BLOCK // 2 : last * BLOCK // 2]
+            inner = torch.stack((pairs // 16, pairs % 16), 1).reshape(-1)
+        else:
+            inner = coded.codes[first * BLOCK : last * BLOCK]
+        values = levels[inner.int()].view(-1, BLOCK) * coded.scales[first:last, None]
+        out[first * BLOCK : last * BLOCK] = values.reshape(-1).to(kind)
+    return out[: coded.shape.numel()].view(coded.shape)

@@ -1,0 +1,41 @@
+"""`compile`: kernels that a compiler fuses, so that what lies between them is never written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from .blocks import blocks
+from .target import CannotApply, Target, Undo, modules
+from .wrapping import together
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Compile the model in place: `value` is true, a mode, a list of modules, "blocks", or a table of `torch.compile`'s
+    keywords with `modules`."""
+    settings = dict(value) if isinstance(value, dict) else {}
+    chosen: Any = settings.pop("modules", None)
+    if isinstance(value, list) or value == "blocks":
+        chosen = value
+    elif isinstance(value, str):
+        settings["mode"] = value
+    if chosen == "blocks":
+        chosen = blocks(target.model)
+        if not chosen:
+            raise CannotApply(name, "the model has no repeated blocks to compile one by one")
+    # Micro-batches differ in size, and each new size would be compiled anew.
+    settings.setdefault("dynamic", None)
+    return together(
+        [_one(module, settings) for module in (modules(target, name, chosen) if chosen else [target.model])]
+    )
+
+
+def _one(module: nn.Module, settings: dict[str, Any]) -> Undo:
+    before = module._compiled_call_impl
+    module.compile(**settings)
+
+    def undo() -> None:
+        module._compiled_call_impl = before
+
+    return undo

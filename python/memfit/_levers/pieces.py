@@ -1,0 +1,303 @@
+"""An optimizer's step on a few parameters at a time, in the optimizer itself.
+
+What several levers need: to update one parameter when its gradient is there, or to have the moments of a few parameters in
+full while these are updated, and otherwise packed. The optimizer stays the object that it is, and its step the one that it has;
+it is only called more often, with fewer parameters in its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .target import CannotApply, Undo
+
+_NAME = "_memfit_pieces"
+# Numbers of parameters that are updated at once, and above which one parameter is cut.
+AT_ONCE = 1 << 24
+# Optimizers whose update of a number looks at no other number of its parameter: only their parameters can be cut.
+ELEMENTWISE = (
+    "SGD",
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Rprop",
+    "ASGD",
+)
+
+
+class Packing(Protocol):
+    """How moments are kept between steps."""
+
+    def packs(self, name: str, value: torch.Tensor) -> bool:
+        """Whether a moment of this name is packed."""
+        ...
+
+    def pack(self, name: str, value: torch.Tensor, before: Any) -> Any:
+        """A flat moment as it is kept; `before` is what was kept of it last."""
+        ...
+
+    def unpack(self, packed: Any, device: torch.device) -> torch.Tensor:
+        """The flat moment in full, on a device."""
+        ...
+
+
+@dataclass
+class Held:
+    """A packed moment of one parameter, in as many parts as the parameter is updated in."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    parts: dict[tuple[int, int], Any]
+
+
+@dataclass
+class _Unit:
+    """What is updated together: a parameter, or a piece of one that stands for it."""
+
+    parameter: nn.Parameter
+    start: int
+    stop: int
+    tensor: nn.Parameter
+
+    @property
+    def whole(self) -> bool:
+        return self.tensor is self.parameter
+
+
+class Pieces:
+    """One optimizer's updates, piece by piece."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.packing: Packing | None = None
+        kind = type(optimizer)
+        step: Any = kind.step
+        # Hooks run once around all pieces, and not around each.
+        self._inner: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step
+        self.elementwise = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
+
+    def run(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Update those that have a gradient."""
+        batch: list[_Unit] = []
+        count = 0
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            for start, stop in self._ranges(parameter):
+                if batch and count + stop - start > AT_ONCE:
+                    self._update(batch)
+                    batch, count = [], 0
+                batch.append(_Unit(parameter, start, stop, _piece(parameter, start, stop)))
+                count += stop - start
+        if batch:
+            self._update(batch)
+
+    def _ranges(self, parameter: torch.Tensor) -> list[tuple[int, int]]:
+        count = parameter.numel()
+        if count <= AT_ONCE or self.packing is None or not self.elementwise or not _is_flat(parameter):
+            return [(0, count)]
+        return [(start, min(start + AT_ONCE, count)) for start in range(0, count, AT_ONCE)]
+
+    def _update(self, units: list[_Unit]) -> None:
+        state = self.optimizer.state
+        kept = {unit.parameter: dict(state.get(unit.parameter) or {}) for unit in units}
+        pieces: dict[nn.Parameter, list[nn.Parameter]] = {}
+        for unit in units:
+            pieces.setdefault(unit.parameter, []).append(unit.tensor)
+            if kept[unit.parameter]:
+                state[unit.tensor] = {
+                    key: self._full(value, unit) for key, value in kept[unit.parameter].items()
+                }
+        groups = [(group, group["params"]) for group in self.optimizer.param_groups]
+        try:
+            for group, parameters in groups:
+                group["params"] = [piece for each in parameters for piece in pieces.get(each, ())]
+            self._inner(self.optimizer)
+        finally:
+            for group, parameters in groups:
+                group["params"] = parameters
+            for unit in units:
+                now = state.pop(unit.tensor, None)
+                for key, value in (now or {}).items():
+                    kept[unit.parameter][key] = self._packed(key, value, unit, kept[unit.parameter].get(key))
+            for parameter, entries in kept.items():
+                if entries:
+                    state[parameter] = entries
+
+    def _full(self, value: Any, unit: _Unit) -> Any:
+        """A moment as the update of a unit wants it."""
+        if isinstance(value, Held):
+            part = value.parts.get((unit.start, unit.stop))
+            if part is None or self.packing is None:
+                return torch.zeros_like(unit.tensor, dtype=value.dtype)
+            flat = self.packing.unpack(part, unit.parameter.device).to(value.dtype)
+            return flat.as_strided(value.shape, value.stride) if unit.whole else flat
+        if isinstance(value, torch.Tensor) and not unit.whole:
+            # Counters are each piece's own; what is not packed yet is cut like its parameter.
+            alike = value.shape == unit.parameter.shape and value.stride() == unit.parameter.stride()
+            return _flat(value)[unit.start : unit.stop] if alike else value.clone()
+        return value
+
+    def _packed(self, key: str, value: Any, unit: _Unit, before: Any) -> Any:
+        """What is kept of a moment after the update of a unit."""
+        if not self._is_moment(key, value, unit.tensor):
+            return value
+        assert self.packing is not None
+        if not isinstance(before, Held):
+            like = value if unit.whole else unit.parameter
+            before = Held(like.shape, like.stride(), value.dtype, {})
+        place = (unit.start, unit.stop)
+        before.parts[place] = self.packing.pack(key, _flat(value), before.parts.get(place))
+        return before
+
+    def _is_moment(self, key: str, value: Any, owner: torch.Tensor) -> bool:
+        return (
+            self.packing is not None
+            and isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.shape == owner.shape
+            and _is_flat(value)
+            and self.packing.packs(key, value)
+        )
+
+    # ---------------------------------------------------------------------------------------- all at once
+
+    def pack_all(self) -> None:
+        """Pack the moments that are there."""
+        for parameter, known in self.optimizer.state.items():
+            for key, value in list(known.items()):
+                if self._is_moment(key, value, parameter):
+                    assert self.packing is not None
+                    flat = _flat(value)
+                    parts = {
+                        (start, stop): self.packing.pack(key, flat[start:stop], None)
+                        for start, stop in self._ranges(parameter)
+                    }
+                    known[key] = Held(value.shape, value.stride(), value.dtype, parts)
+
+    def unpack_all(self) -> None:
+        """Put ordinary moments in place of packed ones."""
+        for parameter, known in self.optimizer.state.items():
+            for key, value in list(known.items()):
+                if isinstance(value, Held):
+                    known[key] = self.in_full(value, parameter.device)
+
+    def in_full(self, held: Held, device: torch.device) -> torch.Tensor:
+        """A packed moment as an ordinary tensor."""
+        assert self.packing is not None
+        whole = torch.empty(held.shape.numel(), dtype=held.dtype, device=device)
+        for (start, stop), part in held.parts.items():
+            whole[start:stop] = self.packing.unpack(part, device).to(held.dtype)
+        return whole.as_strided(held.shape, held.stride)
+
+
+def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Undo]:
+    """Let an optimizer's step run piece by piece; several levers share one taking over."""
+    known = optimizer.__dict__.get(_NAME)
+    if known is not None:
+        return known, lambda: None
+    if getattr(optimizer, "differentiable", False) or isinstance(optimizer, torch.optim.LBFGS):
+        raise CannotApply(lever, f"{type(optimizer).__name__} updates all parameters together")
+    plain = type(optimizer)
+    pieces = Pieces(optimizer)
+
+    def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        pieces.run(parameter for group in self.param_groups for parameter in group["params"])
+        return loss
+
+    optimizer.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
+    optimizer._patch_step_function()
+    # A scheduler has put a step of its own in front, bound to the class that was.
+    in_front = optimizer.__dict__.pop("step", None)
+    if in_front is not None:
+        optimizer.step = noting(optimizer)  # type: ignore[method-assign]
+    hook = optimizer.register_state_dict_post_hook(_as_ordinary)
+    optimizer.__dict__[_NAME] = pieces
+
+    def undo() -> None:
+        hook.remove()
+        pieces.unpack_all()
+        del optimizer.__dict__[_NAME]
+        optimizer.__dict__.pop("step", None)
+        optimizer.__class__ = plain
+        if in_front is not None:
+            optimizer.step = in_front  # type: ignore[method-assign]
+
+    return pieces, undo
+
+
+def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    """A step that tells the scheduler that it was called, as the scheduler's own does."""
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return step
+
+
+def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """What is saved is what the optimizer would have saved by itself, on the host where it is unpacked for that."""
+    pieces: Pieces = optimizer.__dict__[_NAME]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    state = {
+        index: {
+            key: pieces.in_full(value, torch.device("cpu")) if isinstance(value, Held) else value
+            for key, value in known.items()
+        }
+        for index, known in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _piece(parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
+    """A piece of a parameter, in the parameter's own memory, with that piece of its gradient."""
+    if stop - start == parameter.numel():
+        return parameter
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.layout != torch.strided or gradient.stride() != parameter.stride():
+        dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
+        gradient = torch.empty_strided(
+            parameter.shape, parameter.stride(), dtype=dense.dtype, device=dense.device
+        ).copy_(dense)
+        parameter.grad = gradient
+    piece = nn.Parameter(_flat(parameter.detach())[start:stop], requires_grad=True)
+    piece.grad = _flat(gradient.detach())[start:stop]
+    return piece
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    """Whether each number has a place of its own and no place is empty, in whatever order."""
+    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    expected = 1
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor in the order of its memory."""
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,0 +1,60 @@
+"""`resize-before-upload`: pictures are made small on the host, and not after they have gone to the card whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .target import CannotApply, Target, Undo, take_out
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Resize what comes: `value` is the shorter side's new length, or both sides' as a pair."""
+    pair = isinstance(value, (list, tuple)) and len(value) == 2
+    if not pair and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise CannotApply(name, f"its value is a length, or a height and a width, and not {value!r}")
+
+    def arrive(batch: Any) -> Any:
+        sides = {tuple(each.shape[-2:]) for each in _pictures(batch)}
+        return _walk(batch, {before: _after(before, value) for before in sides})
+
+    target.arrivals.append(arrive)
+    return lambda: take_out(target.arrivals, arrive)
+
+
+def _after(sides: tuple[int, int], value: Any) -> tuple[int, int]:
+    if not isinstance(value, int):
+        return int(value[0]), int(value[1])
+    shorter = min(sides)
+    # Never larger than they came.
+    return (
+        sides if shorter <= value else (round(sides[0] * value / shorter), round(sides[1] * value / shorter))
+    )
+
+
+def _pictures(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        picture = value.dim() == 4 and (value.is_floating_point() or value.dtype == torch.uint8)
+        return [value] if picture else []
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [picture for entry in entries for picture in _pictures(entry)]
+
+
+def _walk(value: Any, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
+    if isinstance(value, torch.Tensor):
+        wanted = sizes.get(tuple(value.shape[-2:])) if value.dim() in (3, 4) else None
+        if wanted is None or wanted == tuple(value.shape[-2:]):
+            return value
+        if value.dim() == 4 and (value.is_floating_point() or value.dtype == torch.uint8):
+            return functional.interpolate(value, wanted, mode="bilinear", antialias=True, align_corners=False)
+        # A class for each place: no class lies between two others.
+        planes = value if value.dim() == 4 else value.unsqueeze(1)
+        small = functional.interpolate(planes.double(), wanted, mode="nearest-exact").to(value.dtype)
+        return small if value.dim() == 4 else small.squeeze(1)
+    if type(value) is dict:
+        return {key: _walk(entry, sizes) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_walk(entry, sizes) for entry in value)
+    return value

@@ -1,0 +1,26 @@
+"""Telling the user something, at the user's own line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+# Whose lines are not the user's: memfit's own, torch's, and those of Python's that lie between.
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_BETWEEN = tuple(
+    f"{os.sep}{part}"
+    for part in ("torch" + os.sep, "contextlib.py", "functools.py", "warnings.py", "importlib" + os.sep)
+)
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, as if from the nearest line that is the user's."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and _is_between(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(f"memfit: {text}", category, stacklevel=level if frame is not None else 2)
+
+
+def _is_between(file: str) -> bool:
+    return file.startswith((_OWN, "<frozen")) or any(part in file for part in _BETWEEN)

@@ -1,0 +1,255 @@
+"""`sdpa`: attention without the matrix of all pairs.
+
+Models of Hugging Face's are told. In others, attention that is written out is recognised by its operations: a product of
+queries and keys, scaled, masked, through a softmax over the keys, perhaps dropped out, times the values. Such a product is put
+off until it is known what becomes of it; where it becomes anything else, it is computed as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from .target import CannotApply, Target, Undo
+from .wrapping import wrap
+
+# Scores that are at most this are masked: no softmax lets anything of them through.
+_MASKED = -1e8
+
+
+def apply(target: Target, _value: Any, name: str) -> Undo:
+    """Use it in the model's forward; its value is true."""
+    told = _tell(target)
+    if told is not None:
+        return told
+    if not hasattr(functional, "scaled_dot_product_attention"):
+        raise CannotApply(name, "this release of PyTorch has no `scaled_dot_product_attention`")
+
+    def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        with Attention():
+            answer = forward(*args, **kwargs)
+        return _outside(answer)
+
+    return wrap(target.model, around)
+
+
+def _tell(target: Target) -> Undo | None:
+    """Hugging Face's models know the ways in which they can compute attention."""
+    model = target.model
+    config = getattr(model, "config", None)
+    now = getattr(config, "_attn_implementation", None)
+    tell = getattr(model, "set_attn_implementation", None)
+    if not callable(tell) or now is None:
+        return None
+    if now != "eager":
+        return lambda: None
+    try:
+        tell("sdpa")
+    except (ValueError, ImportError):
+        # Its attention has something that the kernels have not.
+        return None
+    if getattr(config, "_attn_implementation", None) != "sdpa":
+        return None
+    return lambda: tell(now)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What is known of scores that were put off."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    scale: float = 1.0
+    # Where true, a pair counts; added to the scores.
+    keep: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    softmax: bool = False
+    dropout: float = 0.0
+
+    def real(self) -> torch.Tensor:
+        """The scores, or what became of them, as they were written."""
+        scores = self.query @ self.key.transpose(-2, -1)
+        scores = scores * self.scale if self.scale != 1.0 else scores
+        scores = scores + self.bias if self.bias is not None else scores
+        scores = scores.masked_fill(~self.keep, float("-inf")) if self.keep is not None else scores
+        return functional.softmax(scores, -1) if self.softmax else scores
+
+    def attend(self, value: torch.Tensor) -> torch.Tensor:
+        mask = self.keep
+        if self.bias is not None:
+            mask = self.bias if mask is None else self.bias.masked_fill(~mask, float("-inf"))
+            mask = mask.to(self.query.dtype)
+        if mask is not None:
+            mask = (
+                mask.expand(*([1] * (self.query.dim() - mask.dim())), *mask.shape) if mask.dim() < 2 else mask
+            )
+        return functional.scaled_dot_product_attention(
+            self.query, self.key, value, attn_mask=mask, dropout_p=self.dropout, scale=self.scale
+        )
+
+
+class Deferred(torch.Tensor):
+    """Stands for scores that are not there."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    _memfit: _Scores
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(
+            f"`sdpa` does not know what `{func}` does with scores of attention\nhint: leave this lever out"
+        )
+
+
+def _deferred(scores: _Scores, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    made = torch.Tensor._make_wrapper_subclass(
+        Deferred, shape, dtype=kind, device=scores.query.device, requires_grad=True
+    )
+    made._memfit = scores
+    made.register_hook(_lost)
+    return made
+
+
+def _lost(_gradient: torch.Tensor) -> None:
+    raise RuntimeError(
+        "`sdpa` cannot follow scores of attention into an autograd function of somebody's own: their gradient would be lost\n"
+        "hint: leave this lever out"
+    )
+
+
+def _outside(value: Any) -> Any:
+    """No stand-in leaves the model."""
+    if isinstance(value, Deferred):
+        return value._memfit.real()
+    if type(value) in (list, tuple):
+        return type(value)(_outside(entry) for entry in value)
+    if isinstance(value, dict):
+        for key, entry in list(value.items()):
+            changed = _outside(entry)
+            if changed is not entry:
+                value[key] = changed
+    return value
+
+
+class Attention(TorchFunctionMode):
+    """Recognises attention that is written out."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        first = args[0] if args else None
+        if isinstance(first, Deferred):
+            if name == "__get__" or name in ("size", "dim", "is_floating_point", "numel"):
+                return func(*args, **kwargs)
+            answer = self._on(first, name, args[1:], kwargs)
+            if answer is not None:
+                return answer
+        elif name in _PRODUCTS and len(args) == 2 and not kwargs and not torch.is_inference_mode_enabled():
+            answer = self._begin(args[0], args[1])
+            if answer is not None:
+                return answer
+        if any(isinstance(each, Deferred) for each in (*args, *kwargs.values())) or any(
+            isinstance(each, (list, tuple)) and any(isinstance(entry, Deferred) for entry in each)
+            for each in args
+        ):
+            args = tuple(_outside(each) for each in args)
+            kwargs = {key: _outside(each) for key, each in kwargs.items()}
+        return func(*args, **kwargs)
+
+    @staticmethod
+    def _begin(query: Any, key: Any) -> Any:
+        """A product of queries and keys, by its form: heads, and keys that lie transposed in memory."""
+        if not (isinstance(query, torch.Tensor) and isinstance(key, torch.Tensor)):
+            return None
+        if query.dim() not in (3, 4) or key.dim() != query.dim() or query.dtype != key.dtype:
+            return None
+        if (
+            not query.is_floating_point()
+            or query.shape[:-2] != key.shape[:-2]
+            or query.shape[-1] != key.shape[-2]
+        ):
+            return None
+        # As many pairs as are worth it; and transposed keys, whose rows do not lie one after the other.
+        if query.shape[-2] < 2 or key.stride(-2) != 1 or key.stride(-1) == 1:
+            return None
+        if not (query.requires_grad or key.requires_grad):
+            return None
+        shape = (*query.shape[:-1], key.shape[-1])
+        kind = query.dtype
+        if torch.is_autocast_enabled(query.device.type) and kind != torch.float64:
+            kind = torch.get_autocast_dtype(query.device.type)
+        return _deferred(_Scores(query, key.transpose(-2, -1)), shape, kind)
+
+    @staticmethod
+    def _on(stand_in: Any, name: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operation makes of scores that were put off; None where it is not one of attention's."""
+        scores: _Scores = stand_in._memfit
+        shape, kind = tuple(stand_in.shape), stand_in.dtype
+        other = rest[0] if rest else None
+        if name in _PRODUCTS and scores.softmax and len(rest) == 1 and isinstance(other, torch.Tensor):
+            fits = (
+                other.dim() == len(shape)
+                and other.shape[-2] == shape[-1]
+                and other.dtype == scores.query.dtype
+            )
+            return scores.attend(other) if fits else None
+        if name in ("dropout",) and scores.softmax and scores.dropout == 0.0:
+            rate = float(rest[0] if rest else kwargs.get("p", 0.5))
+            training = rest[1] if len(rest) > 1 else kwargs.get("training", True)
+            if kwargs.get("inplace") or len(rest) > 2:
+                return None
+            return _deferred(replace(scores, dropout=rate if training else 0.0), shape, kind)
+        if name in ("to", "type_as", "float"):
+            # The kernels' softmax is in fp32 whatever goes in, so a cast around it changes nothing.
+            wanted = torch.float32 if name == "float" else getattr(other, "dtype", other)
+            plain = (
+                isinstance(wanted, torch.dtype) and wanted.is_floating_point and not kwargs and len(rest) <= 1
+            )
+            return _deferred(scores, shape, wanted) if plain else None
+        if scores.softmax:
+            return None
+        if name in ("softmax",):
+            dimension = rest[0] if rest else kwargs.get("dim")
+            extra = {key for key, entry in kwargs.items() if entry is not None} - {"dim", "_stacklevel"}
+            after = kwargs.get("dtype") or kind
+            if extra - {"dtype"} or len(rest) > 1 or dimension not in (-1, len(shape) - 1):
+                return None
+            return _deferred(replace(scores, softmax=True), shape, after)
+        masked = scores.keep is not None or scores.bias is not None
+        if name in ("mul", "__mul__", "__rmul__", "div", "__truediv__", "true_divide") and not masked:
+            if isinstance(other, bool) or not isinstance(other, (int, float)) or kwargs:
+                return None
+            factor = float(other) if "mul" in name else 1.0 / float(other)
+            return _deferred(replace(scores, scale=scores.scale * factor), shape, kind)
+        if name in ("masked_fill", "masked_fill_") and len(rest) == 2 and not kwargs:
+            mask, fill = rest
+            certain = isinstance(fill, (int, float)) and fill <= max(_MASKED, torch.finfo(kind).min)
+            if (
+                not certain
+                or not isinstance(mask, torch.Tensor)
+                or mask.dtype != torch.bool
+                or name.endswith("_")
+            ):
+                return None
+            keep = ~mask
+            return _deferred(
+                replace(scores, keep=keep if scores.keep is None else scores.keep & keep), shape, kind
+            )
+        if name in ("add", "__add__", "__radd__") and isinstance(other, torch.Tensor) and not kwargs:
+            if other.requires_grad or not other.is_floating_point() or scores.keep is not None:
+                return None
+            bias = other if scores.bias is None else scores.bias + other
+            return _deferred(replace(scores, bias=bias), shape, kind)
+        return None
+
+
+_PRODUCTS = ("matmul", "__matmul__", "bmm")

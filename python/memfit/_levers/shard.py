@@ -1,0 +1,73 @@
+"""`shard`: parameters, gradients and moments are spread over the ranks, block by block (FSDP2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .blocks import blocks
+from .target import CannotApply, Target, Undo, modules
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Shard in place over all ranks: `value` is true, or a list of the modules that are gathered one by one. The optimizer's
+    groups are pointed to the shards; it must not have stepped."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise CannotApply(name, "there is one process: start the script with `torchrun`, one process a card")
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        raise CannotApply(
+            name, "this release of PyTorch has no `fully_shard` in torch.distributed.fsdp"
+        ) from None
+    if isinstance(target.model, nn.parallel.DistributedDataParallel):
+        raise CannotApply(
+            name, "the model is wrapped in DistributedDataParallel, which keeps a copy on each rank"
+        )
+    if any(state for optimizer in target.optimizers for state in optimizer.state.values()):
+        raise CannotApply(name, "the optimizer has stepped already: its moments are whole")
+    model = target.model
+    inner = modules(target, name, value) if isinstance(value, list) else modules(target, name, blocks(model))
+    kinds = {module: type(module) for module in model.modules()}
+    hooks = {module: (dict(module._forward_pre_hooks), dict(module._forward_hooks)) for module in kinds}
+    before = dict(model.named_parameters())
+    groups = [
+        [(group, list(group["params"])) for group in optimizer.param_groups]
+        for optimizer in target.optimizers
+    ]
+    for module in inner:
+        fully_shard(module)
+    fully_shard(model)
+    after = dict(model.named_parameters())
+    renewed = {before[path]: after[path] for path in before}
+    for each in groups:
+        for group, parameters in each:
+            group["params"] = [renewed.get(parameter, parameter) for parameter in parameters]
+
+    def undo() -> None:
+        with torch.no_grad():
+            for module in inner:
+                module.reshard()
+            model.reshard()
+            whole = {path: parameter.full_tensor() for path, parameter in model.named_parameters()}
+        for module, kind in kinds.items():
+            pre, post = hooks[module]
+            for held, kept in ((module._forward_pre_hooks, pre), (module._forward_hooks, post)):
+                for key in [key for key in held if key not in kept]:
+                    del held[key]
+            module.__class__ = kind
+        for path, parameter in before.items():
+            owner = model.get_submodule(path.rpartition(".")[0])
+            parameter.data = whole[path]
+            parameter.grad = None
+            owner._parameters[path.rpartition(".")[2]] = parameter
+        for each in groups:
+            for group, parameters in each:
+                group["params"] = parameters
+        for optimizer in target.optimizers:
+            optimizer.state.clear()
+
+    return undo

@@ -1,0 +1,72 @@
+"""`loader-workers`: how many processes load, how many batches they are ahead, and whether these are pinned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from .target import CannotApply, Target, Undo, table, take_out
+
+
+def apply(target: Target, value: Any, name: str) -> Undo:
+    """Load otherwise: `value` is a number of processes, or a table (or a text such as `workers=4,pin=true`) of `workers`, `prefetch`, `pin` and `persistent`."""
+    wanted = table(value, "workers")
+    changes: dict[str, Any] = {}
+    if "workers" in wanted:
+        workers = wanted["workers"]
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+            raise CannotApply(name, f"`workers` is a number of processes, and not {workers!r}")
+        changes["num_workers"] = workers
+    if "pin" in wanted:
+        changes["pin_memory"] = bool(wanted["pin"])
+    if wanted.get("prefetch"):
+        changes["prefetch_factor"] = int(wanted["prefetch"])
+    if "persistent" in wanted:
+        changes["persistent_workers"] = bool(wanted["persistent"])
+
+    def reload(loader: Any) -> Any:
+        return again(loader, **changes) if isinstance(loader, DataLoader) else loader
+
+    target.reloads.append(reload)
+    return lambda: take_out(target.reloads, reload)
+
+
+def again(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """The same loader with other settings: same data, same order, same collation."""
+    settings: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "generator": loader.generator,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+    }
+    for key in ("pin_memory_device", "in_order"):
+        if hasattr(loader, key) and getattr(loader, key) not in ("", None):
+            settings[key] = getattr(loader, key)
+    # A sampler of batches has the batch's size in it; so has a data set that gives whole batches.
+    if changes.get("batch_sampler") is not None:
+        pass
+    elif isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        settings.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
+        if not isinstance(loader.dataset, IterableDataset):
+            settings["sampler"] = loader.sampler
+    else:
+        settings["batch_sampler"] = loader.batch_sampler
+    settings.update(changes)
+    if settings["num_workers"] == 0:
+        settings.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None)
+        settings["timeout"] = 0
+    return type(loader)(loader.dataset, **settings) if type(loader) is DataLoader else _like(loader, settings)
+
+
+def _like(loader: DataLoader[Any], settings: dict[str, Any]) -> DataLoader[Any]:
+    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set."""
+    for key in ("num_workers", "prefetch_factor", "pin_memory"):
+        if getattr(loader, key) != settings[key]:
+            loader.__dict__[key] = settings[key]
+    return loader

@@ -1,0 +1,65 @@
+"""Putting something around a module's forward, and taking it away again."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .target import Undo
+
+# Called with the forward that was there, and then with what the module is called with.
+Around = Callable[..., Any]
+
+
+def wrap(module: nn.Module, around: Around) -> Undo:
+    """Let `around(forward, *args, **kwargs)` stand for the module's forward.
+
+    The module itself stays as it is: its class, its names in the state dict, its hooks, which run outside. Several wraps lie
+    around each other, and may be undone in any order.
+    """
+    own = module.__dict__.get("forward")
+    inner = module.forward
+
+    @functools.wraps(inner)
+    def forward(_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return layer.around(layer.inner, *args, **kwargs) if layer.around else layer.inner(*args, **kwargs)
+
+    layer = _Layer(around, inner)
+    # A closure that a caller unwraps must not find the forward below it.
+    del forward.__wrapped__  # type: ignore[attr-defined]
+    bound = types.MethodType(forward, module)
+    module.forward = bound
+
+    def undo() -> None:
+        if module.__dict__.get("forward") is bound:
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
+        else:
+            # Something else was put around it since, and calls it: it lets through.
+            layer.around = None
+
+    return undo
+
+
+class _Layer:
+    __slots__ = ("around", "inner")
+
+    def __init__(self, around: Around | None, inner: Callable[..., Any]) -> None:
+        self.around = around
+        self.inner = inner
+
+
+def together(undone: list[Undo]) -> Undo:
+    """One undo for several, the last first."""
+
+    def undo() -> None:
+        while undone:
+            undone.pop()()
+
+    return undo

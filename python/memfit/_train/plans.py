@@ -1,0 +1,94 @@
+"""A plan's levers on a step's own model, optimizer and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit import _core
+from memfit._levers import Applied, CannotApply, Target, apply
+from memfit._levers.saying import warn
+
+# Levers that are a precision of the step's own.
+_PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
+
+Plan = "str | os.PathLike[str] | Mapping[str, Any]"
+
+
+class Planned:
+    """What a plan, and what the keywords beside it, come to. Keywords win."""
+
+    def __init__(
+        self,
+        plan: Any,
+        levers: Mapping[str, Any] | None,
+        target: Target,
+        *,
+        micro_batch: int | None,
+        accumulate: int | None,
+        precision: str | None,
+    ) -> None:
+        read = _read(plan, target.place()) if plan is not None else {}
+        chosen = {
+            each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False
+        }
+        chosen.update(levers or {})
+        chosen = {name: value for name, value in chosen.items() if value is not False and value is not None}
+        of_plan = [_PRECISIONS[name] for name in list(chosen) if name in _PRECISIONS]
+        if precision is not None:
+            chosen = {name: value for name, value in chosen.items() if name not in (*_PRECISIONS, "tf32")}
+            of_plan = []
+        conflict = _core.lever_conflict(list(chosen))
+        if conflict is not None:
+            raise ValueError(f"this plan cannot be followed: {conflict}\nhint: leave one of them out")
+        self.precision = precision if precision is not None else (of_plan[0] if of_plan else None)
+        size = chosen.pop("micro-batch", None)
+        self.micro_batch = micro_batch if micro_batch is not None else read.get("micro_batch", size)
+        self.accumulate = accumulate if accumulate is not None else int(read.get("accumulate", 1))
+        self.target = target
+        here = [(name, value) for name, value in chosen.items() if name not in _PRECISIONS]
+        try:
+            self._applied = apply(target, here)
+        except CannotApply as error:
+            raise CannotApply(
+                error.lever, f"{error.why}\nhint: leave it out of the plan, or make a plan for this model"
+            ) from None
+        self.names = tuple(chosen)
+        self.changed = tuple(
+            f"the plan's `{name}` makes it another training"
+            for name in chosen
+            if _core.lever_label(name) == "changes-training"
+        )
+
+    @property
+    def applied(self) -> Applied:
+        return self._applied
+
+    def close(self) -> None:
+        """Undo all of it."""
+        self._applied.undo()
+
+
+def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:
+    """A plan file, and what it says of being used here; or a plan that was read already."""
+    if isinstance(plan, Mapping):
+        return plan
+    card, capacity = None, None
+    if place.type == "cuda":
+        properties = torch.cuda.get_device_properties(place)
+        card, capacity = str(properties.name), int(properties.total_memory)
+    read: Mapping[str, Any] = _core.read_plan(plan, torch=str(torch.__version__), gpu=card, capacity=capacity)
+    for text in read["warnings"]:
+        warn(text)
+    made_for = read["made_for"].get("gpu")
+    if card is None and made_for:
+        warn(f"the plan was made for a {made_for}, and this trains on the {place.type.upper()}")
+    return read
+
+
+def target_of(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Target:
+    """What a step's levers are applied to."""
+    return Target(model, [optimizer], device=device)

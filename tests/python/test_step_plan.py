@@ -1,0 +1,338 @@
+"""`memfit.Step` under a plan: its levers, what wins over it, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from support import on_device
+from test_levers import TOKENS, Language, language_loss, traces
+from training import FailAt, Perceptron, Transformer, flat, mean_loss
+
+MIB = 2**20
+
+PLAN = """
+version = 1
+micro_batch = 2
+accumulate = 2
+
+[[lever]]
+name = "checkpointing"
+value = ["blocks.0", "blocks.2"]
+label = "exact"
+
+[[lever]]
+name = "chunked-loss"
+value = 16
+label = "rounding"
+
+[[lever]]
+name = "foreach-off"
+value = true
+label = "exact"
+
+[[lever]]
+name = "autocast-bf16"
+value = true
+label = "precision"
+
+[made_for]
+memfit = "0.1.0"
+torch = "2.15.0"
+gpu = "Tesla T4"
+capacity = 15642329088
+count = 1
+command = ["python", "train.py"]
+"""
+
+
+def begin(**settings: Any) -> tuple[Language, torch.optim.Optimizer, memfit.Step]:
+    torch.manual_seed(0)
+    model = Language(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, memfit.Step(model, optimizer, language_loss, **settings)
+
+
+def test_a_plan_is_followed_said_where_it_is_elsewhere_and_undone(tmp_path: Path) -> None:
+    plan = tmp_path / "memfit.plan.toml"
+    plan.write_text(PLAN)
+    torch.manual_seed(0)
+    model = Language(0.0)
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    marks = traces(model, optimizer)
+    with pytest.warns(UserWarning, match="made for a Tesla T4") as said:
+        step = memfit.Step(model, optimizer, language_loss, plan=plan, precision="fp32")
+    # It is said at the line that asked for the plan.
+    assert {Path(warning.filename).name for warning in said} == {Path(__file__).name}
+    assert traces(model, optimizer) != marks
+    first, second = step(TOKENS), step(TOKENS.flip(0))
+    assert (first.micro_batches, first.stepped, second.stepped) == (2, False, True)
+    assert optimizer.param_groups[0]["foreach"] is False
+    step.close()
+    assert traces(model, optimizer) == marks
+
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    both = torch.cat([TOKENS, TOKENS.flip(0)])
+    logits = plain(both)
+    torch.nn.functional.cross_entropy(
+        logits[:, :-1].reshape(-1, logits.size(-1)), both[:, 1:].flatten()
+    ).backward()
+    reference.step()
+    assert torch.allclose(flat(model), flat(plain), rtol=0, atol=1e-6)
+
+
+def test_keywords_win_and_conflicts_are_named(tmp_path: Path) -> None:
+    plan = tmp_path / "memfit.plan.toml"
+    plan.write_text(PLAN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, _, step = begin(plan=plan, micro_batch=4, accumulate=1, levers={"chunked-loss": False})
+        kinds = []
+        model.head.register_forward_hook(lambda _module, _inputs, output: kinds.append(output.dtype))
+        result = step(TOKENS)
+        assert (result.micro_batches, result.stepped) == (1, True)
+        assert set(kinds) == {torch.bfloat16}
+        step.close()
+    for levers, text in [
+        ({"fused-optimizer": True, "foreach-off": True}, "cannot stand beside each other"),
+        ({"quantized-base": "8-bit"}, "needs `lora`"),
+        ({"checkpoint": "blocks"}, "no lever that memfit knows"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            begin(levers=levers)
+    with pytest.raises(RuntimeError, match=r"no module `layers.7`"):
+        begin(levers={"checkpointing": ["layers.7"]})
+    with pytest.raises(ValueError, match="gradient is gone"):
+        begin(levers={"optimizer-in-backward": True}, clip_grad_norm=1.0)
+
+
+def test_what_changes_the_training_is_marked() -> None:
+    _, _, step = begin(levers={"lora": 2})
+    assert any("`lora`" in text for text in step(TOKENS).changed)
+    _, _, step = begin(levers={"checkpointing": "blocks"})
+    assert step(TOKENS).changed == ()
+
+
+def test_an_optimizer_in_the_backward_is_never_half_applied() -> None:
+    data = torch.randn(4, 6), torch.tensor([0, 1, 2, 3])
+    outcomes: dict[str, int] = {}
+    for backup in (False, True):
+        for at in range(1, 400):
+            torch.manual_seed(0)
+            model = Perceptron()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+            step = memfit.Step(
+                model, optimizer, mean_loss, backup=backup, levers={"optimizer-in-backward": True}
+            )
+            before = flat(model)
+            with FailAt(at) as fault:
+                try:
+                    step(data)
+                    ended = "done"
+                except memfit.StepInvalid:
+                    ended = "invalid"
+                except memfit.StepDoesNotFit:
+                    ended = "as before"
+            if not fault.raised:
+                break
+            outcomes[ended] = outcomes.get(ended, 0) + 1
+            assert ended != "as before" or torch.equal(flat(model), before), at
+            assert ended != "invalid" or not backup
+    assert outcomes["as before"] > 10
+    assert outcomes["invalid"] > 0
+
+
+def test_a_probe_leaves_everything_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = Transformer(0.1)
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss, micro_batch=2)
+    data = [(torch.randint(0, 11, (4, length)), torch.randint(0, 5, (4,))) for length in (3, 5, 9, 4)]
+    before, state = flat(model), torch.get_rng_state()
+    probe = step.probe(data)
+    assert (probe.batches, probe.complete, probe.shapes, probe.items, probe.micro_batch) == (4, True, 4, 4, 2)
+    assert "[9]" in probe.largest
+    assert "4 batches in 4 shapes" in str(probe)
+    assert torch.equal(flat(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert step.steps == 0
+    step(data[0])
+    with pytest.raises(ValueError, match="no batch"):
+        step.probe([])
+
+
+# Sequences whose attention is written out, so that a sample's need grows with the square of its length; the longest come last.
+RAGGED = """
+import memfit
+from torch import nn
+from torch.nn import functional
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    def forward(self, x):
+        q, k, v = (each.unflatten(-1, (8, -1)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+        weights = (q @ k.transpose(-2, -1) / 8).softmax(-1)
+        x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+class Model(nn.Module):
+    def __init__(self, vocabulary=8000, width=512, depth=6):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, vocabulary)
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+def loss(model, tokens):
+    logits = model(tokens)
+    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+def begin(**settings):
+    torch.manual_seed(0)
+    model = Model().cuda()
+    return model, memfit.Step(model, torch.optim.AdamW(model.parameters(), foreach=False), loss, **settings)
+
+def ooms():
+    return torch.cuda.memory_stats()["num_ooms"]
+"""
+
+
+def test_ragged_sequences_meet_no_out_of_memory_error(tmp_path: Path) -> None:
+    """The longest sequences of all come last, and the micro-batch of each batch follows its own length."""
+    found = on_device(
+        RAGGED
+        + textwrap.dedent("""
+        lengths = [64, 200, 120, 330, 512, 90, 700, 256, 900, 1000, 1100, 1200]
+        data = [torch.randint(0, 8000, (48, length)) for length in lengths]
+        runs = {}
+        for way in ("probed", "unseen"):
+            model, step = begin()
+            before = ooms()
+            told = None
+            if way == "probed":
+                told = step.probe(data)
+            tried = ooms() - before
+            parts = [step(batch).micro_batches for batch in data]
+            runs[way] = dict(
+                ooms=ooms() - before - tried, tried=tried, parts=parts, retries=step.retries, steps=step.steps,
+                micro=told and told.micro_batch, peak=told and told.peak, budget=told and told.budget,
+                most=torch.cuda.max_memory_allocated(),
+            )
+            del model, step
+            memfit.release()
+            torch.cuda.reset_peak_memory_stats()
+        answer(**runs)
+        """),
+        tmp_path,
+        "t4",
+    ).said
+    for way, run in found.items():
+        assert (run["ooms"], run["tried"], run["retries"]) == (0, 0, 0), (way, run)
+        assert run["steps"] == 12
+        assert run["parts"][0] == 1 or way == "unseen"
+        assert run["parts"][-1] > 2, "the longest do not fit whole"
+    probed = found["probed"]
+    assert probed["most"] <= probed["budget"]
+    assert probed["peak"] <= probed["budget"]
+
+
+def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
+    found = on_device(
+        RAGGED
+        + textwrap.dedent("""
+        batch = torch.randint(0, 8000, (16, 512))
+        peaks = {}
+        for name, levers in {
+            "plain": {},
+            "checkpointing": {"checkpointing": "blocks"},
+            "offload": {"activation-offload": "blocks"},
+            "both": {"checkpointing": "blocks", "activation-offload": "blocks"},
+            "chunked": {"chunked-loss": 512},
+            "sdpa": {"sdpa": True},
+            "8-bit": {"8-bit-optimizer": True},
+            "bf16 state": {"bf16-optimizer-state": True},
+            "host": {"host-optimizer-state": True},
+            "in backward": {"optimizer-in-backward": True},
+            "lora": {"lora": 8},
+            "quantized": {"lora": 8, "quantized-base": "4-bit"},
+            "compiled": {"compile": {"backend": "eager"}, "checkpointing": "blocks", "chunked-loss": 512},
+        }.items():
+            model, step = begin(levers=levers, micro_batch=16)
+            start = torch.cuda.memory_allocated()
+            for _ in range(2):
+                torch.cuda.reset_peak_memory_stats()
+                step(batch)
+            live = torch.cuda.memory_allocated()
+            peaks[name] = dict(peak=torch.cuda.max_memory_allocated(), live=live, start=start)
+            step.close()
+            after = torch.cuda.memory_allocated()
+            peaks[name]["closed"] = after
+            del model, step
+            memfit.release()
+            peaks[name]["left"] = torch.cuda.memory_allocated()
+        answer(**peaks)
+        """),
+        tmp_path,
+        "a100-80gb",
+    ).said
+    plain = found["plain"]
+    parameters = plain["start"]
+    logits = 16 * 512 * 8000 * 4
+
+    def saves(name: str, of: str = "peak") -> int:
+        return plain[of] - found[name][of]
+
+    assert saves("checkpointing") > 0.4 * plain["peak"]
+    assert saves("offload") > 0.4 * plain["peak"]
+    assert saves("both") > saves("checkpointing")
+    assert saves("chunked") > logits
+    assert saves("sdpa") > 6 * 16 * 8 * 512 * 512 * 4
+    # Two moments of four bytes: eight of them become two and a little, four, none.
+    assert saves("8-bit", "live") > 1.4 * parameters
+    assert saves("bf16 state", "live") > 0.95 * parameters
+    assert saves("host", "live") > 1.9 * parameters
+    assert saves("in backward") > 0
+    assert found["quantized"]["start"] < found["lora"]["start"] - 0.5 * parameters
+    assert saves("compiled") > saves("checkpointing")
+    left = {name: run["left"] for name, run in found.items()}
+    assert set(left.values()) == {left["plain"]}, left
+
+
+def test_a_leak_is_said_with_the_line_that_holds_it(tmp_path: Path) -> None:
+    found = on_device(
+        RAGGED
+        + textwrap.dedent("""
+        def train():
+            said, kept, total = [], [], 0
+            model, step = begin(micro_batch=4)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for index in range(12):
+                    step(torch.randint(0, 8000, (4, 64)))
+                    kept.append(torch.zeros(1 << 20, device="cuda"))
+            return [(str(each.message), each.filename) for each in caught]
+        answer(said=train(), script=__file__)
+        """),
+        tmp_path,
+    ).said
+    leaks = [(text, file) for text, file in found["said"] if "grows by" in text]
+    assert len(leaks) == 1
+    text, file = leaks[0]
+    assert file == found["script"]
+    assert "4.0 MiB a step" in text
+    assert "`kept`" in text
+    assert 'kept.append(torch.zeros(1 << 20, device="cuda"))' in text
