@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,6 +27,9 @@ from .ranks import ranks_of
 from .sharded import PeerFailed
 from .transaction import Buffers, RandomState
 from .updates import Updates
+
+# Windows after which the model's parameters are listed again.
+_AGAIN = 64
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -120,6 +124,7 @@ class Step:
         self._buffers = Buffers(self.model)
         self._stateful: set[str] = set()
         self._window: list[Batch] = []
+        self._parameters: list[nn.Parameter] = []
         self._random: RandomState | None = None
         # Gradients of batches that another process ran before this one took over in mid-window.
         self._inherited: dict[str, torch.Tensor] = {}
@@ -275,14 +280,20 @@ class Step:
         self.finish()
 
     def _begin_window(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        if not self._parameters or self._controller.windows % _AGAIN == 0:
+            # Walking a model takes longer than all else that is done here.
+            self._parameters = list(self.model.parameters())
+        self._drop_gradients()
         self._buffers.keep()
         self._random = RandomState([self.device])
         self._ranks.begin()
         self._base = live(self.device)
         if self._target.updates_in_backward:
             self._updates.begin()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _run_window(self, attempt: int) -> tuple[str, _Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
@@ -371,7 +382,7 @@ class Step:
         watch = contextlib.nullcontext() if whole else self._exactness.watch_coupling(part, stop - start)
         with self._precision(), self._target.around(), watch:
             returned = self._loss(self.model, part)
-        sums, counts = self._read(returned, part, stop - start)
+        read, counts = self._read(returned, part, stop - start)
         first = entry is self._window[0] and start == 0 and not self._inherited
         if first and self._count is None and not self._ranks.inside and not _is_mean(returned):
             # Only now is it known what a sample counts; all of the window is taken to be like its first part.
@@ -380,10 +391,12 @@ class Step:
         divisor = self._controller.divisor
         main = next(iter(counts.values()))
         loss = None
-        for name, total in sums.items():
+        for name, (value, weight) in read.items():
             # Every loss has its own mean: its divisor is to the first one's as its count is to the first one's.
             ratio = tally.ratio(name, main, counts[name], entry.counts)
-            share = total / divisor if ratio == 1.0 else total / (divisor * ratio)
+            own = divisor * ratio
+            factor = weight / own if own else math.inf
+            share = value if factor == 1.0 else value * factor
             loss = share if loss is None else loss + share
         assert loss is not None
         scaler = self._precision.scaler
@@ -398,19 +411,21 @@ class Step:
         if idle:
             return
         self._controller.count(main)
-        tally.add(sums, counts)
+        tally.add(read, counts)
         if tally.ratios_differ:
             tally.changed += self._exactness.ratios()
         if tally.labels_differ:
             tally.changed += self._exactness.uncounted()
 
-    def _read(self, returned: Any, part: Any, items: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        """The sums and counts in what the loss function returned."""
+    def _read(
+        self, returned: Any, part: Any, items: int
+    ) -> tuple[dict[str, tuple[torch.Tensor, float]], dict[str, float]]:
+        """What the loss function returned: each loss with what makes a sum of it, and its count."""
         named = returned if isinstance(returned, Mapping) else {"": returned}
         if not named:
             raise TypeError("the loss function returned an empty dictionary: there is nothing to learn from")
         counted = self._count(part) if self._count is not None else float(items)
-        sums: dict[str, torch.Tensor] = {}
+        read: dict[str, tuple[torch.Tensor, float]] = {}
         counts: dict[str, float] = {}
         for name, value in named.items():
             weight = float(counted[name] if isinstance(counted, Mapping) else counted)
@@ -420,15 +435,17 @@ class Step:
                         f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
                         "hint: return the mean of the losses, or `(losses.sum(), count)`"
                     )
-                sums[name], counts[name] = value.reshape(()) * weight, weight
+                read[name], counts[name] = (value if value.dim() == 0 else value.reshape(()), weight), weight
             elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], torch.Tensor):
-                sums[name], counts[name] = value[0].reshape(()), float(value[1])
+                total = value[0]
+                read[name] = total if total.dim() == 0 else total.reshape(()), 1.0
+                counts[name] = float(value[1])
             else:
                 raise TypeError(
                     f"the loss function returned {type(value).__name__}\n"
                     "hint: return a mean, `(sum, count)`, or a dictionary of these"
                 )
-        return sums, counts
+        return read, counts
 
     # ------------------------------------------------------------------------------------------- the window's end
 
@@ -447,22 +464,26 @@ class Step:
 
     def _correct(self, total: float) -> torch.Tensor | None:
         correction = self._ranks.correction(self._controller, total)
-        for name, parameter in self.model.named_parameters():
-            if name in self._inherited:
-                inherited = self._inherited[name].to(parameter.device)
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                local(parameter.grad).add_(inherited)
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        if correction != 1.0 and gradients:
-            torch._foreach_mul_(gradients, correction)
-        self._ranks.reduce(self.model.parameters(), self.model.buffers())
+        if self._inherited:
+            for name, parameter in self.model.named_parameters():
+                if name in self._inherited:
+                    inherited = self._inherited[name].to(parameter.device)
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    local(parameter.grad).add_(inherited)
+        if correction != 1.0:
+            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            if gradients:
+                torch._foreach_mul_(gradients, correction)
+        if self._ranks.world > 1:
+            self._ranks.reduce(self.model.parameters(), self.model.buffers())
         scaler = self._precision.scaler
         if scaler is not None:
             # Here, where all of it can be done again, and not within the optimizer's step.
             scaler.unscale_(self.optimizer)
         if self._clip is not None:
-            return nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+            norm = nn.utils.clip_grad_norm_(self._parameters, self._clip)
+            return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return None
 
     def _finish_window(self) -> bool:
@@ -473,8 +494,7 @@ class Step:
         self._random = None
         self._inherited = {}
         self.optimizer.zero_grad(set_to_none=True)
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        self._drop_gradients()
         self._controller.stepped(self._flushed())
         self._watch(skipped)
         return skipped
@@ -501,8 +521,7 @@ class Step:
 
     def _roll_back(self, keep: bool = False) -> None:
         """Everything is as it was before the window; with `keep`, its batches are run again."""
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        self._drop_gradients()
         self._buffers.restore()
         if self._random is not None:
             self._random.restore()
@@ -673,10 +692,10 @@ class _Tally:
         else:
             self._ignored.append(share)
 
-    def add(self, sums: dict[str, torch.Tensor], counts: dict[str, float]) -> None:
+    def add(self, read: dict[str, tuple[torch.Tensor, float]], counts: dict[str, float]) -> None:
         self.parts += 1
-        for name, total in sums.items():
-            total = total.detach()
+        for name, (value, weight) in read.items():
+            total = value.detach() if weight == 1.0 else value.detach() * weight
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0.0) + counts[name]
 

@@ -11,6 +11,8 @@ from torch import nn
 
 # Buffers together larger than this wait on the host.
 _LARGE = 64 << 20
+# Windows after which a model is looked at again.
+_AGAIN = 64
 
 
 class RandomState:
@@ -57,13 +59,23 @@ class Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._homes: list[tuple[str, nn.Module]] = []
+        self._windows = 0
         self._changing: set[str] | None = None
         self._copies: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""
-        named = dict(self._model.named_buffers())
+        # Walking a model takes longer than a window's other books: its modules are looked at again now and then.
+        if self._windows < 2 or self._windows % _AGAIN == 0:
+            self._homes = [
+                (f"{name}." if name else "", module)
+                for name, module in self._model.named_modules()
+                if module._buffers
+            ]
+        self._windows += 1
+        named = self._named()
         kept = named if self._changing is None else {k: v for k, v in named.items() if k in self._changing}
         with torch.no_grad():
             if sum(buffer.nbytes for buffer in kept.values()) > _LARGE:
@@ -75,16 +87,24 @@ class Buffers:
                     self._copies = _on_host(kept)
         self._versions = {name: buffer._version for name, buffer in named.items()}
 
+    def _named(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{prefix}{name}": buffer
+            for prefix, module in self._homes
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        }
+
     def restore(self) -> None:
         """Write back what was kept."""
         with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
+            for name, buffer in self._named().items():
                 if name in self._copies:
                     buffer.copy_(self._copies[name])
 
     def settle(self) -> set[str]:
         """The window is over; the names of the buffers that ever changed."""
-        named = dict(self._model.named_buffers())
+        named = self._named()
         changed = {name for name, buffer in named.items() if buffer._version != self._versions.get(name)}
         if self._changing is None:
             # Batch normalisation writes its statistics without a new version, so all are compared once.

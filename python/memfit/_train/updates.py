@@ -39,7 +39,10 @@ class Updates:
 
     def undo(self, fault: Fault) -> None:
         """Take back what such a backward did before it failed."""
-        self._undo(self._known, self._versions, self._copies, fault, False)
+        for parameter in [each for each in self._optimizer.state if each not in self._known]:
+            del self._optimizer.state[parameter]
+        wrote = [tensor._version for tensor in self._written()] != self._versions
+        self._undo(self._known, self._copies, fault, wrote)
 
     def _copied(self) -> list[torch.Tensor] | None:
         if not self._backup:
@@ -48,15 +51,17 @@ class Updates:
 
     def run(self, step: Callable[[], bool], device: torch.device) -> bool:
         """Run a step; whether it was skipped."""
-        known = set(self._optimizer.state)
-        versions = [tensor._version for tensor in self._written()]
+        state = self._optimizer.state
+        count = sum(len(group["params"]) for group in self._optimizer.param_groups)
+        # Once all have a state, a failed step makes no new ones.
+        known = set(state) if len(state) < count else None
         copies = self._copied()
         one_by_one = not self._has_room(device)
         for last in (one_by_one, True):
             fault, wrote, skipped = self._attempt(step, device, last)
             if fault is None:
                 return skipped
-            self._undo(known, versions, copies, fault, wrote)
+            self._undo(known, copies, fault, wrote)
             collect(device)
             if last:
                 raise StepDoesNotFit(
@@ -94,19 +99,19 @@ class Updates:
 
     def _undo(
         self,
-        known: set[torch.Tensor],
-        versions: list[int],
+        known: set[torch.Tensor] | None,
         copies: list[torch.Tensor] | None,
         fault: Fault,
         wrote: bool,
     ) -> None:
         """Take back what a failed step did."""
         # States that were made half-way would be taken for whole ones.
-        for parameter in [parameter for parameter in self._optimizer.state if parameter not in known]:
-            del self._optimizer.state[parameter]
-        written = list(self._written())
-        if not wrote and [tensor._version for tensor in written] == versions:
+        state = self._optimizer.state
+        for parameter in [each for each in state if known is not None and each not in known]:
+            del state[parameter]
+        if not wrote:
             return
+        written = list(self._written())
         if copies is None:
             raise StepInvalid(
                 "the optimizer ran out of memory in the middle of its step: some parameters have moved, and others have "
