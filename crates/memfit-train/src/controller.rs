@@ -23,6 +23,9 @@ const THRASHING: u32 = 2;
 /// Times that one sample may fail in a window in which more of them fitted before: somebody else took the memory then.
 const TRANSIENTS: u32 = 3;
 
+/// A size grows only by at least one part in so many, or to the whole batch.
+const STEADY: u32 = 4;
+
 /// What does not change during a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -128,6 +131,8 @@ pub struct Controller {
     growth: Growth,
     /// Bytes that all gradients take.
     gradients: u64,
+    /// The size that was last taken for each shape.
+    chosen: BTreeMap<String, u32>,
     /// Whether the window began in another process, and has gradients from there.
     inherits: bool,
 }
@@ -172,6 +177,7 @@ impl Controller {
             thrashing: 0,
             growth: Growth::default(),
             gradients: 0,
+            chosen: BTreeMap::new(),
             inherits: false,
         })
     }
@@ -203,6 +209,9 @@ impl Controller {
         let entry = self.batches.get(batch)?;
         if entry.given == entry.parts.len() && entry.covered() < entry.items {
             let (most, sure) = self.size(batch, entry, room);
+            if sure {
+                self.chosen.insert(entry.shape.clone(), most);
+            }
             let entry = &mut self.batches[batch];
             if sure {
                 entry.cut(most, self.settings.pairs);
@@ -233,11 +242,30 @@ impl Controller {
             }
             if let Some(foreseen) = largest(limit, room, |size| self.need(batch, size, false)) {
                 let sure = !entering || self.is_sure(batch);
-                return (foreseen.min(limit), sure);
+                let safe = ceiling.map_or(0, |ceiling| ceiling.safe);
+                if !sure && foreseen <= safe && safe < limit && self.may_explore(batch, safe, room) {
+                    return (safe + 1, false);
+                }
+                return (self.steadied(batch, foreseen.min(limit), limit), sure);
             }
         }
         let safe = ceiling.map_or(0, |ceiling| ceiling.safe);
         if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
+    }
+
+    /// Whether one sample more is worth a try where a single size is known, whose bound in proportion allows none: what one
+    /// sample needs has a part that does not grow, so two may fit where one takes less than two thirds.
+    fn may_explore(&self, batch: &Batch, safe: u32, room: u64) -> bool {
+        self.need(batch, safe, false).is_some_and(|need| need.saturating_mul(3) <= room.saturating_mul(2))
+    }
+
+    /// The size to take where so much is foreseen to fit: the last one again, unless it is too large now, or much too small.
+    /// The room differs by little things from step to step, and each new size is another set of blocks and kernels.
+    fn steadied(&self, batch: &Batch, foreseen: u32, limit: u32) -> u32 {
+        match self.chosen.get(&batch.shape) {
+            Some(&last) if last < foreseen && foreseen < limit && (foreseen - last) * STEADY < last => last,
+            _ => foreseen,
+        }
     }
 
     /// What a part of this size needs, from above: as the first of its window, which meets no gradients, or as a later one.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +31,12 @@ def wrap(module: nn.Module, around: Around) -> Undo:
         return layer.around(layer.inner, *args, **kwargs) if layer.around else layer.inner(*args, **kwargs)
 
     layer = _Layer(around, inner)
-    # A closure that a caller unwraps must not find the forward below it.
+    # A closure that a caller unwraps must not find the forward below it; what it takes is asked for by trainers.
     del forward.__wrapped__  # type: ignore[attr-defined]
+    with contextlib.suppress(ValueError, TypeError):
+        taken = inspect.signature(inner)
+        itself = inspect.Parameter("_module", inspect.Parameter.POSITIONAL_ONLY)
+        forward.__signature__ = taken.replace(parameters=[itself, *taken.parameters.values()])  # type: ignore[attr-defined]
     bound = types.MethodType(forward, module)
     module.forward = bound
 

@@ -49,6 +49,10 @@ class Planned:
         self.micro_batch = micro_batch if micro_batch is not None else read.get("micro_batch", size)
         self.accumulate = accumulate if accumulate is not None else int(read.get("accumulate", 1))
         self.target = target
+        if chosen.pop("gradient-as-bucket-view", None):
+            target.note(
+                "`memfit.Step` exchanges gradients in buckets that are gone after it, so none is kept twice"
+            )
         here = [(name, value) for name, value in chosen.items() if name not in _PRECISIONS]
         try:
             self._applied = apply(target, here)

@@ -56,6 +56,21 @@ fn controller(settings: Settings) -> Controller {
 }
 
 #[test]
+fn a_room_that_differs_by_little_changes_no_size() {
+    let mut controller = controller(Settings { careful: true, ..Settings::default() });
+    let mut device = Device::new(400);
+    device.step(&mut controller, 64, true).expect("it fits");
+    let mut sizes = Vec::new();
+    for room in [300, 310, 295, 305, 320, 300, 360] {
+        device.capacity = room;
+        sizes.push(device.step(&mut controller, 64, true).expect("it fits")[0]);
+    }
+    // Smaller where it has to be; larger only where that is worth it.
+    assert_eq!(sizes, [20, 20, 19, 19, 19, 19, 26]);
+    assert_eq!(device.failures, 0);
+}
+
+#[test]
 fn a_batch_that_fits_goes_whole() {
     let mut controller = controller(Settings::default());
     assert_eq!(Device::new(1 << 20).step(&mut controller, 32, false), Ok(vec![32]));
@@ -83,7 +98,7 @@ fn a_careful_start_meets_no_failure_and_ends_at_what_fits() {
     let mut device = Device::new(200);
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     let first = device.step(&mut controller, 64, true).expect("it fits");
-    assert_eq!(first[..3], [1, 2, 10], "two sizes tell the rest");
+    assert_eq!(first[..4], [1, 2, 3, 10], "two sizes beside gradients tell the rest");
     assert_eq!(device.step(&mut controller, 64, true), Ok(vec![10, 10, 10, 10, 10, 10, 4]));
     assert_eq!(device.failures, 0);
 }
