@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from memfit import _levers
-from memfit._levers import Target
+from memfit._levers import CannotApply, Target
 from memfit._levers.blocks import blocks
+from memfit._levers.codes import decode, encode
 from torch import nn
 from torch.nn import functional
 from training import flat
@@ -197,7 +199,7 @@ def test_a_lever_does_what_its_label_promises_and_leaves_nothing(
     assert all(loss == loss for loss in losses)
     applied.undo()
     assert traces(model, target.optimizers[0]) == marks
-    assert not (target.contexts or target.preparations or target.arrivals or target.reloads)
+    assert target.contexts + target.preparations + target.arrivals + target.reloads == []
     difference = float((flat(model) - flat(plain.model)).abs().max())
     if near is None:
         assert not torch.equal(flat(model), before), "it was trained all the same"
@@ -211,3 +213,310 @@ def test_blocks_are_found_by_repetition() -> None:
     assert blocks(Language()) == ["blocks.0", "blocks.1", "blocks.2"]
     assert blocks(Pictures()) == ["body.0", "body.1"]
     assert blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+def test_levers_are_applied_in_their_order_and_undone_together() -> None:
+    torch.manual_seed(0)
+    model = Language(0.0)
+    plain = target_of(copy.deepcopy(model), sgd)
+    train(plain)
+    target = target_of(model, sgd)
+    marks, before = traces(model, target.optimizers[0]), flat(model)
+    chosen = [
+        ("optimizer-in-backward", True),
+        ("sdpa", True),
+        ("checkpointing", "blocks"),
+        ("chunked-loss", 9),
+        ("foreach-off", True),
+    ]
+    applied = _levers.apply(target, chosen)
+    assert applied.names == ["sdpa", "chunked-loss", "checkpointing", "foreach-off", "optimizer-in-backward"]
+    train(target)
+    assert float((flat(model) - flat(plain.model)).abs().max()) < ROUNDING
+    applied.undo()
+    assert traces(model, target.optimizers[0]) == marks
+    # Where one cannot be applied, none is.
+    target = target_of(Language(0.0), sgd)
+    before, marks = flat(target.model), traces(target.model, target.optimizers[0])
+    with pytest.raises(CannotApply, match=r"no module `blocks\.9`"):
+        _levers.apply(target, [("sdpa", True), ("checkpointing", ["blocks.9"]), ("foreach-off", True)])
+    with pytest.raises(CannotApply, match="carry out by hand"):
+        _levers.apply(target, [("larger-card", True)])
+    assert torch.equal(flat(target.model), before)
+    assert traces(target.model, target.optimizers[0]) == marks
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("channels-last", True, "no filters"),
+        ("chunked-loss", {"head": "nowhere"}, "no module `nowhere`"),
+        ("gradient-as-bucket-view", True, "not wrapped in DistributedDataParallel"),
+        ("shard", True, "one process"),
+        ("micro-batch", 0, "at least 1"),
+        ("quantized-base", "3-bit", "8-bit"),
+        ("loader-workers", -1, "number of processes"),
+        ("resize-before-upload", "big", "a length"),
+        ("allocator-settings", 3, "a text"),
+        ("lora", 0, "at least 1"),
+    ],
+)
+def test_what_cannot_be_applied_says_why(name: str, value: Any, text: str) -> None:
+    with pytest.raises(CannotApply, match=text):
+        _levers.apply(target_of(Language()), [(name, value)])
+
+
+def test_logits_that_are_asked_for_are_the_real_ones() -> None:
+    torch.manual_seed(0)
+    model = Language(0.0)
+    expected = model(TOKENS)
+    target = target_of(model)
+    undo = _levers.apply(target, [("chunked-loss", 8)]).undo
+    logits = model(TOKENS)
+    assert (logits.shape, logits.dtype, logits.ndim) == (expected.shape, expected.dtype, 3)
+    assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+    assert torch.equal(logits * 2, expected * 2)
+    assert torch.equal(torch.stack([logits[0], logits[1]]), expected[:2])
+    labels = torch.where(TOKENS < 1000, TOKENS, -100)
+    weight = torch.rand(CLASSES)
+    for settings in (
+        {},
+        {"reduction": "sum"},
+        {"reduction": "none"},
+        {"label_smoothing": 0.1},
+        {"weight": weight},
+        {"weight": weight, "label_smoothing": 0.1},
+        {"ignore_index": int(TOKENS[0, 0])},
+    ):
+        for form in ("flat", "second"):
+            taken = logits.flatten(0, 1) if form == "flat" else logits.transpose(1, 2)
+            real = expected.flatten(0, 1) if form == "flat" else expected.transpose(1, 2)
+            wanted = labels.flatten() if form == "flat" else labels
+            ours = functional.cross_entropy(taken, wanted, **settings)
+            theirs = functional.cross_entropy(real, wanted, **settings)
+            assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (settings, form)
+    # A function of somebody's own would lose the gradient: it is said instead.
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, inputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return inputs.sum().reshape(())
+
+        @staticmethod
+        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return gradient.expand(expected.shape)
+
+    with pytest.raises(RuntimeError, match="leave this lever out"):
+        Own.apply(model(TOKENS)).backward()
+    undo()
+    assert type(model(TOKENS)) is torch.Tensor
+
+
+def test_scores_that_are_something_else_are_computed_as_written() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = self.q(x) @ self.k(x).transpose(-2, -1)
+            weights = (scores / 3.0).softmax(-1)
+            # An entropy is no attention, and neither is a softmax over the queries.
+            return -(weights * weights.log()).sum() + scores.softmax(-2).max() + scores.mean()
+
+    torch.manual_seed(0)
+    model, x = Other(), torch.randn(2, 6, 8)
+    expected = model(x)
+    expected.backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    value = model(x)
+    value.backward()
+    assert torch.equal(value, expected)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    applied.undo()
+
+
+def test_packed_moments_are_saved_in_full_and_schedulers_go_on() -> None:
+    for name in ("8-bit-optimizer", "bf16-optimizer-state", "adafactor"):
+        torch.manual_seed(0)
+        target = target_of(Language(0.0))
+        optimizer = target.optimizers[0]
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        applied = _levers.apply(target, [(name, True)])
+        with warnings.catch_warnings():
+            # A scheduler that was not told of the step would say so.
+            warnings.simplefilter("error")
+            train(target, 1)
+            scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
+        if name == "adafactor":
+            assert isinstance(optimizer, torch.optim.Adafactor)
+            applied.undo()
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
+            continue
+        saved = optimizer.state_dict()
+        entries = [value for state in saved["state"].values() for value in state.values()]
+        assert all(type(value) is torch.Tensor and value.dtype == torch.float32 for value in entries)
+        applied.undo()
+        fresh = target_of(Language(0.0)).optimizers[0]
+        fresh.load_state_dict(saved)
+        parameter = optimizer.param_groups[0]["params"][0]
+        assert torch.equal(
+            optimizer.state[parameter]["exp_avg"], fresh.state[fresh.param_groups[0]["params"][0]]["exp_avg"]
+        )
+
+
+def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memfit._levers import pieces
+
+    monkeypatch.setattr(pieces, "AT_ONCE", 4096)
+    torch.manual_seed(0)
+    model = Language(0.0)
+    plain = target_of(copy.deepcopy(model))
+    train(plain, 3)
+    target = target_of(model)
+    train(target, 1)
+    applied = _levers.apply(target, [("bf16-optimizer-state", True)])
+    held = target.optimizers[0].state[model.embed.weight]["exp_avg"]
+    assert len(held.parts) == -(-CLASSES * WIDTH // 4096)
+    train(target, 2)
+    applied.undo()
+    moved = float((flat(plain.model) - flat(model)).abs().max())
+    assert moved < 5e-3
+    assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
+
+
+@pytest.mark.parametrize(("table", "most"), [("signed8", 0.02), ("unsigned8", 0.01), ("normal4", 0.15)])
+def test_codes_are_near_what_they_stand_for(table: str, most: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape in [(1,), (257,), (64, 100), (3, 5, 7)]:
+        values = torch.randn(shape, generator=generator)
+        values = values.abs() if table == "unsigned8" else values
+        coded = encode(values, table)
+        back = decode(coded)
+        assert (back.shape, back.dtype) == (values.shape, values.dtype)
+        assert float((back - values).abs().max()) <= most * float(values.abs().max())
+    assert torch.equal(decode(encode(torch.zeros(300), table)), torch.zeros(300))
+    large = encode(torch.randn(1 << 16), table)
+    assert large.nbytes < (1 << 16) * (0.6 if table == "normal4" else 1.1)
+
+
+def test_small_matrices_beside_frozen_codes_are_trained_and_added() -> None:
+    torch.manual_seed(0)
+    model = Language(0.0)
+    before = copy.deepcopy(model.state_dict())
+    target = target_of(model)
+    applied = _levers.apply(target, [("lora", 2), ("quantized-base", "8-bit")])
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all("memfit_lora" in name for name in trained)
+    losses = train(target, 20)
+    assert losses[-1] < losses[0]
+    closed = model(TOKENS)
+    applied.undo()
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {
+        name for name in after if name.endswith(("qkv.weight", "out.weight", "mlp.0.weight", "mlp.2.weight"))
+    }
+    assert float((model(TOKENS) - closed).abs().max()) < 0.1
+
+
+def test_loaders_give_the_same_samples() -> None:
+    lengths = [3, 9, 4, 8, 1, 7, 2, 6, 5, 10]
+    data = [torch.full((length,), index) for index, length in enumerate(lengths)]
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=3, shuffle=True, collate_fn=lambda items: nn.utils.rnn.pad_sequence(items, True, -1)
+    )
+    target = Target(nn.Linear(1, 1))
+    applied = _levers.apply(target, [("length-buckets", True), ("loader-workers", "workers=0,pin=false")])
+    torch.manual_seed(0)
+    batches = list(target.load(loader))
+    seen = sorted(int(row.max()) for batch in batches for row in batch)
+    assert seen == list(range(10))
+    padding = sum(int((batch == -1).sum()) for batch in batches)
+    torch.manual_seed(0)
+    assert padding < sum(int((batch == -1).sum()) for batch in loader)
+    applied.undo()
+    assert target.load(loader) is loader
+
+
+def test_pictures_are_made_small_before_they_go_anywhere() -> None:
+    target = Target(nn.Linear(1, 1))
+    applied = _levers.apply(target, [("resize-before-upload", 16)])
+    pictures = torch.randint(0, 255, (2, 3, 32, 64), dtype=torch.uint8)
+    masks, labels = torch.randint(0, 5, (2, 32, 64)), torch.tensor([1, 2])
+    small = target.arrive({"pictures": pictures, "masks": masks, "labels": labels})
+    assert small["pictures"].shape == (2, 3, 16, 32)
+    assert small["pictures"].dtype == torch.uint8
+    assert (small["masks"].shape, small["masks"].dtype) == ((2, 16, 32), torch.int64)
+    assert set(small["masks"].unique().tolist()) <= set(range(5))
+    assert small["labels"] is labels
+    applied.undo()
+
+
+def test_the_allocators_settings_go_into_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4]")
+    wanted = _levers.environment([("expandable-segments", True), ("sdpa", True)])
+    expected = "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4],expandable_segments:True"
+    assert wanted["PYTORCH_ALLOC_CONF"] == expected
+    wanted = _levers.environment([("allocator-settings", "max_split_size_mb:128")])
+    assert "max_split_size_mb:128" in wanted["PYTORCH_ALLOC_CONF"]
+    assert "max_split_size_mb:64" not in wanted["PYTORCH_ALLOC_CONF"]
+
+
+def test_compiled_blocks_may_be_checkpointed() -> None:
+    torch.manual_seed(0)
+    model = Language(0.0)
+    plain = target_of(copy.deepcopy(model), sgd)
+    train(plain)
+    target = target_of(model, sgd)
+    marks = traces(model, target.optimizers[0])
+    chosen = [("compile", {"backend": "aot_eager"}), ("checkpointing", "blocks"), ("chunked-loss", 16)]
+    applied = _levers.apply(target, chosen)
+    train(target)
+    assert float((flat(model) - flat(plain.model)).abs().max()) < 1e-5
+    applied.undo()
+    assert traces(model, target.optimizers[0]) == marks
+    torch._dynamo.reset()
+
+
+def test_shards_are_put_together_again(tmp_path: Any) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model = Language(0.0)
+        plain = target_of(copy.deepcopy(model), sgd)
+        train(plain)
+        target = target_of(model, sgd)
+        marks, before = traces(model, target.optimizers[0]), flat(model)
+        chosen = [("checkpointing", "blocks"), ("shard", True)]
+        _levers.apply(target, chosen).undo()
+        assert torch.equal(flat(model), before)
+        assert traces(model, target.optimizers[0]) == marks
+        applied = _levers.apply(target, chosen)
+        train(target)
+        applied.undo()
+        assert traces(model, target.optimizers[0]) == marks
+        assert float((flat(model) - flat(plain.model)).abs().max()) < ROUNDING
+        # The module's own training goes on.
+        train(target, 1)
+
+        wrapped = nn.parallel.DistributedDataParallel(Language(0.0))
+        views = Target(wrapped, [sgd(wrapped)], language_loss)
+        applied = _levers.apply(
+            views, [("gradient-as-bucket-view", True), ("checkpointing", ["module.blocks.0"])]
+        )
+        assert wrapped.gradient_as_bucket_view
+        train(views)
+        applied.undo()
+        assert not wrapped.gradient_as_bucket_view
+        train(views, 1)
+    finally:
+        dist.destroy_process_group()
