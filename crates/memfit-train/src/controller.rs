@@ -276,7 +276,8 @@ impl Controller {
             return alone;
         }
         let with_gradients = alone.map(|need| need.saturating_add(self.gradients));
-        match (memory.later.need(&batch.shape, batch.elements, size), with_gradients) {
+        let beside = memory.later.need(&batch.shape, batch.elements, size);
+        match (beside.map(|need| need.saturating_add(self.gradients)), with_gradients) {
             (Some(seen), Some(bound)) => Some(seen.min(bound)),
             (seen, bound) => seen.or(bound),
         }
@@ -304,7 +305,7 @@ impl Controller {
         largest(most, room, |size| self.foreseen(shape, elements, size, false))
     }
 
-    /// Bytes that all gradients take, which are there from a window's first backward on.
+    /// Bytes that gradients take, which are there from a window's first backward on.
     pub fn gradients_take(&mut self, bytes: u64) {
         self.gradients = bytes;
     }
@@ -316,7 +317,12 @@ impl Controller {
         let first = index == 0 && batch.given <= 1 && !self.inherits;
         self.something_fitted = true;
         if let Some(need) = need {
-            let predictor = if first { &mut self.memory.first } else { &mut self.memory.later };
+            // Gradients of the parts before are there throughout a later one, and are the same however large it is.
+            let (predictor, need) = if first {
+                (&mut self.memory.first, need)
+            } else {
+                (&mut self.memory.later, need.saturating_sub(self.gradients))
+            };
             predictor.saw(&batch.shape, batch.elements, size, need);
         }
         // Samples of different sizes: how many of them fitted says nothing of as many of the largest.
@@ -344,7 +350,9 @@ impl Controller {
             self.memory.ceilings.entry(batch.shape.clone()).or_default().failed(size.max(1));
         }
         self.singles += u32::from(size <= 1);
-        if size <= 1 && (!self.something_fitted || self.singles >= TRANSIENTS) {
+        // Where nothing fitted yet, one sample is tried twice: what was in the way may be gone with the first attempt.
+        let most = if self.something_fitted { TRANSIENTS } else { 2 };
+        if size <= 1 && self.singles >= most {
             Decision::GiveUp(Failure::OneSample)
         } else if self.attempt + 1 >= ATTEMPTS {
             Decision::GiveUp(Failure::TooOften)

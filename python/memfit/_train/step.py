@@ -25,6 +25,7 @@ from .precision import Precision
 from .probing import Probe, probed
 from .ranks import ranks_of
 from .sharded import PeerFailed
+from .tally import Tally, is_mean, read_losses
 from .transaction import Buffers, RandomState
 from .updates import Updates
 
@@ -189,10 +190,10 @@ class Step:
         skipped = self._finish_window() if whole else False
         return Result(tally.mean(), parts, retries, changed, whole, skipped, norm, tally.named())
 
-    def _run(self, newest: bool, whole: bool) -> tuple[_Tally, int, torch.Tensor | None, float]:
+    def _run(self, newest: bool, whole: bool) -> tuple[Tally, int, torch.Tensor | None, float]:
         """Run until all ranks' parts ran, and the gradients are ready to be stepped with where the window is whole: the
         newest batch's tally, how often it was tried again, the gradient's norm, and what all ranks counted."""
-        tally = _Tally(self.device)
+        tally = Tally(self.device)
         outcome, fault = "done", None
         retries = 0
         while True:
@@ -220,6 +221,9 @@ class Step:
 
     def _decide(self, index: int, size: int, fault: Fault) -> str:
         """What follows from a failure: "again" or "over"."""
+        if self._target.updates_in_backward:
+            self._why = "whole"
+            return "over"
         decision = self._controller.failed(
             index, size, fault.types, fault.message, fault.free, fault.capacity
         )
@@ -295,18 +299,18 @@ class Step:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _run_window(self, attempt: int) -> tuple[str, _Tally, Fault | None]:
+    def _run_window(self, attempt: int) -> tuple[str, Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
         first = 0 if attempt else len(self._window) - 1
         for index in range(first, len(self._window)):
             # Of all batches that are run, the newest is the one that is told of.
-            tally = _Tally(self.device)
+            tally = Tally(self.device)
             fault, size = self._run_batch(index, tally)
             if fault is not None:
                 return self._decide(index, size, fault), tally, fault
         return "done", tally, None
 
-    def _run_batch(self, index: int, tally: _Tally) -> tuple[Fault | None, int]:
+    def _run_batch(self, index: int, tally: Tally) -> tuple[Fault | None, int]:
         """Run a batch part by part; what went wrong, and how many samples the part had."""
         entry = self._window[index]
         versions = entry.versions() if not self._own_parts else None
@@ -351,6 +355,9 @@ class Step:
             if part is None:
                 continue
             self._last_size = stop - start
+            if self._cuda and index == 0 and start == 0:
+                # What stays after a window's first part are its gradients.
+                self._controller.gradients_take(max(live(self.device) - self._base, 0))
             after = peak(self.device)
             known = self._cuda and after > before
             self._controller.passed(index, stop - start, max(after - self._base, 0) if known else None)
@@ -372,7 +379,7 @@ class Step:
             self._roll_back()
             raise
 
-    def _run_part(self, entry: Batch, start: int, stop: int, tally: _Tally, idle: bool) -> None:
+    def _run_part(self, entry: Batch, start: int, stop: int, tally: Tally, idle: bool) -> None:
         """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks."""
         whole = start == 0 and stop == entry.items
         part = entry.part(start, stop, self.device if self._move else None, own=self._own_parts)
@@ -382,16 +389,17 @@ class Step:
         watch = contextlib.nullcontext() if whole else self._exactness.watch_coupling(part, stop - start)
         with self._precision(), self._target.around(), watch:
             returned = self._loss(self.model, part)
-        read, counts = self._read(returned, part, stop - start)
+        counted = self._count(part) if self._count is not None else float(stop - start)
+        losses, counts = read_losses(returned, counted)
         first = entry is self._window[0] and start == 0 and not self._inherited
-        if first and self._count is None and not self._ranks.inside and not _is_mean(returned):
+        if first and self._count is None and not self._ranks.inside and not is_mean(returned):
             # Only now is it known what a sample counts; all of the window is taken to be like its first part.
             per_sample = next(iter(counts.values())) / (stop - start)
             self._controller.divide_by(per_sample * entry.items * self._accumulate)
         divisor = self._controller.divisor
         main = next(iter(counts.values()))
         loss = None
-        for name, (value, weight) in read.items():
+        for name, (value, weight) in losses.items():
             # Every loss has its own mean: its divisor is to the first one's as its count is to the first one's.
             ratio = tally.ratio(name, main, counts[name], entry.counts)
             own = divisor * ratio
@@ -411,41 +419,11 @@ class Step:
         if idle:
             return
         self._controller.count(main)
-        tally.add(read, counts)
+        tally.add(losses, counts)
         if tally.ratios_differ:
             tally.changed += self._exactness.ratios()
         if tally.labels_differ:
             tally.changed += self._exactness.uncounted()
-
-    def _read(
-        self, returned: Any, part: Any, items: int
-    ) -> tuple[dict[str, tuple[torch.Tensor, float]], dict[str, float]]:
-        """What the loss function returned: each loss with what makes a sum of it, and its count."""
-        named = returned if isinstance(returned, Mapping) else {"": returned}
-        if not named:
-            raise TypeError("the loss function returned an empty dictionary: there is nothing to learn from")
-        counted = self._count(part) if self._count is not None else float(items)
-        read: dict[str, tuple[torch.Tensor, float]] = {}
-        counts: dict[str, float] = {}
-        for name, value in named.items():
-            weight = float(counted[name] if isinstance(counted, Mapping) else counted)
-            if isinstance(value, torch.Tensor):
-                if value.numel() != 1:
-                    raise TypeError(
-                        f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
-                        "hint: return the mean of the losses, or `(losses.sum(), count)`"
-                    )
-                read[name], counts[name] = (value if value.dim() == 0 else value.reshape(()), weight), weight
-            elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], torch.Tensor):
-                total = value[0]
-                read[name] = total if total.dim() == 0 else total.reshape(()), 1.0
-                counts[name] = float(value[1])
-            else:
-                raise TypeError(
-                    f"the loss function returned {type(value).__name__}\n"
-                    "hint: return a mean, `(sum, count)`, or a dictionary of these"
-                )
-        return read, counts
 
     # ------------------------------------------------------------------------------------------- the window's end
 
@@ -546,6 +524,7 @@ class Step:
             )
         why = {
             "one-sample": "a single sample does not fit into the device's memory",
+            "whole": "the batch does not fit whole, and `optimizer-in-backward` cannot run it in parts",
             "too-often": "memory did not suffice, however small the parts were",
         }.get(self._why, "memory did not suffice")
         if not self._ranks.can_retry:
@@ -653,67 +632,3 @@ class Step:
             self.finish()
         with contextlib.suppress(Exception):
             self.close()
-
-
-class _Tally:
-    """What a batch's parts came to."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._sums: dict[str, torch.Tensor] = {}
-        self._counts: dict[str, float] = {}
-        self._ignored: list[float] = []
-        self._ratios: dict[str, float] = {}
-        self.ratios_differ = False
-        self.looks_at_labels = True
-        self.parts = 0
-        self.changed: tuple[str, ...] = ()
-
-    @property
-    def counted(self) -> float:
-        return next(iter(self._counts.values()), 0.0)
-
-    @property
-    def labels_differ(self) -> bool:
-        return len(set(self._ignored)) > 1
-
-    def ratio(self, name: str, main: float, count: float, whole: Mapping[str, float] | None) -> float:
-        """A loss's count to the first one's: over the whole batch where that is known, else in its first part."""
-        if whole is not None and name in whole:
-            return whole[name] / max(next(iter(whole.values())), 1e-300)
-        here = count / max(main, 1e-300)
-        ratio = self._ratios.setdefault(name, here)
-        self.ratios_differ |= abs(ratio - here) > 1e-9 * ratio
-        return ratio
-
-    def labels(self, share: float | None) -> None:
-        if share is None:
-            self.looks_at_labels = False
-        else:
-            self._ignored.append(share)
-
-    def add(self, read: dict[str, tuple[torch.Tensor, float]], counts: dict[str, float]) -> None:
-        self.parts += 1
-        for name, (value, weight) in read.items():
-            total = value.detach() if weight == 1.0 else value.detach() * weight
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0.0) + counts[name]
-
-    def _means(self) -> dict[str, torch.Tensor]:
-        try:
-            return {name: total / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
-        except torch.OutOfMemoryError:
-            # The step is done; not even a number fits beside it now.
-            return {name: total.cpu() / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
-
-    def mean(self) -> torch.Tensor:
-        means = list(self._means().values())
-        return sum(means[1:], means[0]) if means else torch.zeros((), device=self._device)
-
-    def named(self) -> dict[str, torch.Tensor] | None:
-        return None if set(self._sums) <= {""} else self._means()
-
-
-def _is_mean(returned: Any) -> bool:
-    values = returned.values() if isinstance(returned, Mapping) else [returned]
-    return all(isinstance(value, torch.Tensor) for value in values)

@@ -56,6 +56,23 @@ fn controller(settings: Settings) -> Controller {
 }
 
 #[test]
+fn gradients_are_no_part_of_what_grows() {
+    let mut controller = controller(Settings { careful: true, ..Settings::default() });
+    controller.gradients_take(1_000);
+    controller.arrive("shape", 1, 64, None, 64.0).expect("a batch");
+    // One sample needs a tenth of what its gradients take, and so eight fit beside them; the first part's peak does not
+    // tell which is which, the second's does.
+    let (mut sizes, mut parts) = (Vec::new(), 0);
+    while let Some(part) = controller.next(0, Some(1_800)) {
+        let size = u32::try_from(part.len()).expect("small");
+        controller.passed(0, size, Some(1_000 + 100 * u64::from(size)));
+        sizes.push(size);
+        parts += size;
+    }
+    assert_eq!((sizes[..3].to_vec(), parts), (vec![1, 1, 8], 64));
+}
+
+#[test]
 fn a_room_that_differs_by_little_changes_no_size() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     let mut device = Device::new(400);
