@@ -248,6 +248,10 @@ impl Controller {
                 }
                 return (self.steadied(batch, foreseen.min(limit), limit), sure);
             }
+            // The bound from above has room for none: one sample tells more than the bound does.
+            if entering && self.need(batch, 1, false).is_some() {
+                return (1, false);
+            }
         }
         let safe = ceiling.map_or(0, |ceiling| ceiling.safe);
         if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
