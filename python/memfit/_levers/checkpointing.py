@@ -36,24 +36,35 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 def _one(module: nn.Module) -> Undo:
     norms = [each for each in module.modules() if isinstance(each, _BATCH_NORM) and each.track_running_stats]
 
-    def contexts() -> tuple[Any, Any]:
-        return contextlib.nullcontext(), _second_pass(norms)
-
     def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         for cache in _CACHES:
             if kwargs.get(cache) is not None and module.training:
                 kwargs[cache] = None
-        if torch.compiler.is_compiling() or not norms:
+        if torch.compiler.is_compiling():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        # What the first pass ran within, as the recognition of attention, the second has to as well.
+        modes = [mode for mode in _modes() if getattr(mode, "in_second_pass", False)]
+        if not norms and not modes:
+            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+        def contexts() -> tuple[Any, Any]:
+            return contextlib.nullcontext(), _second_pass(norms, modes)
+
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     return wrap(module, around)
 
 
+def _modes() -> list[Any]:
+    """The modes that functions of torch run within here."""
+    stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    return list(stack()) if stack is not None else []
+
+
 @contextlib.contextmanager
-def _second_pass(norms: list[Any]) -> Iterator[None]:
+def _second_pass(norms: list[Any], modes: list[Any]) -> Iterator[None]:
     """Running statistics stay as the first pass left them; what is normalised with in training is the batch's own."""
     kept = [
         (norm, norm.running_mean, norm.running_var, norm.num_batches_tracked)
@@ -65,7 +76,10 @@ def _second_pass(norms: list[Any]) -> Iterator[None]:
         norm.running_var = variance.clone() if variance is not None else None
         norm.num_batches_tracked = tracked.clone() if tracked is not None else None
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
+            yield
     finally:
         for norm, mean, variance, tracked in kept:
             norm.running_mean, norm.running_var, norm.num_batches_tracked = mean, variance, tracked

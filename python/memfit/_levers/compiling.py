@@ -32,10 +32,14 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 
 def _one(module: nn.Module, settings: dict[str, Any]) -> Undo:
-    before = module._compiled_call_impl
+    name = "_compiled_call_impl"
+    before = module.__dict__.get(name)
     module.compile(**settings)
 
     def undo() -> None:
-        module._compiled_call_impl = before
+        if before is None:
+            module.__dict__.pop(name, None)
+        else:
+            module._compiled_call_impl = before
 
     return undo

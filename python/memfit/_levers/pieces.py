@@ -151,7 +151,8 @@ class Pieces:
 
     def _packed(self, key: str, value: Any, unit: _Unit, before: Any) -> Any:
         """What is kept of a moment after the update of a unit."""
-        if not self._is_moment(key, value, unit.tensor):
+        held = isinstance(before, Held) or (not unit.whole and self._is_piece(value, unit))
+        if not held and not self._is_moment(key, value, unit.tensor):
             return value
         assert self.packing is not None
         if not isinstance(before, Held):
@@ -160,6 +161,12 @@ class Pieces:
         place = (unit.start, unit.stop)
         before.parts[place] = self.packing.pack(key, _flat(value), before.parts.get(place))
         return before
+
+    def _is_piece(self, value: Any, unit: _Unit) -> bool:
+        """Whether a value is a moment of a piece: it cannot stay as it is, whatever its own size."""
+        return (
+            isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == unit.tensor.shape
+        )
 
     def _is_moment(self, key: str, value: Any, owner: torch.Tensor) -> bool:
         return (

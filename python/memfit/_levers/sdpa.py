@@ -141,6 +141,9 @@ def _outside(value: Any) -> Any:
 class Attention(TorchFunctionMode):
     """Recognises attention that is written out."""
 
+    # What is recognised in a forward has to be in the same forward when it is run again for a backward.
+    in_second_pass = True
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -33,6 +33,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     inner = modules(target, name, value) if isinstance(value, list) else modules(target, name, blocks(model))
     kinds = {module: type(module) for module in model.modules()}
     hooks = {module: (dict(module._forward_pre_hooks), dict(module._forward_hooks)) for module in kinds}
+    attributes = {module: set(module.__dict__) for module in kinds}
     before = dict(model.named_parameters())
     groups = [
         [(group, list(group["params"])) for group in optimizer.param_groups]
@@ -58,6 +59,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             for held, kept in ((module._forward_pre_hooks, pre), (module._forward_hooks, post)):
                 for key in [key for key in held if key not in kept]:
                     del held[key]
+            for key in [key for key in module.__dict__ if key not in attributes[module]]:
+                del module.__dict__[key]
             module.__class__ = kind
         for path, parameter in before.items():
             owner = model.get_submodule(path.rpartition(".")[0])

@@ -51,14 +51,24 @@ def budget(device: torch.device, fragmented: int = 0) -> int | None:
     return max(int(free + reserved) - max(int(capacity * _MARGIN), fragmented), 0)
 
 
-def fragmented(device: torch.device) -> int:
-    """What of the most that was reserved lay in no tensor at the worst."""
-    if device.type != "cuda":
-        return 0
-    stats = torch.cuda.memory_stats(device)
-    return int(stats.get("reserved_bytes.all.peak", 0) - stats.get("allocated_bytes.all.peak", 0))
+class Fragmentation:
+    """What of the most that was reserved lay in no tensor at the worst.
 
+    Looked at when tensors took more than ever before: peaks may be reset by anybody at any time, and from then until the
+    next step what is reserved says nothing of what it is needed for.
+    """
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of a tensor lies here: a sharded one says of itself that it is as large as the whole."""
-    return getattr(tensor, "_local_tensor", tensor)
+    def __init__(self) -> None:
+        self._highest = 0
+        self._worst = 0
+
+    def now(self, device: torch.device) -> int:
+        """In bytes; nothing is known of the host's."""
+        if device.type != "cuda":
+            return 0
+        stats = torch.cuda.memory_stats(device)
+        allocated = int(stats.get("allocated_bytes.all.peak", 0))
+        if allocated > self._highest:
+            self._highest = allocated
+            self._worst = int(stats.get("reserved_bytes.all.peak", 0)) - allocated
+        return self._worst

@@ -48,6 +48,11 @@ class Fault:
         return cls(names, str(error), free, capacity)
 
 
+def is_memory(error: BaseException, device: torch.device) -> bool:
+    """Whether an exception means that memory did not suffice, in whichever words."""
+    return Fault.of(error, device).kind in ("device", "host")
+
+
 def forget(error: BaseException | None) -> None:
     """Empty the frames that an exception went through: their locals hold the failed step's tensors."""
     seen: set[int] = set()

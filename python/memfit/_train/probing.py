@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .batches import Batch
-from .device import budget, fragmented, live
+from .device import budget, live
 from .transaction import RandomState
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> P
     worst = max(found.values(), key=_cost)
     states, _ = step._updates.need(coming=True)
     base = live(step.device) + states
-    most = budget(step.device, fragmented(step.device))
+    most = budget(step.device, step._fragmentation.now(step.device))
     size, peak = worst.items, None
     if most is not None:
         wanted = min(worst.items, step._planned.micro_batch or worst.items)

@@ -16,7 +16,7 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
-from .device import budget, device_of, fragmented, live, local, peak
+from .device import Fragmentation, budget, device_of, live, local, peak
 from .exactness import Exactness, ignored_labels
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
 from .growing import Growing
@@ -131,6 +131,7 @@ class Step:
         self._inherited: dict[str, torch.Tensor] = {}
         self._own_parts = False
         self._last_size = 1
+        self._fragmentation = Fragmentation()
         # What was live before the window.
         self._base = 0
         # Whether each part's own peak is looked at, whatever the highest one was.
@@ -368,7 +369,7 @@ class Step:
 
     def _room(self) -> int | None:
         """What a part may need beyond what was live before its window."""
-        most = budget(self.device, fragmented(self.device))
+        most = budget(self.device, self._fragmentation.now(self.device))
         return None if most is None else max(most - self._base, 0)
 
     def _undo_backward(self, fault: Fault) -> None:
@@ -554,7 +555,7 @@ class Step:
                 warn(f'{trouble}; `precision="bf16"` has the range of fp32, and needs no scaler')
         if self._cuda:
             live = torch.cuda.memory_allocated(self.device)
-            leak = self._controller.live(live, budget(self.device, fragmented(self.device)))
+            leak = self._controller.live(live, budget(self.device, self._fragmentation.now(self.device)))
             if not self._leak_said and self._controller.suspects_growth:
                 self._growing.look(self.device)
             if leak is not None and not self._leak_said:

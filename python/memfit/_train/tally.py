@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .faults import is_memory
+
 # A loss, and the number that makes a sum of it.
 Weighed = tuple[torch.Tensor, float]
 
@@ -88,7 +90,9 @@ class Tally:
     def _means(self) -> dict[str, torch.Tensor]:
         try:
             return {name: total / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_memory(error, self._device):
+                raise
             # The step is done; not even a number fits beside it now.
             return {name: total.cpu() / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
 

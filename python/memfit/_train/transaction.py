@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .faults import is_memory
+
 # Buffers together larger than this wait on the host.
 _LARGE = 64 << 20
 # Windows after which a model is looked at again.
@@ -83,7 +85,9 @@ class Buffers:
             else:
                 try:
                     self._copies = {name: buffer.clone() for name, buffer in kept.items()}
-                except torch.OutOfMemoryError:
+                except RuntimeError as error:
+                    if not is_memory(error, next(iter(kept.values())).device):
+                        raise
                     self._copies = _on_host(kept)
         self._versions = {name: buffer._version for name, buffer in named.items()}
 
@@ -119,7 +123,9 @@ class Buffers:
 def _same(copy: torch.Tensor, now: torch.Tensor) -> bool:
     try:
         return torch.equal(copy, now.to(copy.device))
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_memory(error, now.device):
+            raise
         # The step is done, and nothing fits beside it: taken to have changed.
         return False
 
