@@ -265,10 +265,17 @@ def full_image_on_device() -> dict[str, int]:
 @case
 def pad_to_max_length() -> dict[str, int]:
     layer = nn.TransformerEncoderLayer(64, 4, batch_first=True).to(DEVICE)
-    return {
+    lengths = (128, 512)
+
+    def scores(length: int) -> torch.Tensor:
+        query = torch.ones(8, length, 64, device=DEVICE)
+        return (query @ query.mT).softmax(-1)
+
+    grown = {
         str(length): peak(lambda length=length: layer(torch.ones(8, length, 64, device=DEVICE)))
-        for length in (128, 512)
+        for length in lengths
     }
+    return grown | {f"scores-{length}": held(lambda length=length: scores(length)) for length in lengths}
 
 
 @case

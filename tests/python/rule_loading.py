@@ -1,7 +1,10 @@
 """What the pages of the rules say about loaders, and about settings of the allocator: `test_rules.py` reads what
 this prints on a virtual GPU."""
 
+import io
 import os
+import sys
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -15,13 +18,26 @@ class Images(Dataset):
         return torch.zeros(1).cuda()
 
 
+class Copies(Images):
+    def __getitem__(self, i):
+        return torch.zeros(1).cuda().cpu()
+
+
 if __name__ == "__main__":
-    torch.zeros(1).cuda()
+    # Through memory: on a virtual card, what `torch.save` writes to files is led aside.
+    checkpoint = io.BytesIO()
+    torch.save(torch.zeros(1).cuda(), checkpoint)
+    Path(sys.argv[1]).write_bytes(checkpoint.getvalue())
     try:
         next(iter(DataLoader(Images(), num_workers=1, multiprocessing_context="fork")))
     except RuntimeError as error:
         print("raised", "forked subprocess" in str(error))
     print("alone", next(iter(DataLoader(Images()))).is_cuda)
+    free, _ = torch.cuda.mem_get_info()
+    worker = iter(DataLoader(Copies(), num_workers=1, multiprocessing_context="spawn"))
+    next(worker)
+    print("context", (free - torch.cuda.mem_get_info()[0]) // 1024**2)
+    del worker
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "nonsense:1"
     torch.empty(1 << 20, device="cuda")
     print("ignored")

@@ -4,14 +4,18 @@ false fails here."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
 import json
+import os
+import re
 import subprocess
 import sys
 import warnings
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,6 +153,9 @@ def test_a_copy_of_the_model_is_on_the_card(measured):
     figures = measured["deepcopy-model-on-device"]
     assert figures["copied"] >= figures["parameters"]
     assert figures["on_host"] == 0
+    model = net()
+    model(torch.ones(1, 4)).sum().backward()
+    assert copy.deepcopy(model).weight.grad is None
 
 
 @proof("empty-cache-in-loop")
@@ -165,7 +172,10 @@ def test_a_whole_image_is_large(measured):
 
 @proof("pad-to-max-length")
 def test_activations_grow_with_the_padded_length(measured):
-    assert measured["pad-to-max-length"]["512"] > 3.5 * measured["pad-to-max-length"]["128"]
+    figures = measured["pad-to-max-length"]
+    assert figures["512"] > 3.5 * figures["128"]
+    # The scores of attention, where they are written down.
+    assert figures["scores-512"] == 16 * figures["scores-128"]
 
 
 @proof("float-before-transfer")
@@ -495,20 +505,71 @@ def test_the_history_has_no_limit():
     assert "sys.maxsize" in text or "9223372036854775807" in text
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of one."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def sent(backwards, quiet=False, **options):
+    """The gradients of a model after some backward passes under DDP, and how many bytes were sent."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    ddp = nn.parallel.DistributedDataParallel(model, **options)
+    sizes = []
+
+    def hook(_state, bucket):
+        sizes.append(bucket.buffer().nbytes)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    ddp.register_comm_hook(None, hook)
+    for i in range(backwards):
+        last = i == backwards - 1
+        with contextlib.nullcontext() if last or not quiet else ddp.no_sync():
+            ddp(torch.ones(2, 4)).sum().backward()
+    return [parameter.grad for parameter in model.parameters()], sum(sizes)
+
+
 @proof("ddp-without-bucket-view")
-@proof("find-unused-parameters")
-@proof("no-sync-missing")
-def test_ddp_defaults():
+@pytest.mark.usefixtures("alone")
+def test_gradients_are_in_the_buckets_once_more():
     parameters = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
     assert parameters["gradient_as_bucket_view"].default is False
-    assert parameters["find_unused_parameters"].default is False
-    assert inspect.isfunction(nn.parallel.DistributedDataParallel.no_sync)
+    gradients, buckets = sent(1)
+    whole = sum(gradient.nbytes for gradient in gradients)
+    assert buckets == whole
+    assert sum(gradient.untyped_storage().nbytes() for gradient in gradients) == whole
+    views, _ = sent(1, gradient_as_bucket_view=True)
+    assert {view.untyped_storage().nbytes() for view in views} == {whole}
+    assert len({view.untyped_storage().data_ptr() for view in views}) == 1
+
+
+@proof("no-sync-missing")
+@pytest.mark.usefixtures("alone")
+def test_a_window_sends_its_gradients_once():
+    gradients, each = sent(4)
+    _, once = sent(4, quiet=True)
+    assert each == 4 * once == 4 * sum(gradient.nbytes for gradient in gradients)
+
+
+@proof("find-unused-parameters")
+@pytest.mark.usefixtures("alone")
+def test_pytorch_warns_where_no_parameter_is_unused(capfd):
+    sent(1)
+    assert "extra traversal" not in capfd.readouterr().err
+    sent(1, find_unused_parameters=True)
+    assert "extra traversal of the autograd graph every iteration" in capfd.readouterr().err
 
 
 @proof("data-parallel")
 def test_data_parallel_gathers_on_one_card():
     assert "output_device" in inspect.signature(nn.DataParallel.__init__).parameters
-    assert "gather" in inspect.getsource(nn.DataParallel.forward)
+    forward = inspect.getsource(nn.DataParallel.forward)
+    assert "self.replicate(" in forward
+    assert "self.gather(" in forward
 
 
 @proof("checkpoint-without-use-reentrant")
@@ -525,7 +586,7 @@ def test_a_checkpoint_warns():
 
 
 @proof("load-without-map-location")
-def test_tensors_go_back_to_where_they_came_from(tmp_path):
+def test_tensors_go_back_to_where_they_came_from(tmp_path, loaded):
     file = tmp_path / "x.pt"
     torch.save(torch.zeros(2), file)
     seen = []
@@ -537,6 +598,11 @@ def test_tensors_go_back_to_where_they_came_from(tmp_path):
     torch.load(file, map_location=where)
     assert seen == ["cpu"]
     assert inspect.signature(torch.load).parameters["map_location"].default is None
+    # From a card, where there is none.
+    assert not torch.cuda.is_available()
+    with pytest.raises(RuntimeError, match="map_location"):
+        torch.load(loaded.checkpoint)
+    assert torch.load(loaded.checkpoint, map_location="cpu").device.type == "cpu"
 
 
 @proof("anomaly-mode-left-on")
@@ -559,9 +625,16 @@ def test_compiling_wraps_anew():
     assert torch.compile(model) is not torch.compile(model)
 
 
+class Loaded(str):
+    """What rule_loading.py said, and the checkpoint that it wrote from the card."""
+
+    checkpoint: Path
+
+
 @pytest.fixture(scope="module")
-def loaded():
-    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py")]
+def loaded(tmp_path_factory):
+    checkpoint = tmp_path_factory.mktemp("loading") / "cuda.pt"
+    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py"), str(checkpoint)]
     run = invoke(
         [
             "run",
@@ -577,13 +650,18 @@ def loaded():
             *command,
         ]
     )
-    return run.stderr + run.stdout
+    said = Loaded(run.stderr + run.stdout)
+    said.checkpoint = checkpoint
+    return said
 
 
 @proof("cuda-in-worker")
 def test_a_forked_worker_cannot_use_cuda(loaded):
     assert "raised True" in loaded
     assert "alone True" in loaded
+    # More than a hundred MiB, for a worker that has nothing on the card but a context.
+    (figure,) = re.findall(r"context (\d+)", loaded)
+    assert int(figure) > 100
 
 
 @proof("alloc-conf-set-late")
@@ -599,6 +677,16 @@ def test_loaders_pin_when_they_are_told_to(loaded):
 
     assert "pinned True False" in loaded
     assert inspect.signature(DataLoader.__init__).parameters["num_workers"].default == 0
+
+    class Whoever(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            return os.getpid()
+
+    assert next(iter(DataLoader(Whoever()))).item() == os.getpid()
+    assert next(iter(DataLoader(Whoever(), num_workers=1))).item() != os.getpid()
 
 
 def test_every_rule_has_a_proof():

@@ -4,8 +4,8 @@
 //! Finds anomaly detection that is switched on for the whole program.
 //!
 //! ## Why
-//! Every operation records a traceback, and every backward pass is checked for NaN with a synchronisation: training takes
-//! a multiple of the time, and the tracebacks take host memory. It is for the search for a fault.
+//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and
+//! host memory for the tracebacks. It is for the search for a fault.
 //!
 //! ## Example
 //! ```python

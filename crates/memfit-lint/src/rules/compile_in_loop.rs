@@ -4,7 +4,7 @@
 //! Finds `torch.compile` in a loop over batches.
 //!
 //! ## Why
-//! Each round wraps the model again; the compiled code is looked up or made anew, and the wrappers pile up.
+//! Each round wraps the model again, and what was compiled is looked up or made anew.
 //!
 //! ## Example
 //! ```python

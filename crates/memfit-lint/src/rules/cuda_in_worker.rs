@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one makes a context of its
-//! own, some hundreds of MiB of device memory for each worker.
+//! own: more than a hundred MiB of device memory for each worker.
 //!
 //! ## Example
 //! ```python

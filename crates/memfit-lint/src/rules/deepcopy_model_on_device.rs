@@ -4,8 +4,8 @@
 //! Finds models that are copied while they are on the GPU.
 //!
 //! ## Why
-//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time, and its
-//! gradients too where it has any.
+//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time. (Gradients are
+//! not copied.)
 //!
 //! ## Example
 //! ```python

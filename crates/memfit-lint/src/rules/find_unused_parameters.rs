@@ -4,7 +4,8 @@
 //! Notes `DistributedDataParallel(find_unused_parameters=True)`.
 //!
 //! ## Why
-//! The graph is searched for unused parameters in every step, which takes time, and it is seldom needed.
+//! The graph is traversed once more in every step, in search of parameters that got no gradient. Where there are none,
+//! PyTorch itself warns.
 //!
 //! ## Example
 //! ```python

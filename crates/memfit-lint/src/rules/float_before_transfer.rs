@@ -4,8 +4,7 @@
 //! Notes batches that are cast to float32 on the host and copied then.
 //!
 //! ## Why
-//! An image in uint8 has a quarter of the bytes: cast on the card, the copy takes a quarter of the time, and so does the
-//! pinned memory.
+//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned.
 //!
 //! ## Example
 //! ```python
