@@ -77,6 +77,21 @@ impl<'case> Bench<'case> {
         (self.case.source)(file).map(|text| Source::new(file, &text))
     }
 
+    /// The user's source files as far as they are at hand: those of the failing line first, then those that asked last.
+    pub(crate) fn sources(&self) -> Vec<Source> {
+        let story = &self.story;
+        let stacks = std::iter::once(story.trouble.stack);
+        let stacks = stacks.chain(story.lives.iter().rev().map(|life| life.block.stack));
+        let mut seen = std::collections::HashSet::new();
+        let mut sources = Vec::new();
+        for site in stacks.flat_map(|stack| &story.origins.get(stack).user) {
+            if seen.insert(site.file) {
+                sources.extend(self.source(*site));
+            }
+        }
+        sources
+    }
+
     pub(crate) fn line(&self, site: Site) -> Line {
         let texts = &self.story.track.texts;
         let text = self.source(site).map(|source| source.line(site.line).trim().to_owned());

@@ -27,6 +27,11 @@ impl Source {
         Self { file: file.to_owned(), lines, replaced: BTreeMap::new(), before: BTreeMap::new() }
     }
 
+    /// Whether it is the text of this file.
+    pub(crate) fn is_of(&self, file: &str) -> bool {
+        self.file == file
+    }
+
     /// The text of a line; empty beyond the end.
     pub(crate) fn line(&self, number: u32) -> &str {
         (number as usize).checked_sub(1).and_then(|index| self.lines.get(index)).map_or("", String::as_str)

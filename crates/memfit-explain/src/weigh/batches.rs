@@ -131,10 +131,14 @@ fn edit(bench: &Bench<'_>, stacks: &[memfit_recording::StackId], gradients: bool
     let mut source = if let Some(step) = step {
         bench.source(step)?
     } else {
-        let site = stacks.iter().find_map(|stack| story.origins.get(*stack).user.last().copied())?;
-        bench.source(site)?
+        // The innermost loop in which somebody keeps what was asked for.
+        let sites = stacks.iter().flat_map(|stack| &story.origins.get(*stack).user);
+        sites.filter_map(|site| Some((site, bench.source(*site)?))).find_map(|(site, source)| {
+            let keeps = assigned(source.line(site.line)).is_some() && loop_end(&source, site.line).is_some();
+            keeps.then_some(source)
+        })?
     };
-    let file = |site: &Site| step.is_none_or(|step| step.file == site.file);
+    let file = |site: &Site| source.is_of(story.track.texts.get(site.file));
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut anchor = step.map(|step| step.line);
     for stack in stacks {

@@ -55,8 +55,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
 
 /// Workers that are not started, or a child process that is waited for.
 fn edit(bench: &Bench<'_>, workers: bool) -> Option<Apply> {
-    for site in &bench.story.origins.get(bench.story.trouble.stack).user {
-        let Some(mut source) = bench.source(*site) else { continue };
+    for mut source in bench.sources() {
         let lines: Vec<(u32, String)> =
             source.lines().map(|(number, text)| (number, text.to_owned())).collect();
         if workers {

@@ -113,8 +113,7 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
 /// The line of the user's own that sets the settings, with others in their place or gone.
 fn in_source(bench: &Bench<'_>, rest: &str) -> Option<Apply> {
     let conf = &bench.case.alloc_conf;
-    for site in &bench.story.origins.get(bench.story.trouble.stack).user {
-        let Some(mut source) = bench.source(*site) else { continue };
+    for mut source in bench.sources() {
         let found =
             source.lines().find(|(_, text)| text.contains("ALLOC_CONF") && text.contains(conf.as_str()));
         let Some((number, text)) = found.map(|(number, text)| (number, text.to_owned())) else { continue };

@@ -205,6 +205,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
 fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
     match (proof.verdict, proof.steps) {
+        (Verdict::Fits, 0) => format!("with it, it ran: the card was filled with {device} at most"),
         (Verdict::Fits, 1) => format!("with it, a step ran: the card was filled with {device} at most"),
         (Verdict::Fits, steps) => {
             format!("with it, {} steps ran: the card was filled with {device} at most", count(steps))
