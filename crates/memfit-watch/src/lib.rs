@@ -5,10 +5,11 @@
 //! the probe has last named on that thread ([`labels`]), and passes the call on. The probe, and a virtual device, speak
 //! to it through a small C interface ([`api`]).
 //!
-//! In a process that belongs to no run it does nothing but pass calls on. It knows neither the device, nor Python, nor how
-//! a log is judged.
+//! In a process that belongs to no run it does nothing but pass calls on. It knows neither the device, nor how a log is
+//! judged; of Python it knows how it ends ([`farewell`]).
 
 pub mod api;
+pub mod farewell;
 pub mod interpose;
 pub mod labels;
 mod watch;

@@ -1,0 +1,93 @@
+//! The end of an interpreter whose other threads still want it.
+//!
+//! When a script's last act is a backward pass, a thread of autograd's may still hold objects of Python's after the main
+//! thread has begun to take the interpreter down. Asking for the interpreter then, it is ended with `pthread_exit`, by every
+//! CPython before 3.14. That unwinds its stack, and a function of PyTorch's that must not be unwound ends the whole process:
+//! "terminate called without an active exception", in a few runs of a hundred, with a GPU or with a virtual one. From 3.14
+//! on CPython lets such a thread sleep instead (github.com/python/cpython/issues/87135), and so does this.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    mem,
+};
+
+/// How CPython says that it is on its way out: by the newer name or the older one.
+const FINALIZING: [&CStr; 2] = [c"Py_IsFinalizing", c"_Py_IsFinalizing"];
+
+/// `pthread_exit`: a thread that an interpreter on its way out would end sleeps until the process is gone.
+///
+/// # Safety
+/// Called as the C library's own function would be.
+#[unsafe(export_name = "pthread_exit")]
+pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
+    if is_finalizing() && !is_main_thread() {
+        loop {
+            // SAFETY: waits for a signal, and touches nothing.
+            unsafe { libc::pause() };
+        }
+    }
+    // SAFETY: the name is a C string.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_exit".as_ptr()) };
+    if next.is_null() {
+        // Without the C library's own there is no other way to end this thread alone.
+        loop {
+            // SAFETY: as above.
+            unsafe { libc::pause() };
+        }
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let next: unsafe extern "C-unwind" fn(*mut c_void) -> ! = unsafe { mem::transmute(next) };
+    // SAFETY: the caller's own argument, passed on. Nothing in this frame needs to be dropped when it is unwound.
+    unsafe { next(value) }
+}
+
+/// Whether this process holds an interpreter that is being taken down.
+fn is_finalizing() -> bool {
+    FINALIZING.iter().any(|name| {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if found.is_null() {
+            return false;
+        }
+        // SAFETY: CPython's functions of these names take nothing and return an int, and need no interpreter's lock.
+        let ask: unsafe extern "C" fn() -> c_int = unsafe { mem::transmute(found) };
+        // SAFETY: as above.
+        unsafe { ask() != 0 }
+    })
+}
+
+/// The main thread takes the interpreter down; whatever it does is its own affair.
+fn is_main_thread() -> bool {
+    // SAFETY: neither call takes or changes anything.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C-unwind" fn leaves(value: *mut c_void) -> *mut c_void {
+        // SAFETY: ends this thread, which holds nothing.
+        unsafe { pthread_exit(value) }
+    }
+
+    type Leaves = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+    type Body = extern "C" fn(*mut c_void) -> *mut c_void;
+
+    #[test]
+    fn a_thread_of_a_process_without_an_interpreter_ends_as_ever() {
+        assert!(!is_finalizing());
+        let mut result = std::ptr::null_mut();
+        // SAFETY: the C library calls a thread's function by the C convention and lets it be unwound, which only the type
+        // does not say.
+        let body = unsafe { mem::transmute::<Leaves, Body>(leaves) };
+        // SAFETY: the thread is joined before `result` goes.
+        unsafe {
+            let mut thread = mem::zeroed();
+            let seven = std::ptr::without_provenance_mut(7);
+            assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), body, seven), 0);
+            assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+        }
+        assert_eq!(result.addr(), 7);
+    }
+}
