@@ -126,9 +126,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", required=True, help="the card's name in memfit's catalogue")
     parser.add_argument("--only", default="", help="only the cases that hold these words")
+    parser.add_argument(
+        "--no-calibrate", action="store_true", help="the catalogue's figures on the virtual side"
+    )
     parser.add_argument("--rehearse", action="store_true", help="the virtual card on both sides")
     args = parser.parse_args()
     virtual = [memfit(), "run", "--gpu", args.gpu, "--steps", "0", "--timeout", "900", "--"]
+    if not args.no_calibrate:
+        # What is measured is kept for this machine, from where the runs below take it.
+        rehearsal = [*virtual] if args.rehearse else []
+        subprocess.run([*rehearsal, memfit(), "calibrate", "--python", sys.executable], check=True)
     outcomes = []
     for case in cases():
         if args.only not in case.command:

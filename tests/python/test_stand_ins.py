@@ -209,3 +209,81 @@ def test_a_library_that_finds_no_room_says_where(tmp_path: Path) -> None:
     assert oom["requested"] > 0
     assert oom["step"] == 1
     assert "in multiply" in oom["stack"][0]
+
+
+# Two libraries in small: what the probe takes hold of is where they have it.
+TIMM = {
+    "timm/__init__.py": "from timm.models import create_model\n",
+    "timm/models/__init__.py": "from timm.models._builder import create_model\n",
+    "timm/models/_builder.py": """
+import torch
+
+def load_pretrained(model, *args, **kwargs):
+    raise OSError("no network")
+
+def create_model(name, pretrained=False):
+    model = torch.nn.Linear(256, 256)
+    if pretrained:
+        load_pretrained(model)
+    return model
+""",
+}
+DATASETS = {
+    "datasets/__init__.py": """
+def load_dataset(path, name=None, split=None):
+    if path != "here":
+        raise ConnectionError("no network")
+    return "the data that are here"
+
+class Dataset:
+    def __init__(self, columns):
+        self.columns = columns
+
+    @classmethod
+    def from_dict(cls, columns):
+        return cls(columns)
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index):
+        return {name: column[index] for name, column in self.columns.items()}
+
+class DatasetDict(dict):
+    pass
+""",
+}
+LACKING = """
+    sys.path.insert(0, os.path.dirname(__file__))
+    import timm
+    from datasets import load_dataset
+    model = timm.create_model("vit", pretrained=True).to(device)
+    train = load_dataset("glue", "sst2", split="train")
+    whole = load_dataset("glue", "sst2")
+    rows = [train[index] for index in range(4)]
+    model(torch.tensor([row["x"] for row in rows], device=device)).sum().backward()
+    answer(
+        rows=len(train), splits=sorted(whole), labels=sorted({row["label"] for row in rows}),
+        texts=all(isinstance(row["text"], str) for row in rows), here=load_dataset("here"),
+    )
+"""
+
+
+def test_weights_of_timm_and_tables_of_datasets_are_stood_in_for(tmp_path: Path) -> None:
+    for name, text in {**TIMM, **DATASETS}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    fields = "--synthetic-data={text:str,x:256:float32,label:int64<2}@50"
+    answer = ask(LACKING, tmp_path, "--synthetic-weights", fields)
+    assert answer.status == 0, answer.output
+    said = answer.said
+    assert (said["rows"], said["splits"]) == (50, ["test", "train", "validation"])
+    assert set(said["labels"]) <= {0, 1}
+    assert said["texts"]
+    assert said["here"] == "the data that are here", "what is here is never stood in for"
+    assert noted(answer, "timm", "keeps the weights")
+    assert noted(answer, "`glue`", "ConnectionError", "50 rows")
+
+    answer = ask(LACKING, tmp_path, "--synthetic-weights", "--synthetic-data")
+    assert answer.report["verdict"] == "error"
+    assert noted(answer, "`glue`", "nobody said what its rows are")

@@ -1,8 +1,11 @@
 //! What a user types, as it was typed. Nothing here opens a file or looks anything up.
 
+mod calibrate;
 mod check;
 mod convert;
 mod data;
+#[cfg(test)]
+mod documented;
 mod plan;
 mod replay;
 
@@ -17,6 +20,7 @@ use memfit_devices::Bytes;
 use memfit_link::{ClockMode, HostTime, ValuePolicy};
 use serde::Deserialize;
 
+pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
@@ -49,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
 
-    /// Ignore `[tool.memfit]` in pyproject.toml.
+    /// Ignore `[tool.memfit]` in pyproject.toml, and what `memfit calibrate` keeps for this machine.
     #[arg(long, global = true, display_order = 902)]
     pub(crate) isolated: bool,
 }
@@ -78,6 +82,8 @@ pub(crate) enum Verb {
     Data(DataArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
+    /// Measure the GPU of this machine, so that runs for its kind need no estimates of others.
+    Calibrate(CalibrateArgs),
     /// Show what is installed here, and what would and would not work.
     Doctor(DoctorArgs),
     /// Print a completion script for a shell.
@@ -202,6 +208,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,
 
+    /// What `memfit calibrate --output` measured, here or on another machine.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) calibration: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 
@@ -288,6 +298,10 @@ pub(crate) struct ViewArgs {
 pub(crate) struct GpusArgs {
     /// Show this one.
     pub(crate) name: Option<String>,
+
+    /// What `memfit calibrate --output` measured, here or on another machine.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) calibration: Option<PathBuf>,
 
     /// A TOML file with GPUs of your own.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

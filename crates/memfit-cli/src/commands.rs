@@ -1,5 +1,6 @@
 //! The verbs, one file each: from what was typed to an answer.
 
+mod calibrate;
 mod check;
 mod completions;
 mod convert;
@@ -20,6 +21,7 @@ use std::path::Path;
 use memfit_devices::Catalogue;
 use serde::Serialize;
 
+pub(crate) use calibrate::calibrate;
 pub(crate) use check::check;
 pub(crate) use completions::completions;
 pub(crate) use convert::convert;
@@ -36,11 +38,29 @@ pub(crate) use view::view;
 
 use crate::CliError;
 use crate::args::{Format, OutputArgs};
+use crate::calibrate::store;
 use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
 
-/// The catalogue, with the user's own cards where there are any.
+/// The catalogue with the user's own cards, and with what was measured on this machine.
 fn catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
+    calibrated_catalogue(named, None, settings)
+}
+
+/// The same, with a calibration from a file before those of this machine.
+fn calibrated_catalogue(
+    named: Option<&Path>,
+    calibration: Option<&Path>,
+    settings: &Settings,
+) -> Result<Catalogue, CliError> {
+    let mut catalogue = plain_catalogue(named, settings)?;
+    let calibration = calibration.or(settings.calibration.as_deref());
+    store::apply(&mut catalogue, calibration, !settings.isolated)?;
+    Ok(catalogue)
+}
+
+/// The catalogue as it is written, with the user's own cards where there are any.
+fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
     let file = named.or(settings.catalogue.as_deref());
     Ok(match file {
         Some(file) => Catalogue::with_user_file(file)?,

@@ -56,6 +56,38 @@ pub enum CliError {
     /// No real GPU is here.
     #[error("there is no NVIDIA GPU with a working driver here")]
     NoLocalGpu,
+    /// There is no card to measure.
+    #[error("there is no NVIDIA GPU with a working driver here to measure")]
+    NothingToCalibrate,
+    /// The measuring process failed.
+    #[error("measuring the card failed: {said}")]
+    Measuring {
+        /// What it said last.
+        said: String,
+    },
+    /// A real card that the catalogue does not have.
+    #[error("the catalogue does not know the card `{name}`")]
+    UnknownCard {
+        /// The driver's name for it.
+        name: String,
+    },
+    /// A card that was never measured here.
+    #[error("nothing was measured on this machine{}", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
+    NotCalibrated {
+        /// The card that was asked for.
+        name: Option<String>,
+    },
+    /// A file that holds no calibration.
+    #[error("`{}` is no calibration: {why}", path.display())]
+    BrokenCalibration {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Nobody knows where this user's settings are.
+    #[error("there is no folder to keep a calibration in: neither XDG_CONFIG_HOME nor HOME is set")]
+    NoHome,
     /// Settings that cannot be understood.
     #[error("the settings in `{}` cannot be understood", file.display())]
     Settings {
@@ -260,7 +292,7 @@ impl CliError {
             Self::NothingToCheck { .. } => "nothing-to-check",
             Self::Server(_) => "server",
             Self::NoGpu => "no-gpu-named",
-            Self::Catalogue(CatalogueError::UnknownDevice { .. }) => "unknown-gpu",
+            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::UnknownCard { .. } => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
             Self::MemoryOfLocal
             | Self::NoSuchRank { .. }
@@ -272,7 +304,11 @@ impl CliError {
             | Self::UnknownOutputFormat { .. }
             | Self::SeveralFolders
             | Self::OutputExists { .. } => "usage",
-            Self::NoLocalGpu => "no-local-gpu",
+            Self::NoLocalGpu | Self::NothingToCalibrate => "no-local-gpu",
+            Self::Measuring { .. } => "measuring",
+            Self::NotCalibrated { .. } => "not-calibrated",
+            Self::BrokenCalibration { .. } => "calibration",
+            Self::NoHome => "no-home",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
             Self::CommandNotFound { .. } => "command-not-found",
             Self::ScriptNotFound { .. } => "script-not-found",
@@ -319,6 +355,21 @@ impl Hint for CliError {
             Self::NoLocalGpu => {
                 vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
             }
+            Self::NothingToCalibrate => vec![
+                "run it on the machine with the card, with `--output FILE`, and give that file to `memfit run --calibration` here".to_owned(),
+                "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual card".to_owned(),
+            ],
+            Self::Measuring { .. } => vec![
+                "does `python -c \"import torch; torch.ones(1, device='cuda')\"` work? `--python` names another interpreter".to_owned(),
+            ],
+            Self::UnknownCard { .. } => vec![
+                "describe it in a TOML file (`based_on` the nearest card, with this `name`), and give that with `--catalogue`".to_owned(),
+            ],
+            Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the card that is here".to_owned()],
+            Self::BrokenCalibration { .. } => {
+                vec!["`memfit calibrate --forget` removes what is kept; `memfit calibrate` measures again".to_owned()]
+            }
+            Self::NoHome => vec!["`--output FILE` writes it to a file".to_owned()],
             Self::Settings { .. } => vec!["`--isolated` ignores the settings".to_owned()],
             Self::UnknownSetting { suggestion: Some(key), .. } => vec![format!("did you mean `{key}`?")],
             Self::UnknownSetting { suggestion: None, .. } => {

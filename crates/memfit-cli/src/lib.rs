@@ -6,6 +6,7 @@
 //! judge, and hands a wire type to a renderer.
 
 mod args;
+mod calibrate;
 mod commands;
 mod error;
 mod explained;
@@ -81,6 +82,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
         Verb::Data(args) => commands::data(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
+        Verb::Calibrate(args) => commands::calibrate(&args, &settings, home, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
         Verb::Convert(args) => commands::convert(&args, &printer),
         Verb::View(args) => commands::view(&args, &printer),

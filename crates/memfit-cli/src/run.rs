@@ -6,12 +6,14 @@
 
 pub(crate) mod environment;
 mod facts;
+mod fidelity;
 mod forks;
 mod host;
 mod inbox;
 mod interrupt;
 mod keeper;
 pub(crate) mod local;
+mod outside;
 pub(crate) mod preflight;
 mod process;
 mod progress;

@@ -55,6 +55,11 @@ pub(crate) struct Settings {
     pub(crate) format: Option<Format>,
     /// `--catalogue`, relative to the file that says so.
     pub(crate) catalogue: Option<PathBuf>,
+    /// `--calibration`, relative to the file that says so.
+    pub(crate) calibration: Option<PathBuf>,
+    /// Whether nothing that this machine keeps is to be heeded.
+    #[serde(skip)]
+    pub(crate) isolated: bool,
     /// `--show-output`
     pub(crate) show_output: bool,
 }
@@ -80,6 +85,7 @@ pub(crate) const KEYS: &[&str] = &[
     "other-processes",
     "format",
     "catalogue",
+    "calibration",
     "show-output",
 ];
 
@@ -98,7 +104,7 @@ impl Settings {
     /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory upwards.
     pub(crate) fn load(isolated: bool) -> Result<Self, CliError> {
         let Some(start) = std::env::current_dir().ok().filter(|_| !isolated) else {
-            return Ok(Self::default());
+            return Ok(Self { isolated, ..Self::default() });
         };
         for folder in start.ancestors() {
             let file = folder.join("pyproject.toml");
@@ -136,8 +142,8 @@ impl Settings {
         let mut settings: Self = table.try_into().map_err(broken)?;
         if let Some(folder) = file.parent() {
             folder.clone_into(&mut settings.folder);
-            if let Some(catalogue) = &mut settings.catalogue {
-                *catalogue = folder.join(&catalogue);
+            for path in [&mut settings.catalogue, &mut settings.calibration].into_iter().flatten() {
+                *path = folder.join(&path);
             }
         }
         Ok(Some(settings))
@@ -168,6 +174,7 @@ mod tests {
             timeout = "2m"
             format = "json"
             catalogue = "cards.toml"
+            calibration = "t4.json"
             show-output = true
             "#,
         )
@@ -182,6 +189,7 @@ mod tests {
         assert_eq!(settings.timeout, Some(Timeout(Some(Duration::from_mins(2)))));
         assert_eq!(settings.format, Some(Format::Json));
         assert_eq!(settings.catalogue, Some(PathBuf::from("/project/cards.toml")));
+        assert_eq!(settings.calibration, Some(PathBuf::from("/project/t4.json")));
         assert!(settings.show_output);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use crate::calibration::Calibration;
 use crate::device::Device;
 use crate::error::CatalogueError;
 use crate::raw::{Architectures, Card};
@@ -54,6 +55,14 @@ impl Catalogue {
     /// the file as its source, unless the card says otherwise under `sources`.
     pub fn add_user_cards(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
         self.add(file, text)
+    }
+
+    /// Puts what was measured on a card in the place of what is known of it. False if there is no such card.
+    pub fn calibrate(&mut self, calibration: &Calibration) -> bool {
+        let known = self.devices.iter_mut().find(|device| device.id == calibration.card.id);
+        let Some(device) = known else { return false };
+        *device = device.clone().calibrated(calibration);
+        true
     }
 
     /// All cards.

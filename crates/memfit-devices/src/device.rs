@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::calibration::MeasuredOutside;
 use crate::overhead::Overhead;
 use crate::speed::Achieved;
 
@@ -60,6 +61,9 @@ pub struct Device {
     pub pci_device_id: u16,
     /// Whether error correction is on as the card comes.
     pub ecc: bool,
+    /// What was measured outside PyTorch's allocator, where the card was calibrated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<MeasuredOutside>,
     /// Where the figures come from, by the keys of [`Device::source_of`].
     pub sources: BTreeMap<String, String>,
 }

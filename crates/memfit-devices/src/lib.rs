@@ -1,7 +1,8 @@
 //! The catalogue of GPUs.
 //!
 //! Owns what each card is, as the CUDA driver and PyTorch see it ([`Device`]), what lies outside PyTorch's allocator on
-//! it ([`Overhead`]), where every figure comes from, and how a name finds a card ([`Catalogue`]).
+//! it ([`Overhead`]), where every figure comes from, how a name finds a card
+//! ([`Catalogue`]), and what a measurement on a real card puts in the place of all that ([`Calibration`]).
 //! It must not know of anything else: no other crate of memfit, no CUDA, no terminal.
 //!
 //! ```
@@ -18,6 +19,7 @@
 //! ```
 
 mod bytes;
+mod calibration;
 mod catalogue;
 mod device;
 mod error;
@@ -26,10 +28,14 @@ mod raw;
 mod speed;
 
 pub use bytes::{Bytes, SizeError, parse_size};
+pub use calibration::{
+    CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Gap, MeasuredOutside,
+    Spread,
+};
 pub use catalogue::Catalogue;
 pub use device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
 pub use error::CatalogueError;
-pub use overhead::{Interval, Overhead};
-pub use speed::{Achieved, Share};
+pub use overhead::{Interval, Origin, Overhead};
+pub use speed::{Achieved, Measured, Share};

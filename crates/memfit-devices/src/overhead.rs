@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::calibration::MeasuredOutside;
 use crate::device::{ComputeCapability, Device};
 
 /// A modelled amount of memory: at least `low`, at most `high`, most often about `typical`.
@@ -51,6 +52,45 @@ pub struct Overhead {
     pub sources: [String; 3],
 }
 
+/// How a figure came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Origin {
+    /// Seen by others on cards of this kind, and published.
+    Published,
+    /// Concluded from what is known of other cards.
+    Modelled,
+    /// Measured on this machine's own card.
+    Calibrated,
+    /// Said by the user.
+    Stated,
+    /// Counted while it ran.
+    Counted,
+}
+
+impl Origin {
+    /// How the figure with this source came about.
+    pub fn of(source: &str) -> Self {
+        match source {
+            _ if source.starts_with("calibrated") => Self::Calibrated,
+            _ if source.starts_with("modelled") => Self::Modelled,
+            _ => Self::Published,
+        }
+    }
+
+    /// As it is said.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Modelled => "modelled",
+            Self::Calibrated => "calibrated",
+            Self::Stated => "stated",
+            Self::Counted => "counted",
+        }
+    }
+}
+
 impl Overhead {
     /// Context and libraries: what a process on one GPU has.
     pub fn total(&self) -> Interval {
@@ -66,7 +106,7 @@ impl Overhead {
             typical: entry.context.typical + local(entry.context_per_thread.typical),
             high: entry.context.high + local(entry.context_per_thread.high),
         };
-        Self {
+        let known = Self {
             context,
             libraries: entry.libraries,
             per_communicator: if device.peer_link.is_some() {
@@ -79,7 +119,28 @@ impl Overhead {
                 entry.sources.libraries.clone(),
                 entry.sources.per_communicator.clone(),
             ],
+        };
+        match &device.outside {
+            // What a build of torch loads depends on its CUDA.
+            Some(measured) if measured.cuda_major.is_none_or(|major| major == cuda_major) => {
+                known.measured(measured)
+            }
+            _ => known,
         }
+    }
+
+    /// What was measured, and else what is known.
+    fn measured(mut self, measured: &MeasuredOutside) -> Self {
+        let parts = &measured.parts;
+        let places = [&mut self.context, &mut self.libraries, &mut self.per_communicator];
+        let found = [parts.context, parts.libraries, parts.per_communicator];
+        for ((place, source), found) in places.into_iter().zip(&mut self.sources).zip(found) {
+            if let Some(found) = found {
+                *place = found;
+                source.clone_from(&measured.source);
+            }
+        }
+        self
     }
 }
 

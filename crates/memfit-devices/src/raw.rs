@@ -11,7 +11,7 @@ use crate::bytes::Bytes;
 use crate::device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
-use crate::speed::{Achieved, Share};
+use crate::speed::{Achieved, Measured, Share};
 
 /// `architectures.toml`.
 #[derive(Debug, Deserialize)]
@@ -169,6 +169,7 @@ impl Card {
                 peer_link: architectures.links.peer_link,
                 staging: giga("staging_gbps", architectures.links.staging_gbps)?,
                 launch_ns: architectures.links.launch_ns,
+                measured: Measured::default(),
             },
             host_link: host_link(&self.host_link)?,
             peer_link: self
@@ -180,6 +181,7 @@ impl Card {
                 .transpose()?,
             pci_device_id: self.pci_device_id,
             ecc: self.ecc,
+            outside: None,
             sources,
         })
     }

@@ -63,4 +63,36 @@ pub struct Achieved {
     pub staging: u64,
     /// Nanoseconds from one short kernel's start to the next one's, queued in one stream.
     pub launch_ns: u32,
+    /// What was measured on the machine's own card, beside the shares.
+    #[serde(default, skip_serializing_if = "Measured::is_nothing")]
+    pub measured: Measured,
+}
+
+/// What a calibrated card was seen to do, where shares of a peak would not say it of each type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Measured {
+    /// Operations a second in large products of matrices, double precision.
+    pub fp64: Option<u64>,
+    /// Single precision.
+    pub fp32: Option<u64>,
+    /// TF32.
+    pub tf32: Option<u64>,
+    /// Half precision.
+    pub fp16: Option<u64>,
+    /// bfloat16.
+    pub bf16: Option<u64>,
+    /// 8-bit floating point.
+    pub fp8: Option<u64>,
+    /// 8-bit integers.
+    pub int8: Option<u64>,
+    /// Bytes a second between cards, in collective operations.
+    pub peers: Option<u64>,
+}
+
+impl Measured {
+    /// Whether nothing was measured.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }

@@ -206,6 +206,11 @@ impl Ledger {
         tally::count(&self.map.get().tally, kind, name, 1);
     }
 
+    /// A remark was about so many bytes. Takes no lock either.
+    pub fn at_stake(&self, remark: &str, bytes: u64) {
+        tally::raise(&self.map.get().tally, TallyKind::AtStake, remark, bytes);
+    }
+
     /// What the ledger says now.
     pub fn view(&self) -> LedgerView {
         view::of(self.map.get())

@@ -14,6 +14,7 @@
 mod assumption;
 pub mod board;
 pub mod clock;
+mod confession;
 pub mod env;
 pub mod events;
 pub mod identity;
@@ -26,6 +27,7 @@ mod setup;
 pub use assumption::{Assumption, Stake, ValuePolicy};
 pub use board::Board;
 pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
+pub use confession::{Confession, Effect};
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use planned::{LeverSetup, Planned};

@@ -2,6 +2,7 @@
 //!
 //! Each renderer returns a string with ANSI styles in it; whoever prints it strips them where they are not wanted.
 
+mod calibrate;
 mod canvas;
 mod check;
 mod data;
@@ -13,6 +14,7 @@ mod replay;
 mod rules;
 mod run;
 
+pub use calibrate::calibration;
 pub use canvas::{Canvas, paint};
 pub use check::{concise, findings};
 pub use data::data;

@@ -2,6 +2,7 @@
 //!
 //! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are integers.
 
+mod calibrate;
 mod check;
 mod data;
 mod doctor;
@@ -12,6 +13,7 @@ mod replay;
 mod rules;
 mod run;
 
+pub use calibrate::{CalibrateReport, CalibrationList, Compared};
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport, Region};
 pub use data::{
     DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
@@ -27,8 +29,8 @@ pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, Rep
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time,
-    Verdict,
+    OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem,
+    Rank, RunReport, Script, Time, Verdict,
 };
 
 /// The schema versions, one for each kind of document.
@@ -53,6 +55,8 @@ pub mod schema {
     pub const RULE: &str = "memfit.rule/1";
     /// What `memfit data` says.
     pub const DATA: &str = "memfit.data/1";
+    /// What `memfit calibrate --show` says.
+    pub const CALIBRATIONS: &str = "memfit.calibrations/1";
     /// What `memfit doctor` says.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

@@ -4,8 +4,12 @@
 
 mod support;
 
+use memfit_devices::{
+    Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Catalogue, Gap,
+    Interval, Spread,
+};
 use memfit_report::text::{self, Canvas};
-use memfit_report::wire::{Check, DoctorReport, Health, RunReport};
+use memfit_report::wire::{CalibrateReport, Check, DoctorReport, Health, RunReport};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without its styles.
@@ -55,6 +59,65 @@ fn a_run_that_cannot_tell() {
 #[test]
 fn a_run_of_two_ranks() {
     insta::assert_snapshot!("two_ranks", plain(&two_ranks(), 80, true));
+}
+
+/// A T4 on which most was measured.
+fn calibration() -> Calibration {
+    let megabytes = |mib: [u64; 3]| {
+        let [low, typical, high] = mib.map(Bytes::from_mib);
+        Some(Interval { low, typical, high })
+    };
+    let spread = |typical: f64| Spread::of([0.97 * typical, typical, 1.01 * typical]);
+    let rates = [("fp32", 7.1e12), ("fp16", 26.4e12)];
+    Calibration {
+        schema: Calibration::SCHEMA.to_owned(),
+        card: CalibratedCard {
+            id: "t4".to_owned(),
+            name: "Tesla T4".to_owned(),
+            memory: Bytes::from_mib(14_913),
+            is_virtual: false,
+        },
+        with: CalibratedWith {
+            machine: "node7".to_owned(),
+            date: "2026-11-20".to_owned(),
+            driver: Some("580.82.07".to_owned()),
+            torch: "2.15.0+cu132".to_owned(),
+            cuda: "13.2".to_owned(),
+        },
+        outside: CalibratedOutside {
+            context: megabytes([100, 102, 104]),
+            libraries: megabytes([8, 38, 92]),
+            per_communicator: None,
+            other_processes: Some(Bytes::from_mib(3)),
+        },
+        rates: rates.iter().filter_map(|(name, rate)| Some(((*name).to_owned(), spread(*rate)?))).collect(),
+        memory_bandwidth: spread(241e9),
+        host_link: CalibratedLink {
+            to_card_pinned: spread(12.3e9),
+            to_host_pinned: spread(13.1e9),
+            to_card_pageable: spread(6.2e9),
+            to_host_pageable: spread(5.0e9),
+        },
+        peer_link: None,
+        launch_ns: spread(2_350.0),
+        not_measured: vec![Gap {
+            what: "communicators, links between cards".to_owned(),
+            why: "it takes two cards".to_owned(),
+        }],
+    }
+}
+
+#[test]
+fn a_calibration_stands_beside_the_catalogue() {
+    let catalogue = Catalogue::builtin().unwrap();
+    let t4 = catalogue.find("t4").unwrap();
+    let canvas = Canvas { width: 80, unicode: true };
+    let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+    let kept = Some("/home/me/.config/memfit/calibration/node7/t4.json".to_owned());
+    let report = CalibrateReport::new(calibration(), t4, kept);
+    insta::assert_snapshot!("calibration", plain(&text::calibration(&report, canvas)));
+    let card = t4.clone().calibrated(&calibration());
+    insta::assert_snapshot!("calibrated_card", plain(&text::gpu(&card, canvas)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use memfit_report::wire::{Check, DoctorReport, Health};
 
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
+use crate::calibrate::store;
 use crate::libraries::Library;
 use crate::run::local::LocalGpu;
 use crate::run::{environment, preflight};
@@ -33,6 +34,7 @@ pub(crate) fn doctor(
     checks.extend(python(home));
     checks.push(jpeg());
     checks.push(real_gpu());
+    checks.extend(calibrations());
     checks.push(temporary_files());
     let report = DoctorReport::new(checks);
     let canvas = printer.canvas();
@@ -109,6 +111,22 @@ fn real_gpu() -> Check {
         let found = "none, and none is needed; `--gpu local` does not work".to_owned();
         Check { name, health: Health::Absent, found, hint: None }
     }
+}
+
+/// What was measured on this machine.
+fn calibrations() -> Vec<Check> {
+    let name = "calibration";
+    let kept = store::kept();
+    if kept.is_empty() {
+        let found = "none: `memfit run` takes the catalogue's figures".to_owned();
+        return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];
+    }
+    let tell = |(_, calibration): store::Kept| match calibration {
+        Ok(calibration) => good(name, format!("{}: {}", calibration.card.id, calibration.source())),
+        // It keeps nobody from working: the catalogue's figures are taken.
+        Err(error) => Check { health: Health::Absent, ..broken(name, &error) },
+    };
+    kept.into_iter().map(tell).collect()
 }
 
 fn temporary_files() -> Check {

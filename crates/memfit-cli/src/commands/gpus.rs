@@ -3,14 +3,14 @@
 use memfit_report::text;
 use memfit_report::wire::{GpuList, GpuReport};
 
-use super::{answer, catalogue};
+use super::{answer, calibrated_catalogue};
 use crate::args::GpusArgs;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
 /// Lists the cards, or shows one.
 pub(crate) fn gpus(args: &GpusArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
-    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let catalogue = calibrated_catalogue(args.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
     let canvas = printer.canvas();
     if let Some(name) = &args.name {
         let report = GpuReport::new(catalogue.find(name)?);

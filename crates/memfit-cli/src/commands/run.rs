@@ -4,7 +4,7 @@ use memfit_plan::{Here, Plan, sha256};
 use memfit_report::text;
 use memfit_report::wire::{CardKind, DeviceInfo, RunReport, Verdict};
 
-use super::{answer, catalogue};
+use super::{answer, calibrated_catalogue};
 use crate::args::{Format, OutputArgs, RunArgs};
 use crate::run::{self, Outcome, Request};
 use crate::settings::Settings;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
 }
 
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
-    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let catalogue = calibrated_catalogue(args.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
     Request::new(args, settings, &catalogue)
 }
 

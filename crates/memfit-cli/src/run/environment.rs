@@ -76,6 +76,8 @@ fn folders(home: &Home) -> Vec<PathBuf> {
     // What memfit is installed beside: an environment's interpreter, whose own folder holds its other programs.
     folders.extend(home.python.as_deref().and_then(Path::parent).map(Path::to_owned));
     folders.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    // A stand-alone memfit that is on no path can still run itself.
+    folders.extend(std::env::current_exe().ok().as_deref().and_then(Path::parent).map(Path::to_owned));
     folders
 }
 

@@ -1,13 +1,15 @@
 //! What came of a run: everything that the verdict and the report are made of.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
-use memfit_link::ledger::{LedgerView, OutsideView, ProcessView, TallyKind};
+use memfit_devices::Overhead;
+use memfit_link::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
 use memfit_link::message::{DeviceStats, Done, Oom, Training};
-use memfit_link::{Assumption, ClockMark, Setup, Stake, ValuePolicy};
+use memfit_link::{Assumption, ClockMark, Confession, Setup, Stake, ValuePolicy};
 use memfit_recording::Track;
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
 
@@ -31,6 +33,8 @@ pub(crate) struct Facts {
     pub(crate) setup: Setup,
     /// The command as it was started.
     pub(crate) command: Vec<String>,
+    /// What lies outside the allocator on a virtual card, with who says so.
+    pub(crate) overhead: Option<Overhead>,
     /// Its ranks, in order.
     pub(crate) ranks: Vec<RankFacts>,
     /// The index in `ranks` of the one with the highest device peak.
@@ -72,6 +76,8 @@ pub(crate) struct Tally {
     pub(crate) stakes: Vec<Stake>,
     /// Remarks.
     pub(crate) notes: Vec<String>,
+    /// The most bytes that a remark is about, by its words.
+    pub(crate) at_stake: BTreeMap<String, u64>,
 }
 
 /// One rank.
@@ -163,6 +169,7 @@ pub(super) fn gather(
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
     Facts {
         ended,
+        overhead: stage.overhead().cloned(),
         command: command.words(),
         fullest,
         tally: tally(&ledger, setup.values),
@@ -272,7 +279,13 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
                 tally.values.push(CallCount { call, count: entry.count });
             }
             TallyKind::Note => tally.notes.push(entry.name.clone()),
+            TallyKind::AtStake => {
+                tally.at_stake.insert(entry.name.clone(), entry.count);
+            }
         }
+    }
+    if ledger.tally.len() >= MAX_TALLY {
+        tally.notes.push(format!("{}: there may have been others", Confession::TALLY_FULL.words));
     }
     tally
 }

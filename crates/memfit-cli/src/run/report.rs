@@ -3,18 +3,17 @@
 use std::fmt::Write as _;
 
 use memfit_levers::Phase;
-use memfit_report::text::size;
 use memfit_report::wire::{
-    CardKind, Coverage, DeviceInfo, Fidelity, Host, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd,
-    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank,
+    RunReport, Script, Time, Verdict, schema,
 };
 
 use super::facts::Facts;
 use super::process::signal_name;
-use super::time;
 use super::verdict::{Evidence, judge};
 use super::watch::Ended;
 use super::{Diagnosis, Outcome, Request};
+use super::{fidelity, outside, time};
 use crate::args::Sizes;
 use crate::{CliError, Exit, Hint as _};
 
@@ -33,6 +32,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
     }
     let fullest = facts.fullest();
     let peak = fullest.map(|rank| rank.peak).unwrap_or_default();
+    let outside = fullest.map(|rank| outside::of(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),
         verdict,
@@ -42,7 +42,8 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
         steps: facts.steps(),
         coverage: coverage(facts),
         at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
-        outside: fullest.map(|rank| outside(facts, rank.outside, &rank.peak)).unwrap_or_default(),
+        outside_parts: outside::parts(request, facts, &outside),
+        outside,
         host: Host {
             rss: facts.host.resident,
             pinned: facts.pinned,
@@ -63,7 +64,7 @@ pub(crate) fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
         time: time::of(request, facts),
-        fidelity: fidelity(request, facts),
+        fidelity: fidelity::of(request, outcome),
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
         script: script(facts),
@@ -117,6 +118,7 @@ pub(crate) fn failure(error: &CliError, device: DeviceInfo, command: Vec<String>
         coverage: Coverage::default(),
         at_peak: None,
         outside: Outside::default(),
+        outside_parts: Vec::new(),
         host: Host::default(),
         oom: None,
         ranks: Vec::new(),
@@ -149,7 +151,7 @@ fn phase(name: &str) -> Phase {
 }
 
 /// What every rank covered.
-fn coverage(facts: &Facts) -> Coverage {
+pub(super) fn coverage(facts: &Facts) -> Coverage {
     let dones: Vec<_> = facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
     let all = |what: fn(&memfit_link::message::Done) -> bool| {
         dones.len() == facts.ranks.len() && !dones.is_empty() && dones.iter().all(|done| what(done))
@@ -162,57 +164,6 @@ fn coverage(facts: &Facts) -> Coverage {
         epoch_end: all(|done| done.epoch_end),
         growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
     }
-}
-
-fn outside(facts: &Facts, seen: memfit_link::ledger::OutsideView, peak: &Peak) -> Outside {
-    let outside = Outside {
-        context: seen.context,
-        libraries: seen.libraries,
-        communication: seen.communication,
-        other_processes: 0,
-    };
-    if let Some(real) = &facts.real {
-        return Outside { other_processes: real.before.used, ..outside };
-    }
-    // What the card held beyond this rank's own segments: other processes of the run, or memory from `cudaMalloc` itself.
-    let rest = peak.device.saturating_sub(peak.reserved + outside.total());
-    Outside { other_processes: rest, ..outside }
-}
-
-fn fidelity(request: &Request, facts: &Facts) -> Fidelity {
-    let mut notes = facts.notes.clone();
-    notes.extend(facts.tally.notes.iter().cloned());
-    for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
-        notes.push(format!("the plan's `{lever}` was not applied: {why}"));
-    }
-    if facts.ended == Ended::Stalled {
-        notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
-    }
-    if facts.setup.cover_full {
-        let covered = coverage(facts);
-        for (name, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
-            if !ran {
-                notes.push(format!("full cover was asked for, and no {name} was seen"));
-            }
-        }
-    }
-    if facts.real.is_some() {
-        notes.push("on a real card the device peak is the most that was seen in use when it was looked at, five times a second; the other peaks are PyTorch's own".to_owned());
-        if facts.ranks.len() > 1 {
-            notes.push("only the machine's first card was looked at".to_owned());
-        }
-    }
-    notes.extend(time::notes(request, facts));
-    if request.card.info().kind == CardKind::Virtual {
-        notes.push(OUTSIDE_IS_MODELLED.to_owned());
-    }
-    if request.other_processes > 0 {
-        notes.push(format!(
-            "other processes are assumed to hold {} of the card",
-            size(request.other_processes)
-        ));
-    }
-    Fidelity { unmodelled: facts.tally.unmodelled.clone(), values: facts.tally.values.clone(), notes }
 }
 
 fn script(facts: &Facts) -> Script {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memfit_devices::{Bytes, Catalogue, Device};
+use memfit_devices::{Bytes, Catalogue, Device, Origin};
 use memfit_link::env::LONE_RANK;
 use memfit_link::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
 use memfit_plan::Plan;
@@ -123,6 +123,8 @@ pub(crate) struct Request {
     pub(crate) synthetic: Synthetic,
     /// What other programs hold of each virtual card.
     pub(crate) other_processes: u64,
+    /// How that is known.
+    pub(crate) others: Origin,
     /// What is done to the training from outside; nothing where it is only watched.
     pub(crate) planned: Option<Planned>,
     /// Where the recording goes.
@@ -158,6 +160,11 @@ impl Request {
             };
             Card::Virtual(Box::new(device), *count)
         };
+        let calibrated = match &card {
+            Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
+            Card::Local(_) => None,
+        };
+        let stated = args.other_processes.or(settings.other_processes);
         let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
         let asked = args.steps.or(settings.steps);
         let steps = asked.unwrap_or(STEPS);
@@ -180,7 +187,8 @@ impl Request {
                     .or_else(|| settings.synthetic_data.clone())
                     .map(|samples| samples.0),
             },
-            other_processes: args.other_processes.or(settings.other_processes).map_or(0, Bytes::get),
+            other_processes: stated.or(calibrated).map_or(0, Bytes::get),
+            others: if stated.is_some() { Origin::Stated } else { Origin::Calibrated },
             planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
             output: args.output,
             show_output: args.show_output || settings.show_output,

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use memfit_devices::{Device, Interval};
+use memfit_devices::{Device, Interval, Overhead};
 use memfit_link::env::RUN_DIR;
 use memfit_link::{CardSetup, PROTOCOL, RunDir, Setup, SizedInterval, ValuePolicy};
 use tempfile::TempDir;
@@ -31,6 +31,7 @@ pub(crate) struct Stage {
     folder: Option<TempDir>,
     run_dir: RunDir,
     setup: Setup,
+    overhead: Option<Overhead>,
     local: bool,
     lone_rank: Option<LoneRank>,
     environment: Vec<(&'static str, Option<OsString>)>,
@@ -65,7 +66,8 @@ impl Stage {
     ) -> Result<Self, CliError> {
         let folder = folder()?;
         let run_dir = RunDir::new(folder.path());
-        let mut setup = setup(request, torch, values)?;
+        let overhead = overhead(request, torch);
+        let mut setup = setup(request, overhead.as_ref(), values)?;
         setup.stacks |= changes.stacks;
         setup.write(&run_dir)?;
         if !changes.files.is_empty() {
@@ -82,6 +84,7 @@ impl Stage {
             folder: Some(folder),
             run_dir,
             setup,
+            overhead,
             local: request.card.is_local(),
             lone_rank: request.lone_rank,
             environment: changes.environment.clone(),
@@ -96,6 +99,11 @@ impl Stage {
     /// What the processes were told.
     pub(crate) fn setup(&self) -> &Setup {
         &self.setup
+    }
+
+    /// What lies outside the allocator on a virtual card, with who says so.
+    pub(crate) fn overhead(&self) -> Option<&Overhead> {
+        self.overhead.as_ref()
     }
 
     /// Leaves the run directory where it is.
@@ -147,13 +155,22 @@ fn folder() -> Result<TempDir, CliError> {
         .map_err(CliError::io("make a folder in", parent))
 }
 
-fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Result<Setup, CliError> {
-    let cuda_major = torch.and_then(Torch::cuda_major).unwrap_or(UNKNOWN_CUDA);
-    let cards = match &request.card {
-        Card::Local(_) => Vec::new(),
-        Card::Virtual(device, count) => {
-            vec![card(device, cuda_major, request.other_processes)?; *count as usize]
+/// What lies outside the allocator on the card that the question is about, if it is a virtual one.
+fn overhead(request: &Request, torch: Option<&Torch>) -> Option<Overhead> {
+    match &request.card {
+        Card::Local(_) => None,
+        Card::Virtual(device, _) => {
+            Some(device.overhead(torch.and_then(Torch::cuda_major).unwrap_or(UNKNOWN_CUDA)))
         }
+    }
+}
+
+fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) -> Result<Setup, CliError> {
+    let cards = match (&request.card, overhead) {
+        (Card::Virtual(device, count), Some(overhead)) => {
+            vec![card(device, overhead, request.other_processes)?; *count as usize]
+        }
+        _ => Vec::new(),
     };
     Ok(Setup {
         protocol: PROTOCOL,
@@ -170,8 +187,7 @@ fn setup(request: &Request, torch: Option<&Torch>, values: ValuePolicy) -> Resul
     })
 }
 
-fn card(device: &Device, cuda_major: u32, other_processes: u64) -> Result<CardSetup, CliError> {
-    let overhead = device.overhead(cuda_major);
+fn card(device: &Device, overhead: &Overhead, other_processes: u64) -> Result<CardSetup, CliError> {
     Ok(CardSetup {
         device: serde_json::to_value(device).map_err(CliError::Json)?,
         capacity: device.memory.get(),

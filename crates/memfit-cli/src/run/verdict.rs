@@ -118,7 +118,7 @@ pub(super) fn has_size_read_back(facts: &Facts) -> bool {
     facts.tally.stakes.iter().any(|stake| *stake != Stake::Value)
 }
 
-fn matters(call: &str) -> bool {
+pub(super) fn matters(call: &str) -> bool {
     !BESIDE_THE_POINT.iter().any(|prefix| call.starts_with(prefix))
 }
 

@@ -1,7 +1,7 @@
 //! Counting by name without a lock.
 
 use std::sync::atomic::{
-    AtomicU8,
+    AtomicU8, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -16,11 +16,15 @@ pub enum TallyKind {
     ValuePolicy = 2,
     /// A remark on how true the numbers are.
     Note = 3,
+    /// The most bytes that the remark of this name is about: not counted, but raised.
+    AtStake = 4,
 }
 
 impl TallyKind {
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Unmodelled, Self::ValuePolicy, Self::Note].into_iter().find(|&kind| kind as u8 == raw)
+        [Self::Unmodelled, Self::ValuePolicy, Self::Note, Self::AtStake]
+            .into_iter()
+            .find(|&kind| kind as u8 == raw)
     }
 }
 
@@ -30,6 +34,20 @@ const FREE: u8 = 0;
 
 /// Adds to the count of a name. Once the table is full, new names are lost.
 pub(super) fn count(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, times: u64) {
+    enter(table, kind, name, |count| {
+        count.fetch_add(times, Relaxed);
+    });
+}
+
+/// Raises the number of a name to this one.
+pub(super) fn raise(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, to: u64) {
+    enter(table, kind, name, |count| {
+        count.fetch_max(to, Relaxed);
+    });
+}
+
+/// Finds or makes the entry of a name.
+fn enter(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, apply: impl Fn(&AtomicU64)) {
     let name = &name.as_bytes()[..name.floor_char_boundary(NAME_BYTES)];
     let start = hash(kind, name) as usize;
     for step in 0..MAX_TALLY {
@@ -55,7 +73,7 @@ pub(super) fn count(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, 
             state = entry.kind.load(Acquire);
         }
         if state == kind as u8 && holds(entry, name) {
-            entry.count.fetch_add(times, Relaxed);
+            apply(&entry.count);
             return;
         }
     }

@@ -76,6 +76,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     );
     field("multiprocessor", &limits, device.source_of("sm"));
     field("rates", &rates(device, dot), device.source_of("rates"));
+    field("achieved", &achieved(device, dot), device.source_of("achieved"));
     let link =
         format!("{}, {} GB/s each way", device.host_link.kind, device.host_link.bandwidth / 1_000_000_000);
     field("host link", &link, device.source_of("host_link"));
@@ -91,9 +92,47 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
             interval(outside.libraries),
             interval(outside.per_communicator)
         );
-        field(&format!("outside, cu{cuda}"), &text, None);
+        let [context, libraries, communication] = &outside.sources;
+        let source = if context == libraries && libraries == communication {
+            context.clone()
+        } else {
+            format!("context: {context}; libraries: {libraries}; communicators: {communication}")
+        };
+        field(&format!("outside, cu{cuda}"), &text, Some(&source));
+    }
+    if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
+        field("other programs", &format!("{other}, taken for each run"), device.calibrated_by());
     }
     out
+}
+
+/// What large work gets of the card: measured, or as a share of the peaks.
+fn achieved(device: &Device, dot: &str) -> String {
+    let (rates, achieved, seen) = (&device.rates, &device.achieved, &device.achieved.measured);
+    let of = |measured: Option<u64>, peak: Option<u64>, factor: f64| {
+        measured.map(|rate| rate as f64).or_else(|| peak.map(|peak| peak as f64 * factor))
+    };
+    let tensor = achieved.tensor.factor();
+    let mut parts: Vec<_> = [
+        ("fp32", of(seen.fp32, Some(rates.fp32), achieved.ordinary.factor())),
+        ("tf32", of(seen.tf32, rates.tf32, tensor)),
+        ("fp16", of(seen.fp16, Some(rates.fp16), tensor)),
+        ("bf16", of(seen.bf16, rates.bf16, tensor)),
+        ("fp8", of(seen.fp8, rates.fp8, tensor)),
+    ]
+    .into_iter()
+    .filter_map(|(name, rate)| rate.map(|rate| format!("{name} {:.1}", rate / 1e12)))
+    .collect();
+    if let Some(last) = parts.last_mut() {
+        last.push_str(" TFLOP/s");
+    }
+    let giga = |bytes: u64, factor: f64| format!("{:.0} GB/s", bytes as f64 * factor / 1e9);
+    parts.push(format!("memory {}", giga(device.memory_bandwidth, achieved.memory.factor())));
+    parts.push(format!("host link {}", giga(device.host_link.bandwidth, achieved.host_link.factor())));
+    let peers = device.peer_link.map(|link| giga(link.bandwidth, achieved.peer_link.factor()));
+    parts.extend(seen.peers.map(|peers| giga(peers, 1.0)).or(peers).map(|rate| format!("peers {rate}")));
+    parts.push(format!("a launch {} ns", achieved.launch_ns));
+    parts.join(dot)
 }
 
 fn interval(interval: Interval) -> String {

@@ -263,24 +263,13 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         let instant = format!("step {}, {}: {} allocated", at.step, phase(at.phase), size(at.allocated));
         fact("fullest in", &instant);
     }
-    let outside = &report.outside;
-    let parts: Vec<_> = [
-        ("CUDA context", outside.context),
-        ("libraries", outside.libraries),
-        ("communication", outside.communication),
-        ("other processes", outside.other_processes),
-    ]
-    .into_iter()
-    .filter(|(_, bytes)| *bytes > 0)
-    .map(|(name, bytes)| format!("{name} {}", size(bytes)))
-    .collect();
+    let parts = outside(report);
     if !parts.is_empty() {
-        let bound = peak.device_upper.saturating_sub(peak.device);
-        let modelled = match bound {
+        let more = match peak.device_upper.saturating_sub(peak.device) {
             0 => String::new(),
-            bound => format!("; modelled, may be {} more", size(bound)),
+            bound => format!("; together at most {} more", size(bound)),
         };
-        fact("outside", &(parts.join(dot) + &modelled));
+        fact("outside", &(parts.join(dot) + &more));
     }
     if report.ranks.len() > 1 {
         let fullest: Vec<_> =
@@ -305,7 +294,11 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
     // What is modelled has been told where the figure stands.
     for note in report.fidelity.notes.iter().filter(|note| *note != OUTSIDE_IS_MODELLED) {
-        fact("note", note);
+        let effect = report.fidelity.effects.iter().find(|effect| effect.what == *note);
+        match effect.and_then(|effect| effect.bytes).filter(|bytes| *bytes > 0) {
+            Some(bytes) => fact("note", &format!("{note}: {} at the most", size(bytes))),
+            None => fact("note", note),
+        }
     }
     if let Some(path) = &report.recording {
         fact("recording", path);
@@ -315,6 +308,29 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
     fact("with", &format!("{torch}{:.1} s", report.time.wall_s));
+}
+
+/// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is known.
+fn outside(report: &RunReport) -> Vec<String> {
+    let outside = &report.outside;
+    let fields = [
+        ("context", "CUDA context", outside.context),
+        ("libraries", "libraries", outside.libraries),
+        ("communication", "communication", outside.communication),
+        ("other_processes", "other processes", outside.other_processes),
+    ];
+    let told = |name: &str| {
+        let part = report.outside_parts.iter().find(|part| part.name == name)?;
+        Some(match (part.low == part.high, part.origin.name()) {
+            (true, origin) => format!(" ({origin})"),
+            (false, origin) => format!(" ({} to {}, {origin})", size(part.low), size(part.high)),
+        })
+    };
+    fields
+        .into_iter()
+        .filter(|(_, _, bytes)| *bytes > 0)
+        .map(|(name, label, bytes)| format!("{label} {}{}", size(bytes), told(name).unwrap_or_default()))
+        .collect()
 }
 
 /// What a step takes, and on what.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use memfit_devices::Origin;
 use memfit_levers::{Category, Cause, Phase};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,9 @@ pub struct RunReport {
     pub at_peak: Option<AtPeak>,
     /// What lay outside PyTorch's allocator at the device peak, as a best guess.
     pub outside: Outside,
+    /// The same part by part: what each lies between, and who says so.
+    #[serde(default)]
+    pub outside_parts: Vec<OutsidePart>,
     /// The host's side.
     pub host: Host,
     /// The out-of-memory error, where there was one.
@@ -242,6 +246,23 @@ pub struct Outside {
     pub other_processes: u64,
 }
 
+/// One part of what lies outside the allocator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsidePart {
+    /// The name of the field of [`Outside`].
+    pub name: String,
+    /// No less than this.
+    pub low: u64,
+    /// The best guess, which the field holds.
+    pub typical: u64,
+    /// No more than this: what the verdict is judged by.
+    pub high: u64,
+    /// How the figure came about.
+    pub origin: Origin,
+    /// Who says so.
+    pub source: String,
+}
+
 impl Outside {
     /// All of it.
     pub fn total(&self) -> u64 {
@@ -321,6 +342,22 @@ pub struct Fidelity {
     pub values: Vec<CallCount>,
     /// What else there is to know.
     pub notes: Vec<String>,
+    /// What each of these may change in the peaks.
+    #[serde(default)]
+    pub effects: Vec<PossibleEffect>,
+}
+
+/// What one thing that is not certain may change in the peaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PossibleEffect {
+    /// A stable name: of a remark, as the documentation lists them, or `unmodelled`, `value`, `size`, `size-unbounded`.
+    pub id: String,
+    /// The call, the value or the note.
+    pub what: String,
+    /// By so many bytes at the most; absent where nothing bounds it.
+    pub bytes: Option<u64>,
+    /// Why so many.
+    pub why: String,
 }
 
 /// A name and how often it occurred.

@@ -4,11 +4,12 @@
 
 pub(crate) mod explained;
 
+use memfit_devices::Origin;
 use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use memfit_report::wire::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix,
-    Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, Peak, PeakEnd, PeakInterval,
-    Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd,
+    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 
 const MIB: u64 = 1 << 20;
@@ -48,6 +49,11 @@ fn at_peak() -> AtPeak {
     }
 }
 
+fn part(name: &str, mib: [u64; 3], origin: Origin) -> OutsidePart {
+    let [low, typical, high] = mib.map(|mib| mib * MIB);
+    OutsidePart { name: name.to_owned(), low, typical, high, origin, source: "made up".to_owned() }
+}
+
 pub(crate) fn fits() -> RunReport {
     let capacity = 25_223_888_896;
     let outside = Outside { context: 400 * MIB, libraries: 65 * MIB, communication: 0, other_processes: 0 };
@@ -75,6 +81,10 @@ pub(crate) fn fits() -> RunReport {
         coverage: Coverage { steps: 3, epoch_end: true, growth_per_step: Some(0), ..Coverage::default() },
         at_peak: Some(at_peak),
         outside,
+        outside_parts: vec![
+            part("context", [290, 400, 430], Origin::Calibrated),
+            part("libraries", [0, 65, 192], Origin::Published),
+        ],
         host: Host { rss: 2 * GIB, pinned: 74 * MIB, shared_memory: 148 * MIB },
         oom: None,
         ranks: vec![Rank { rank: 0, card: 0, peak }],

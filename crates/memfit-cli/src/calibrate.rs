@@ -1,0 +1,70 @@
+//! One calibration: starts the interpreter that has torch, looks at the card from outside at each of its stages, and makes
+//! of both what a card of this machine has and does.
+//!
+//! [`child`] talks to the measuring process, [`conclude`] makes figures of what it said, [`store`] keeps them for this
+//! machine.
+
+mod child;
+mod conclude;
+pub(crate) mod store;
+
+use memfit_devices::{Calibration, Catalogue, Device, Gap};
+use memfit_link::{RunDir, Setup};
+
+use self::child::Measuring;
+use self::conclude::Seen;
+use crate::run::environment;
+use crate::run::local::LocalGpu;
+use crate::run::preflight;
+use crate::{CliError, Home, Printer};
+
+/// More cards than these talk over links that the first ones share.
+const MOST_RANKS: u32 = 8;
+
+/// A card that was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// What came of it.
+    pub(crate) calibration: Calibration,
+    /// What the catalogue says of the card.
+    pub(crate) known: Device,
+}
+
+/// Measures the card that this process sees.
+pub(crate) fn perform(
+    python: Option<&std::path::Path>,
+    catalogue: &Catalogue,
+    home: &Home,
+    printer: &Printer,
+) -> Result<Measured, CliError> {
+    preflight::system()?;
+    let gpu = LocalGpu::find().ok_or(CliError::NothingToCalibrate)?;
+    let python = python.map_or_else(|| "python".into(), |path| path.as_os_str().to_owned());
+    let command = environment::resolve(&[python], home)?;
+    let interpreter = preflight::interpreter(&command.program)?;
+    preflight::torch(&interpreter)?;
+
+    // Within a run of memfit's the card may be one of its own.
+    let run = RunDir::from_env().and_then(|run_dir| Setup::read(&run_dir).ok());
+    let mut seen = Seen::nothing(run.is_some_and(|setup| !setup.cards.is_empty()));
+    printer.remark("measuring the card; nothing else should run on it (a minute or two)");
+    let mut one = [Measuring::one_card(&interpreter.executable)?];
+    seen.follow(&mut one, &gpu)?;
+    let ranks = seen.cards().min(MOST_RANKS);
+    if ranks > 1 {
+        printer.remark(&format!("measuring communication between {ranks} cards"));
+        let mut all = (0..ranks)
+            .map(|rank| Measuring::rank(&interpreter.executable, rank, ranks))
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Err(error) = seen.follow(&mut all, &gpu) {
+            seen.gaps.push(Gap { what: "communicators".to_owned(), why: error.to_string() });
+        }
+    } else {
+        let why = "it takes two cards".to_owned();
+        seen.gaps.push(Gap { what: "communicators, links between cards".to_owned(), why });
+    }
+    seen.driver = LocalGpu::driver();
+    let card = seen.card()?;
+    let known = catalogue.find(&card.name).map_err(|_| CliError::UnknownCard { name: card.name.clone() })?;
+    Ok(Measured { calibration: seen.conclude(known)?, known: known.clone() })
+}

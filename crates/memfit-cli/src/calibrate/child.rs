@@ -1,0 +1,196 @@
+//! The process that measures: torch in the user's interpreter, with a script that is brought along. It says facts, one
+//! line each, and stops at stages until it is told to go on.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::CliError;
+
+/// What runs in the user's interpreter.
+const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/card.py");
+/// A longer line is none of the script's.
+const LONGEST_LINE: u64 = 1 << 20;
+/// Where ranks meet.
+const PORT: &str = "29511";
+
+/// One thing that the process says.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(super) enum Fact {
+    /// It waits to be looked at.
+    Stage {
+        /// Which stage.
+        name: String,
+        /// What PyTorch's allocator holds of the card.
+        reserved: u64,
+    },
+    /// The card.
+    Card(CardFact),
+    /// How long something took, several times.
+    Sample(Sample),
+    /// Something that failed.
+    Gap {
+        /// What was to be measured.
+        what: String,
+        /// Why it was not.
+        why: String,
+    },
+    /// Everything was measured.
+    End,
+}
+
+/// What PyTorch says of the card.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct CardFact {
+    /// The driver's name for it.
+    pub(super) name: String,
+    /// Total memory.
+    pub(super) memory: u64,
+    /// How many cards there are.
+    pub(super) count: u32,
+    /// `torch.__version__`.
+    pub(super) torch: String,
+    /// `torch.version.cuda`.
+    pub(super) cuda: String,
+}
+
+/// How long something took.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Sample {
+    /// What.
+    pub(super) name: String,
+    /// How much of it: operations, bytes.
+    pub(super) amount: f64,
+    /// How long it took, each time.
+    pub(super) nanoseconds: Vec<f64>,
+}
+
+/// A process that measures.
+#[derive(Debug)]
+pub(super) struct Measuring {
+    child: Child,
+    said: BufReader<ChildStdout>,
+    told: Option<ChildStdin>,
+    errors: tempfile::NamedTempFile,
+}
+
+impl Measuring {
+    /// One that measures a card alone.
+    pub(super) fn one_card(python: &Path) -> Result<Self, CliError> {
+        Self::start(python, |command| command)
+    }
+
+    /// One rank of several.
+    pub(super) fn rank(python: &Path, rank: u32, of: u32) -> Result<Self, CliError> {
+        Self::start(python, |command| {
+            command
+                .arg("--ranks")
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("WORLD_SIZE", of.to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", PORT)
+        })
+    }
+
+    fn start(python: &Path, with: impl FnOnce(&mut Command) -> &mut Command) -> Result<Self, CliError> {
+        let temporary = std::env::temp_dir();
+        let errors = tempfile::NamedTempFile::new().map_err(CliError::io("make a file in", temporary))?;
+        let stderr = errors.reopen().map_err(CliError::io("open", errors.path()))?;
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+        // NVML counts cards as they sit in the machine.
+        command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        let failed = |source| CliError::Start { program: python.to_owned(), source };
+        let mut child = with(&mut command).spawn().map_err(failed)?;
+        let broken = || CliError::Measuring { said: "its pipes are missing".to_owned() };
+        let (said, told) = (child.stdout.take().ok_or_else(broken)?, child.stdin.take());
+        Ok(Self { child, said: BufReader::new(said), told, errors })
+    }
+
+    /// What it says next; nothing once it has come to its end. What else is printed is passed over.
+    pub(super) fn next(&mut self) -> Result<Option<Fact>, CliError> {
+        loop {
+            let mut line = String::new();
+            let read = (&mut self.said).take(LONGEST_LINE).read_line(&mut line);
+            if !matches!(read, Ok(bytes) if bytes > 0) {
+                return self.end().map(|()| None);
+            }
+            if let Ok(fact) = serde_json::from_str(&line) {
+                return Ok(Some(fact));
+            }
+        }
+    }
+
+    /// Lets it go on after a stage.
+    pub(super) fn go_on(&mut self) {
+        // One that is gone says so when it is listened to.
+        let _gone = self.told.as_mut().map(|told| told.write_all(b"\n").and_then(|()| told.flush()));
+    }
+
+    fn end(&mut self) -> Result<(), CliError> {
+        let status = self.child.wait();
+        if matches!(&status, Ok(status) if status.success()) {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(self.errors.path()).unwrap_or_default();
+        let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+        let said = last.map_or_else(|| format!("it ended with {status:?}"), str::to_owned);
+        Err(CliError::Measuring { said })
+    }
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        // It may still run, or wait at a stage for someone who has given up.
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scripts_lines_are_understood() {
+        for (line, fact) in [
+            (
+                r#"{"kind": "stage", "name": "context", "reserved": 2097152}"#,
+                Fact::Stage { name: "context".to_owned(), reserved: 2 << 20 },
+            ),
+            (
+                r#"{"kind": "sample", "name": "fp16", "amount": 2e9, "nanoseconds": [1.5, 2]}"#,
+                Fact::Sample(Sample { name: "fp16".to_owned(), amount: 2e9, nanoseconds: vec![1.5, 2.0] }),
+            ),
+            (
+                r#"{"kind": "gap", "what": "rate of fp8", "why": "RuntimeError: no"}"#,
+                Fact::Gap { what: "rate of fp8".to_owned(), why: "RuntimeError: no".to_owned() },
+            ),
+            (r#"{"kind": "end"}"#, Fact::End),
+        ] {
+            assert_eq!(serde_json::from_str::<Fact>(line).unwrap(), fact);
+        }
+    }
+
+    #[test]
+    fn a_process_that_fails_says_why() {
+        let mut measuring = Measuring::one_card(Path::new("/bin/false")).unwrap();
+        assert!(matches!(measuring.next(), Err(CliError::Measuring { .. })));
+    }
+
+    #[test]
+    fn a_process_that_is_given_up_is_ended() {
+        let started = std::time::Instant::now();
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (said, told) = (child.stdout.take().unwrap(), child.stdin.take());
+        let errors = tempfile::NamedTempFile::new().unwrap();
+        drop(Measuring { child, said: BufReader::new(said), told, errors });
+        assert!(started.elapsed().as_secs() < 500);
+    }
+}

@@ -1,0 +1,313 @@
+//! From what a measuring process said, and what the card showed meanwhile, to a calibration.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memfit_devices::{
+    Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Device, Gap,
+    Interval, Spread,
+};
+
+use super::child::{CardFact, Fact, Measuring, Sample};
+use crate::CliError;
+use crate::run::local::LocalGpu;
+
+/// The types whose rates are measured.
+const RATES: [&str; 7] = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"];
+/// What the driver hands out at a time: no figure is better than that.
+const GRAIN: u64 = 2 << 20;
+
+/// Everything that was said and seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Whether the card is one of memfit's own.
+    is_virtual: bool,
+    /// The driver's version.
+    pub(super) driver: Option<String>,
+    /// What could not be measured.
+    pub(super) gaps: Vec<Gap>,
+    card: CardFact,
+    samples: Vec<Sample>,
+    /// By stage, what the card showed beyond the allocator's own.
+    outside: BTreeMap<String, u64>,
+    /// What was in use after everything was over, beyond what was before.
+    drift: u64,
+}
+
+impl Seen {
+    /// Nothing yet, of one of memfit's own cards or of a real one.
+    pub(super) fn nothing(is_virtual: bool) -> Self {
+        Self { is_virtual, ..Self::default() }
+    }
+
+    /// Listens to processes until all are done. At each stage, when all have come to it, the card is looked at.
+    pub(super) fn follow(&mut self, all: &mut [Measuring], gpu: &LocalGpu) -> Result<(), CliError> {
+        let together = all.len() > 1;
+        let before = gpu.used();
+        let mut ended = false;
+        while !ended {
+            let mut stage = None;
+            for (rank, measuring) in all.iter_mut().enumerate() {
+                // Of several ranks the first one's card is looked at, and the first one's word taken.
+                let reached = self.listen(measuring, rank == 0)?;
+                if rank == 0 {
+                    stage = reached;
+                }
+            }
+            ended = stage.is_none();
+            if let Some(((name, reserved), used)) = stage.zip(gpu.used()) {
+                let name = if together { format!("ranks: {name}") } else { name };
+                self.outside.insert(name, used.saturating_sub(reserved));
+            }
+            all.iter_mut().for_each(Measuring::go_on);
+        }
+        if let (Some(before), Some(after)) = (before, gpu.used()) {
+            self.drift = self.drift.max(after.abs_diff(before));
+        }
+        Ok(())
+    }
+
+    /// The next stage that a process comes to.
+    fn listen(&mut self, measuring: &mut Measuring, first: bool) -> Result<Option<(String, u64)>, CliError> {
+        while let Some(fact) = measuring.next()? {
+            match fact {
+                Fact::Stage { name, reserved } => return Ok(Some((name, reserved))),
+                _ if !first => {}
+                Fact::Card(card) => self.card = card,
+                Fact::Sample(sample) => self.samples.push(sample),
+                Fact::Gap { what, why } => self.gaps.push(Gap { what, why }),
+                Fact::End => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many cards there are.
+    pub(super) fn cards(&self) -> u32 {
+        self.card.count
+    }
+
+    /// The card, if the process said which.
+    pub(super) fn card(&self) -> Result<&CardFact, CliError> {
+        let nothing = || CliError::Measuring { said: "it said nothing of the card".to_owned() };
+        (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
+    }
+
+    /// The calibration.
+    pub(super) fn conclude(mut self, known: &Device) -> Result<Calibration, CliError> {
+        let card = self.card()?.clone();
+        let outside = self.outside();
+        let rates = RATES.iter().filter_map(|name| Some(((*name).to_owned(), self.speed(name)?))).collect();
+        let launch = self.samples.iter().filter(|sample| sample.name == "launch");
+        Ok(Calibration {
+            schema: Calibration::SCHEMA.to_owned(),
+            card: CalibratedCard {
+                id: known.id.clone(),
+                name: card.name.clone(),
+                memory: Bytes::new(card.memory),
+                is_virtual: self.is_virtual,
+            },
+            with: CalibratedWith {
+                machine: machine(),
+                date: date(SystemTime::now()),
+                driver: self.driver.clone(),
+                torch: card.torch.clone(),
+                cuda: card.cuda.clone(),
+            },
+            outside,
+            rates,
+            memory_bandwidth: self.speed("memory"),
+            host_link: CalibratedLink {
+                to_card_pinned: self.speed("to_card_pinned"),
+                to_host_pinned: self.speed("to_host_pinned"),
+                to_card_pageable: self.speed("to_card_pageable"),
+                to_host_pageable: self.speed("to_host_pageable"),
+            },
+            peer_link: self.speed("peers"),
+            launch_ns: Spread::of(launch.flat_map(|sample| sample.nanoseconds.iter().copied())),
+            not_measured: self.gaps,
+        })
+    }
+
+    /// How much of something a second. Of several sizes of work the fastest says what the card can; all say how much it
+    /// varies.
+    fn speed(&self, name: &str) -> Option<Spread> {
+        let sizes: Vec<Spread> = self
+            .samples
+            .iter()
+            .filter(|sample| sample.name == name)
+            .filter_map(|sample| Spread::of(sample.nanoseconds.iter().map(|time| sample.amount * 1e9 / time)))
+            .collect();
+        let best = sizes.iter().map(|spread| spread.typical).max()?;
+        let low = sizes.iter().map(|spread| spread.low).min()?;
+        let high = sizes.iter().map(|spread| spread.high).max()?;
+        Some(Spread { low, typical: best, high })
+    }
+
+    /// What lay outside PyTorch's allocator, from one stage to another.
+    fn outside(&mut self) -> CalibratedOutside {
+        let at = |name: &str| self.outside.get(name).copied();
+        let noise = GRAIN.max(self.drift);
+        let around = |low: u64, typical: u64, high: u64| Interval {
+            low: Bytes::new(low.saturating_sub(noise)),
+            typical: Bytes::new(typical),
+            high: Bytes::new(high + noise),
+        };
+        let context = at("context").zip(at("before")).map(|(with, without)| with.saturating_sub(without));
+        let beyond = |name: &str| Some(at(name)?.saturating_sub(at("context")?));
+        let libraries = beyond("basic").zip(beyond("training")).map(|(basic, training)| {
+            let most = beyond("everything").unwrap_or(training).max(training);
+            // A script may load what nothing here did: a quarter more.
+            around(basic.min(training), training, most + most / 4)
+        });
+        let communicator = |name: &str| {
+            Some(at(&format!("ranks: {name}"))?.saturating_sub(at("ranks: before")?))
+                .filter(|bytes| *bytes > 0)
+        };
+        let per_communicator = communicator("first")
+            .zip(communicator("all"))
+            .map(|(first, all)| around(first, all.max(first), all.max(first)));
+        let found = CalibratedOutside {
+            context: context.filter(|bytes| *bytes > 0).map(|bytes| around(bytes, bytes, bytes)),
+            libraries,
+            per_communicator,
+            other_processes: at("before").map(Bytes::new),
+        };
+        if found.context.is_none() {
+            let why = "the driver does not say how much of the card is in use".to_owned();
+            self.gaps.push(Gap { what: "context and libraries".to_owned(), why });
+            return CalibratedOutside { context: None, libraries: None, ..found };
+        }
+        found
+    }
+}
+
+/// The machine's name.
+pub(super) fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "this machine".to_owned() } else { name.to_owned() }
+}
+
+/// The day, as in `2026-11-20`, in UTC.
+fn date(now: SystemTime) -> String {
+    let days = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400) as i64;
+    // Days since 1 March of year 0, in eras of 400 years, so that the leap day is a year's last.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use memfit_devices::Catalogue;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn seen() -> Seen {
+        let sample = |name: &str, amount: f64, nanoseconds: &[f64]| Sample {
+            name: name.to_owned(),
+            amount,
+            nanoseconds: nanoseconds.to_vec(),
+        };
+        Seen {
+            card: CardFact {
+                name: "Tesla T4".to_owned(),
+                memory: 14_900 * MIB,
+                count: 1,
+                torch: "2.15.0".to_owned(),
+                cuda: "13.2".to_owned(),
+            },
+            samples: vec![
+                sample("fp16", 2e12, &[40e6, 50e6, 42e6]),
+                sample("fp16", 1e12, &[40e6, 50e6, 30e6]),
+                sample("memory", 2e9, &[8e6, 8e6, 8e6]),
+                sample("launch", 1.0, &[2500.0, 2400.0, 2600.0]),
+            ],
+            outside: [
+                ("before", 10),
+                ("context", 120),
+                ("basic", 140),
+                ("training", 160),
+                ("everything", 200),
+            ]
+            .map(|(name, mib)| (name.to_owned(), mib * MIB))
+            .into(),
+            ..Seen::default()
+        }
+    }
+
+    fn conclude(seen: Seen) -> Calibration {
+        let catalogue = Catalogue::builtin().unwrap();
+        seen.conclude(catalogue.find("t4").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn stages_become_intervals() {
+        let outside = conclude(seen()).outside;
+        let mib = |interval: Option<Interval>| {
+            interval.map(|i| [i.low, i.typical, i.high].map(|bytes| bytes.get() / MIB)).unwrap()
+        };
+        assert_eq!(mib(outside.context), [108, 110, 112]);
+        assert_eq!(mib(outside.libraries), [18, 40, 102]);
+        assert_eq!(outside.per_communicator, None);
+        assert_eq!(outside.other_processes, Some(Bytes::from_mib(10)));
+    }
+
+    #[test]
+    fn neighbours_that_come_and_go_widen_what_is_known() {
+        let narrow = conclude(seen()).outside.context.unwrap();
+        let wide = conclude(Seen { drift: 30 * MIB, ..seen() }).outside.context.unwrap();
+        assert!(wide.low < narrow.low && wide.high > narrow.high && wide.typical == narrow.typical);
+    }
+
+    #[test]
+    fn a_card_that_cannot_be_looked_at_keeps_the_catalogues_figures() {
+        let calibration = conclude(Seen { outside: BTreeMap::new(), ..seen() });
+        assert_eq!(calibration.outside, CalibratedOutside::default());
+        assert!(calibration.not_measured.iter().any(|gap| gap.what.contains("context")));
+    }
+
+    #[test]
+    fn the_fastest_size_is_what_a_card_can() {
+        let calibration = conclude(seen());
+        let rate = calibration.rates["fp16"];
+        assert!(rate.typical.abs_diff(47_619_047_619_048) <= 1);
+        assert!(rate.low < rate.typical && rate.typical <= rate.high);
+        assert_eq!(calibration.memory_bandwidth.unwrap().typical, 250_000_000_000);
+        assert_eq!(calibration.launch_ns.unwrap().typical, 2_500);
+        assert!(!calibration.rates.contains_key("fp8"));
+    }
+
+    #[test]
+    fn a_process_that_named_no_card_measured_nothing() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let outcome = Seen::default().conclude(catalogue.find("t4").unwrap());
+        assert!(matches!(outcome, Err(CliError::Measuring { .. })));
+    }
+
+    #[test]
+    fn days_have_their_dates() {
+        for (day, wanted) in [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (19_789, "2024-03-07"),
+            (20_777, "2026-11-20"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+        ] {
+            assert_eq!(date(UNIX_EPOCH + Duration::from_hours(24 * day + 5)), wanted);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `memfit.calibrate/1` and `memfit.calibrations/1`: what was measured on a card.
+
+use memfit_devices::{Calibration, Device, Spread};
+use serde::Serialize;
+
+use super::schema;
+
+/// What was measured on a card, beside what the catalogue says.
+#[derive(Clone, Debug, Serialize)]
+pub struct CalibrateReport {
+    /// The calibration: what a file of it holds, with the schema's version.
+    #[serde(flatten)]
+    pub calibration: Calibration,
+    /// Each measurement beside the catalogue's figure.
+    pub compared: Vec<Compared>,
+    /// The file that it is kept in.
+    pub stored: Option<String>,
+}
+
+/// A measurement beside the catalogue's figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What was measured.
+    pub name: String,
+    /// What both are counted in: `bytes`, `operations/s`, `bytes/s` or `ns`.
+    pub unit: &'static str,
+    /// The middle measurement.
+    pub measured: u64,
+    /// What the catalogue takes for it.
+    pub catalogue: u64,
+}
+
+impl CalibrateReport {
+    /// The report on a calibration of a card that the catalogue knows.
+    pub fn new(calibration: Calibration, known: &Device, stored: Option<String>) -> Self {
+        Self { compared: compared(&calibration, known), calibration, stored }
+    }
+}
+
+fn compared(calibration: &Calibration, known: &Device) -> Vec<Compared> {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, unit: &'static str, measured: Option<u64>, catalogue: Option<u64>| {
+        if let (Some(measured), Some(catalogue)) = (measured, catalogue) {
+            rows.push(Compared { name: name.to_owned(), unit, measured, catalogue });
+        }
+    };
+    row("memory", "bytes", Some(calibration.card.memory.get()), Some(known.memory.get()));
+    let major = calibration.with.cuda.split('.').next().and_then(|major| major.parse().ok());
+    // What a newest build has is the best guess where the calibration does not say.
+    let overhead = known.overhead(major.unwrap_or(13));
+    let outside = &calibration.outside;
+    for (name, measured, catalogue) in [
+        ("context", outside.context, overhead.context),
+        ("libraries", outside.libraries, overhead.libraries),
+        ("communicator", outside.per_communicator, overhead.per_communicator),
+    ] {
+        row(name, "bytes", measured.map(|part| part.typical.get()), Some(catalogue.typical.get()));
+    }
+    let share = |peak: u64, factor: f64| Some((peak as f64 * factor) as u64);
+    let (rates, achieved) = (&known.rates, &known.achieved);
+    let tensor = achieved.tensor.factor();
+    for (name, peak, factor) in [
+        ("fp64", Some(rates.fp64), achieved.ordinary.factor()),
+        ("fp32", Some(rates.fp32), achieved.ordinary.factor()),
+        ("tf32", rates.tf32, tensor),
+        ("fp16", Some(rates.fp16), tensor),
+        ("bf16", rates.bf16, tensor),
+        ("fp8", rates.fp8, tensor),
+        ("int8", rates.int8, tensor),
+    ] {
+        let measured = calibration.rates.get(name).map(|rate| rate.typical);
+        row(name, "operations/s", measured, peak.and_then(|peak| share(peak, factor)));
+    }
+    let typical = |spread: Option<Spread>| spread.map(|spread| spread.typical);
+    let memory = share(known.memory_bandwidth, achieved.memory.factor());
+    row("memory bandwidth", "bytes/s", typical(calibration.memory_bandwidth), memory);
+    let pinned = share(known.host_link.bandwidth, achieved.host_link.factor());
+    let pageable = pinned.map(|pinned| (1.0 / (1.0 / pinned as f64 + 1.0 / achieved.staging as f64)) as u64);
+    let link = &calibration.host_link;
+    row("host to card, pinned", "bytes/s", typical(link.to_card_pinned), pinned);
+    row("card to host, pinned", "bytes/s", typical(link.to_host_pinned), pinned);
+    row("host to card, pageable", "bytes/s", typical(link.to_card_pageable), pageable);
+    row("card to host, pageable", "bytes/s", typical(link.to_host_pageable), pageable);
+    let peers = known.peer_link.map(|link| (link.bandwidth as f64 * achieved.peer_link.factor()) as u64);
+    row("card to card", "bytes/s", typical(calibration.peer_link), peers.or(pinned));
+    row("launch", "ns", typical(calibration.launch_ns), Some(u64::from(achieved.launch_ns)));
+    rows
+}
+
+/// What is kept for this machine, or was.
+#[derive(Clone, Debug, Serialize)]
+pub struct CalibrationList {
+    /// [`schema::CALIBRATIONS`].
+    pub schema: &'static str,
+    /// What is kept.
+    pub calibrations: Vec<CalibrateReport>,
+    /// The files that are gone now.
+    pub forgotten: Vec<String>,
+}
+
+impl CalibrationList {
+    /// What is kept.
+    pub fn new(calibrations: Vec<CalibrateReport>) -> Self {
+        Self { schema: schema::CALIBRATIONS, calibrations, forgotten: Vec::new() }
+    }
+
+    /// What is kept no longer.
+    pub fn forgotten(forgotten: Vec<String>) -> Self {
+        Self { schema: schema::CALIBRATIONS, calibrations: Vec::new(), forgotten }
+    }
+}

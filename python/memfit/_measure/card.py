@@ -1,0 +1,284 @@
+"""Measure the card that PyTorch sees here, for `memfit calibrate`: plain timings and sizes, nothing concluded from them.
+
+Each fact is one line of JSON on standard output. After a stage it waits for a line on standard input, while whoever
+started it looks at the card from outside.
+
+    python card.py             one card: what lies outside the allocator, rates, bandwidths, launches
+    python card.py --ranks     one rank of several: communicators
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+MIB = 1 << 20
+# Measured together, work takes about as long as this, so that its launch does not count.
+TOGETHER_MS = 20.0
+# A product that takes longer is large enough.
+LARGE_MS = 100.0
+SAMPLES = 7
+# Enough of work that takes a good part of a second.
+SAMPLES_OF_LONG_WORK = 3
+
+
+def say(**fact: object) -> None:
+    print(json.dumps(fact), flush=True)
+
+
+def stage(name: str) -> None:
+    """Wait until the card was looked at."""
+    torch.cuda.synchronize()
+    say(kind="stage", name=name, reserved=torch.cuda.memory_reserved())
+    sys.stdin.readline()
+
+
+@contextmanager
+def attempt(what: str) -> Iterator[None]:
+    """Say what could not be measured, and go on."""
+    try:
+        yield
+    except Exception as error:  # whatever it is, the catalogue's figure stays
+        say(kind="gap", what=what, why=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+    torch.cuda.empty_cache()
+
+
+def elapsed(work: Callable[[], object], times: int) -> float:
+    """Milliseconds on the card for `times` of it."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(times):
+        work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def sample(name: str, amount: float, work: Callable[[], object]) -> None:
+    """Say how many nanoseconds `work` took, which does so much of something."""
+    elapsed(work, 2)
+    once = elapsed(work, 1)
+    times = max(1, min(200, round(TOGETHER_MS / max(once, 1e-3))))
+    samples = SAMPLES if once < 2 * LARGE_MS else SAMPLES_OF_LONG_WORK
+    took = [elapsed(work, times) / times * 1e6 for _ in range(samples)]
+    say(kind="sample", name=name, amount=amount, nanoseconds=took)
+
+
+def facts() -> None:
+    card = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info()
+    say(
+        kind="card",
+        name=card.name,
+        memory=card.total_memory,
+        capability=[card.major, card.minor],
+        uuid=str(getattr(card, "uuid", "")),
+        free=free,
+        total=total,
+        count=torch.cuda.device_count(),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+    )
+
+
+# --- what lies outside the allocator ---------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A little of everything that training uses."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.head = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, 10)
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.stem(images).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        x = x + functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.head(x.mean(1))
+
+
+def train(dtype: torch.dtype) -> None:
+    """Two steps, in half precision where it makes a difference."""
+    model = Block().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(2):
+        images = torch.randn(8, 3, 64, 64, device="cuda")
+        with torch.autocast("cuda", dtype=dtype):
+            loss = functional.cross_entropy(model(images), torch.randint(10, (8,), device="cuda"))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def use_more() -> None:
+    """What other scripts load beside that: other types, other layers, sorting and indexing."""
+    x = torch.randn(64, 64, device="cuda")
+    rows = torch.randint(64, (64,), device="cuda")
+    _ = x.sort().values.cumsum(0).softmax(-1).topk(4)
+    _ = x[rows].index_add(0, rows, x).std()
+    _ = torch.where(x > 0, x.exp(), x.tanh()).masked_fill(x > 1, 0).unique()
+    for layer in (nn.Embedding(64, 64), nn.GroupNorm(4, 64), nn.LSTM(64, 64), nn.ConvTranspose2d(64, 8, 3)):
+        layer = layer.cuda()
+        made = {nn.Embedding: rows, nn.ConvTranspose2d: x.view(1, 64, 8, 8)}.get(type(layer), x)
+        out = layer(made)
+        (out[0] if isinstance(out, tuple) else out).sum().backward()
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
+
+
+def multiply(name: str, make: Callable[[int], Callable[[], object]]) -> None:
+    """Products of two sizes, large enough that every multiprocessor has much to do."""
+    with attempt(f"rate of {name}"):
+        size = 4096
+        work = make(size)
+        elapsed(work, 1)
+        if elapsed(work, 1) < LARGE_MS:
+            size = 8192
+        del work
+        for each in (size, size * 3 // 4):
+            sample(name, 2.0 * each**3, make(each))
+
+
+def plain(dtype: torch.dtype) -> Callable[[int], Callable[[], object]]:
+    def make(size: int) -> Callable[[], object]:
+        a, b = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        return lambda: torch.mm(a, b, out=out)
+
+    return make
+
+
+def integers(size: int) -> Callable[[], object]:
+    a, b = (torch.randint(-9, 9, (size, size), device="cuda", dtype=torch.int8) for _ in range(2))
+    return lambda: torch._int_mm(a, b.t())
+
+
+def eighths(size: int) -> Callable[[], object]:
+    a, b = (torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def rates(capability: tuple[int, int]) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    multiply("fp64", plain(torch.float64))
+    multiply("fp32", plain(torch.float32))
+    multiply("fp16", plain(torch.float16))
+    if capability >= (8, 0):
+        multiply("bf16", plain(torch.bfloat16))
+        torch.backends.cuda.matmul.allow_tf32 = True
+        multiply("tf32", plain(torch.float32))
+        torch.backends.cuda.matmul.allow_tf32 = False
+    if capability >= (7, 2):
+        multiply("int8", integers)
+    if capability >= (8, 9):
+        multiply("fp8", eighths)
+
+
+# --- bandwidths and launches -----------------------------------------------------------------------------------------
+
+
+def memory(free: int) -> None:
+    with attempt("memory bandwidth"):
+        size = min(1024 * MIB, free // 8)
+        source, target = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+        sample("memory", 2.0 * size, lambda: target.copy_(source))
+
+
+def link(name: str, pinned: bool, size: int) -> None:
+    with attempt(f"link, {name}"):
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
+        card = torch.empty(size, dtype=torch.uint8, device="cuda")
+        sample(f"to_card_{name}", size, lambda: card.copy_(host, non_blocking=True))
+        sample(f"to_host_{name}", size, lambda: host.copy_(card, non_blocking=True))
+
+
+def launches(free: int) -> None:
+    """Short kernels that were all queued before the first of them began."""
+    with attempt("launches"):
+        size = min(1024 * MIB, free // 8)
+        source, target = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+        small = torch.zeros(8, device="cuda")
+        once = max(elapsed(lambda: target.copy_(source), 3) / 3, 1e-3)
+        many, took = 500, []
+        for _ in range(SAMPLES):
+            for _ in range(max(1, round(60 / once))):
+                target.copy_(source)
+            took.append(elapsed(lambda: small.add_(1), many) / many * 1e6)
+        say(kind="sample", name="launch", amount=1.0, nanoseconds=took)
+
+
+# --- communicators ---------------------------------------------------------------------------------------------------
+
+
+def communicators() -> None:
+    import torch.distributed as dist
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    tensor = torch.ones(64 * MIB, device="cuda")
+    torch.mm(tensor[: 1 << 20].view(1024, 1024), tensor[: 1 << 20].view(1024, 1024))
+    stage("before")
+    dist.init_process_group("nccl", rank=rank, world_size=size)
+    dist.all_reduce(tensor)
+    stage("first")
+    parts = list(tensor.chunk(size))
+    dist.all_gather_into_tensor(tensor, parts[rank].clone())
+    dist.reduce_scatter_tensor(torch.empty_like(parts[rank]), tensor)
+    dist.all_to_all_single(torch.empty_like(tensor), tensor)
+    dist.broadcast(tensor, 0)
+    stage("all")
+    # What passes over each card's link in a ring.
+    sample("peers", 2.0 * (size - 1) / size * tensor.nbytes, lambda: dist.all_reduce(tensor))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def one_card() -> None:
+    say(kind="stage", name="before", reserved=0)
+    sys.stdin.readline()
+    torch.empty(1, device="cuda")
+    stage("context")
+    facts()
+    torch.mm(torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")).relu_().sum().item()
+    stage("basic")
+    capability = torch.cuda.get_device_capability()
+    train(torch.bfloat16 if capability >= (8, 0) else torch.float16)
+    stage("training")
+    with attempt("libraries beyond a training step"):
+        use_more()
+    free = torch.cuda.mem_get_info()[0]
+    steps: Iterable[Callable[[], None]] = (
+        lambda: rates(capability),
+        lambda: memory(free),
+        lambda: link("pinned", True, min(256 * MIB, free // 8)),
+        lambda: link("pageable", False, min(64 * MIB, free // 8)),
+        lambda: launches(free),
+    )
+    for step in steps:
+        step()
+    stage("everything")
+    say(kind="end")
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    communicators() if "--ranks" in sys.argv else one_card()

@@ -1,0 +1,238 @@
+"""Everything that a report may have to confess is made to happen, and named, with what it may change.
+
+The list is that of docs/confessions.md, which a Rust test holds to the table in the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from runs import MIB, ROOT, invoke
+from test_stand_ins import STATIC
+
+# What no test on this machine can bring about, and why.
+OUT_OF_REACH = {
+    "cudnn-layout": "takes a cuDNN before 9.8: scripts/tables/matrix.py runs torch 2.6 with 9.1",
+    "cudnn-card": "takes a card that the installed cuDNN has dropped and its PyTorch still runs on",
+    "ranks-full": "takes 256 MiB of notes between ranks",
+    "rank-silent": "takes a rank that hangs for longer than others are patient",
+    "static-runtime": "takes a C compiler, where there is none",
+    "no-watcher": "takes an installation without its own library",
+    "no-sizes": "takes a failure in the probe itself",
+    "no-place": "takes a failure in the probe itself",
+    "probe-label": "takes a failure in the probe itself",
+    "probe-failed": "takes a failure in the probe itself",
+    "pieces": "takes a plan with many pieces: tests of `memfit plan`",
+    "plan": "takes a plan that a script cannot be trained under: tests of `--plan`",
+    "log-full": "takes a log of many gigabytes",
+    "stalled": "takes ranks that stand still: tests/python/test_run_failures.py",
+    "sampled": "takes a real card",
+    "first-card": "takes several real cards",
+}
+
+# Libraries, stand-ins, the clock at its upper bound: one script does them all.
+LIBRARIES = """
+    import ctypes, os, sys, torch
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, folder)
+    try:
+        import carrier
+    except ImportError:
+        pass
+    side = torch.cuda.Stream()
+    x = torch.randn(512, 512, device="cuda")
+    torch.fft.fft2(x)
+    torch.linalg.cholesky(x)
+    sparse = torch.eye(64).to_sparse_csr().cuda()
+    sparse @ torch.randn(64, 8, device="cuda")
+    sparse @ sparse
+    sparse + sparse
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+        x.relu()
+    big = torch.empty(64 << 20, device="cuda")
+    with torch.cuda.stream(side):
+        big.mul_(2)
+    big.record_stream(side)
+    del big
+    also = torch.empty(80 << 20, device="cuda")
+    torch.save({"x": 1}, "checkpoint.pt")
+    torch.load("/nowhere/weights.pt")
+    try:
+        import torchvision
+        len(torchvision.datasets.CIFAR10("/nowhere"))
+    except ImportError:
+        pass
+    runtime = ctypes.CDLL(None)
+    pointer = lambda: ctypes.c_void_p()
+    handle, source, kernel, way, target = (pointer() for _ in range(5))
+    runtime.cudnnCreate(ctypes.byref(handle))
+    for made, create in ((source, "Tensor"), (kernel, "Filter"), (way, "Convolution"), (target, "Tensor")):
+        getattr(runtime, f"cudnnCreate{create}Descriptor")(ctypes.byref(made))
+    runtime.cudnnSetTensor4dDescriptor(source, 0, 0, 8, 16, 32, 32)
+    runtime.cudnnSetFilter4dDescriptor(kernel, 0, 0, 16, 16, 3, 3)
+    runtime.cudnnSetConvolution2dDescriptor(way, 1, 1, 1, 1, 1, 1, 1, 0)
+    runtime.cudnnSetTensor4dDescriptor(target, 0, 0, 8, 16, 32, 32)
+    found, results = ctypes.c_int(), ctypes.create_string_buffer(16 * 64)
+    runtime.cudnnFindConvolutionForwardAlgorithm(
+        handle, source, kernel, way, target, 4, ctypes.byref(found), results
+    )
+    runtime.cudaGraphicsMapResources(0, None, None)
+    with open(os.path.join(os.environ["MEMFIT_RUN_DIR"], f"messages-{os.getpid()}.jsonl"), "a") as messages:
+        messages.write("no message\\n")
+    bool(x[x > 0].numel())
+"""
+
+# A rank of many, a data set too long to be looked at, no evaluation, a clock that stands still.
+TRAINING = """
+    import os, sys, torch
+    import torch.distributed as dist
+
+    class Many(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1 << 40
+
+        def __getitem__(self, index):
+            return torch.zeros(64)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.zeros(64) for _ in range(1000))
+
+    kind = sys.argv[1]
+    if kind == "many":
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
+        part = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(4, device="cuda"), group=part)
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = {"many": Many(), "stream": Stream(), "none": None}[kind]
+    loader = torch.utils.data.DataLoader(data, batch_size=8) if data is not None else [torch.zeros(8, 64)] * 9
+    for number, batch in enumerate(loader):
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+        if number > 50:
+            break
+"""
+
+
+def listed() -> dict[str, str]:
+    """Each confession of the documentation, with what it may change."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| .* \| (.*) \|$", (ROOT / "docs/confessions.md").read_text(), re.M)
+    return dict(rows)
+
+
+def run(
+    code: str, folder: Path, options: list[str], *arguments: str, gpu: str = "rtx-4090"
+) -> dict[str, Any]:
+    script = folder / "script.py"
+    script.write_text("\n".join(line[4:] for line in code.splitlines()))
+    answer = invoke(
+        ["run", "--gpu", gpu, "--format", "json", *options, "--", sys.executable, str(script), *arguments],
+        cwd=folder,
+    )
+    assert answer.stdout.startswith("{"), answer.stderr
+    return json.loads(answer.stdout)
+
+
+@functools.cache
+def libraries() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compiler = shutil.which("cc")
+        if compiler is not None:
+            (folder / "carrier.c").write_text(STATIC)
+            subprocess.run(
+                [compiler, "-shared", "-fPIC", "-o", folder / "carrier.so", folder / "carrier.c"], check=True
+            )
+        options = ["--steps", "0", "--clock", "never", "--other-processes", "700MiB"]
+        return run(LIBRARIES, folder, [*options, "--synthetic-data", "--synthetic-weights"])
+
+
+def effects(report: dict[str, Any]) -> dict[str, Any]:
+    return {effect["id"]: effect for effect in report["fidelity"]["effects"]}
+
+
+def test_each_thing_is_confessed(tmp_path: Path) -> None:
+    calibration = tmp_path / "calibration.json"
+    calibration.write_text(json.dumps(CALIBRATION))
+    full = ["--cover", "full", "--clock", "instant"]
+    many = [*full, "--world-size", "4", "--calibration", str(calibration)]
+    reports = [
+        libraries(),
+        run(TRAINING, tmp_path, many, "many"),
+        run(TRAINING, tmp_path, full, "stream"),
+        run(TRAINING, tmp_path, full, "none"),
+    ]
+    seen = {name for report in reports for name in effects(report)}
+    known = listed()
+    assert len(known) > 30
+    assert seen - set(known) == {"unmodelled", "value", "size"} & seen, "a remark that nobody lists"
+    missing = set(known) - seen - set(OUT_OF_REACH)
+    assert not missing, [report["fidelity"]["notes"] for report in reports]
+    assert "static-runtime" in seen or shutil.which("cc") is None
+
+
+def test_what_it_may_change_is_said_in_bytes() -> None:
+    report = libraries()
+    fidelity, found = report["fidelity"], effects(report)
+    # Nothing that is told is without its effect, and nothing has an effect that is not told.
+    told = [each["call"] for each in (*fidelity["unmodelled"], *fidelity["values"])] + fidelity["notes"]
+    assert [effect["what"] for effect in fidelity["effects"]] == told
+    assert found["cufft-areas"]["bytes"] == 512 * 257 * 8
+    assert found["other-processes"]["bytes"] == 700 * MIB
+    assert found["pending"]["bytes"] >= 256 * MIB
+    assert found["cupti"]["bytes"] == 0
+    assert found["clock-never"]["bytes"] is None
+    assert found["unmodelled"]["bytes"] is None
+    for name in ("cusolver-workspaces", "cusparse-buffers", "cusparse-product", "cusparse-sum", "cudnn-find"):
+        assert 0 < found[name]["bytes"] < 1 << 30, name
+    outside = sum(
+        max(part["high"] - part["typical"], part["typical"] - part["low"]) for part in report["outside_parts"]
+    )
+    assert found["outside"]["bytes"] == outside
+
+
+def test_sizes_that_were_read_back_differ_by_what_both_runs_say(tmp_path: Path) -> None:
+    code = """
+    import torch
+    x = torch.randn(32 << 20, device="cuda")
+    y = x[x > 0] * 2
+    """
+    report = run(code, tmp_path, ["--steps", "0", "--sizes", "both"])
+    ends = report["peak_interval"]
+    between = ends["upper"]["device"] - ends["lower"]["device"]
+    assert between > 100 * MIB
+    assert effects(report)["size"]["bytes"] == between
+
+
+CALIBRATION = {
+    "schema": "memfit.calibrate/1",
+    "card": {
+        "id": "rtx-4090",
+        "name": "NVIDIA GeForce RTX 4090",
+        "memory": 25_250_000_000,
+        "is_virtual": False,
+    },
+    "with": {"machine": "node", "date": "2026-01-01", "driver": None, "torch": "2.15.0", "cuda": "13.2"},
+    "outside": {"context": None, "libraries": None, "per_communicator": None, "other_processes": None},
+    "rates": {},
+    "memory_bandwidth": None,
+    "host_link": {
+        "to_card_pinned": None,
+        "to_host_pinned": None,
+        "to_card_pageable": None,
+        "to_host_pageable": None,
+    },
+    "peer_link": None,
+    "launch_ns": None,
+    "not_measured": [],
+}
