@@ -209,6 +209,13 @@ pub(crate) fn count(kind: TallyKind, name: &str) {
     }
 }
 
+/// A remark was about so many bytes.
+pub(crate) fn at_stake(remark: &str, bytes: u64) {
+    if let Some(machine) = peek() {
+        machine.ledger.at_stake(remark, bytes);
+    }
+}
+
 impl Card {
     /// Whether this process has a context here.
     #[inline]

@@ -1,8 +1,8 @@
 //! How long work takes on the card: a roofline over the card's rates and bandwidths, and over what work achieves of them.
 //!
 //! Everything here is arithmetic on sizes: products of matrices ([`gemm`]), convolutions as such products
-//! ([`convolution`]), kernels by what their names and arguments tell ([`kernel`]), collectives ([`collective`]), copies
-//! ([`transfer`]). What a card achieves comes from its entry in the catalogue ([`speeds`]), or from a calibration.
+//! ([`convolution`]), kernels by what their names and arguments tell ([`kernel`]), transforms and solvers ([`library`]),
+//! collectives ([`collective`]), copies ([`transfer`]). What a card achieves comes from its entry in the catalogue ([`speeds`]), or from a calibration.
 //!
 //! Must not know streams, clocks or calls: whoever queues work asks here how long it is.
 
@@ -12,6 +12,7 @@ pub(crate) mod convolution;
 pub(crate) mod gemm;
 pub(crate) mod kernel;
 mod launched;
+pub(crate) mod library;
 pub(crate) mod speeds;
 pub(crate) mod transfer;
 

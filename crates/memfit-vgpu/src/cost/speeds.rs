@@ -51,15 +51,18 @@ impl Speeds {
     /// From the catalogue's entry.
     pub(crate) fn of(device: &Device) -> Self {
         let (rates, achieved) = (&device.rates, &device.achieved);
+        // What was measured on the machine's own card needs no share of a peak.
+        let seen = &achieved.measured;
+        let or = |measured: Option<u64>, known: f64| measured.map_or(known, |rate| rate as f64 / 1e9);
         let version = device.compute_capability.sm_version();
         let tensor_cores = version >= 70 && rates.fp16 > 3 * rates.fp32 || rates.tf32.is_some();
         let tensor = |rate: u64| rate as f64 * achieved.tensor.factor() / 1e9;
         let ordinary = |rate: u64| rate as f64 * achieved.ordinary.factor() / 1e9;
-        let (f32, f16) =
-            (ordinary(rates.fp32), if tensor_cores { tensor(rates.fp16) } else { ordinary(rates.fp16) });
+        let f32 = or(seen.fp32, ordinary(rates.fp32));
+        let f16 = or(seen.fp16, if tensor_cores { tensor(rates.fp16) } else { ordinary(rates.fp16) });
         // Without a path of its own, a type is converted: bfloat16 before Ampere is computed in single precision.
-        let bf16 = rates.bf16.map_or(f32, tensor);
-        let f8 = rates.fp8.map_or(bf16, tensor);
+        let bf16 = or(seen.bf16, rates.bf16.map_or(f32, tensor));
+        let f8 = or(seen.fp8, rates.fp8.map_or(bf16, tensor));
         let peers = match device.peer_link {
             Some(link) => link.bandwidth as f64 * achieved.peer_link.factor(),
             // Over the host's link, through the host's memory or a switch.
@@ -71,21 +74,21 @@ impl Speeds {
             _ => achieved.staging as f64 / 1e9,
         };
         Self {
-            f64: ordinary(rates.fp64),
+            f64: or(seen.fp64, ordinary(rates.fp64)),
             f32,
-            tf32: rates.tf32.map_or(f32, tensor),
+            tf32: or(seen.tf32, rates.tf32.map_or(f32, tensor)),
             f16,
             bf16,
             f8,
             f4: rates.fp4.map_or(f8, tensor),
-            i8: rates.int8.map_or(f32, tensor),
+            i8: or(seen.int8, rates.int8.map_or(f32, tensor)),
             tensor_cores,
             memory: device.memory_bandwidth as f64 * achieved.memory.factor() / 1e9,
             cache: device.l2_cache.get() as f64,
             multiprocessors: f64::from(device.sm_count.max(1)),
             host: device.host_link.bandwidth as f64 * achieved.host_link.factor() / 1e9,
             staging,
-            peers: peers / 1e9,
+            peers: or(seen.peers, peers / 1e9),
             launch: f64::from(achieved.launch_ns),
             version,
         }

@@ -2,7 +2,7 @@
 
 use memfit_devices::Device;
 use memfit_levers::Category;
-use memfit_link::{SizedInterval, TallyKind, ledger::NAME_BYTES};
+use memfit_link::{Confession, SizedInterval, TallyKind};
 
 use super::entry::Ptr;
 use crate::clock::Effort;
@@ -76,9 +76,14 @@ pub(super) fn workspace(address: Ptr) {
 }
 
 /// Something that a report must say wherever it happened.
-pub(super) fn note(text: &'static str) {
-    debug_assert!(text.len() <= NAME_BYTES, "the ledger would cut off: {text}");
-    machine::count(TallyKind::Note, text);
+pub(super) fn confess(confession: Confession) {
+    machine::count(TallyKind::Note, confession.words);
+}
+
+/// The same of something that so many bytes were booked for.
+pub(super) fn confess_bytes(confession: Confession, bytes: u64) {
+    confess(confession);
+    machine::at_stake(confession.words, bytes);
 }
 
 /// Device memory as the runtime gives it; `None` where the card has no room.

@@ -6,9 +6,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use memfit_link::Confession;
+
 use super::card;
 use super::entry::{In, Out, Ptr, entry_points};
 use super::real::{forward, real};
+use crate::cost::{Speeds, Work, library};
 
 /// `cufftResult`, as far as it is said here.
 mod status {
@@ -26,13 +29,55 @@ mod status {
 const LARGEST_PRIME: u64 = 127;
 
 /// A plan.
-#[derive(Default)]
 struct Plan {
     work_size: usize,
     /// Whether the plan brings its own work area when it is made.
     allocates: bool,
     /// The area that it brought.
     area: Option<usize>,
+    /// The stream that it runs on.
+    stream: usize,
+    /// What one execution transforms.
+    transform: Option<Transform>,
+}
+
+/// What an execution transforms: how large each dimension is and what it is padded to, how often, and on what.
+#[derive(Clone)]
+struct Transform {
+    sizes: Vec<u64>,
+    padded: Vec<u64>,
+    batch: u64,
+    elements: Elements,
+}
+
+impl Transform {
+    fn new(sizes: &[i64], batch: i64, elements: Elements) -> Self {
+        let mut sizes: Vec<u64> = sizes.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
+        let padded = sizes.iter().map(|size| padded(*size)).collect();
+        // Of real data, half of the last dimension is transformed.
+        if let (true, Some(last)) = (elements.half, sizes.last_mut()) {
+            *last = *last / 2 + 1;
+        }
+        Self { sizes, padded, batch: u64::try_from(batch).unwrap_or(0), elements }
+    }
+
+    fn work(&self, speeds: &Speeds) -> Work {
+        let whole = |(padded, size): (&u64, &u64)| {
+            if self.elements.half && *padded <= 2 * size { *size } else { *padded }
+        };
+        let padded: Vec<u64> = self.padded.iter().zip(&self.sizes).map(whole).collect();
+        library::fourier(&self.sizes, &padded, self.batch, self.elements.complex, speeds)
+    }
+}
+
+/// Executes a plan: its time passes on its stream.
+fn execute(plan: i32) -> i32 {
+    with(plan, |plan| {
+        if let Some(transform) = &plan.transform {
+            card::launch(plan.stream, |speeds| transform.work(speeds));
+        }
+        status::SUCCESS
+    })
 }
 
 impl Drop for Plan {
@@ -70,7 +115,8 @@ fn create(plan: Out<i32>) -> i32 {
     }
     plans(|plans| {
         plan.put(plans.next);
-        plans.alive.insert(plans.next, Plan { allocates: true, ..Plan::default() });
+        let made = Plan { work_size: 0, allocates: true, area: None, stream: 0, transform: None };
+        plans.alive.insert(plans.next, made);
         plans.next += 1;
     });
     status::SUCCESS
@@ -136,8 +182,9 @@ fn work_size(sizes: &[i64], batch: i64, elements: Elements) -> Option<usize> {
     for size in others {
         total = total.checked_mul(padded(positive(size)?))?;
     }
-    card::note("cuFFT: work areas by the guide's formula");
-    usize::try_from(total.checked_mul(batch)?.checked_mul(elements.complex)?).ok()
+    let bytes = total.checked_mul(batch)?.checked_mul(elements.complex)?;
+    card::confess_bytes(Confession::CUFFT, bytes);
+    usize::try_from(bytes).ok()
 }
 
 /// Makes a plan: works out its area and brings it, unless the caller will.
@@ -146,6 +193,7 @@ fn make(plan: i32, sizes: &[i64], batch: i64, elements: Option<Elements>, size: 
     let Some(bytes) = work_size(sizes, batch, elements) else { return status::INVALID_SIZE };
     with(plan, |plan| {
         plan.work_size = bytes;
+        plan.transform = Some(Transform::new(sizes, batch, elements));
         if plan.allocates {
             let Some(area) = card::allocate(bytes) else { return status::ALLOC_FAILED };
             plan.area = Some(area as usize);
@@ -215,7 +263,33 @@ entry_points! {
     }
 
     /// The order in which the plan runs.
-    fn cufftSetStream(plan: i32, _stream: Ptr) { with(plan, |_| status::SUCCESS) }
+    fn cufftSetStream(plan: i32, stream: Ptr) {
+        with(plan, |plan| {
+            plan.stream = stream as usize;
+            status::SUCCESS
+        })
+    }
+
+    /// Complex to complex, in single precision.
+    fn cufftExecC2C(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
+
+    /// Complex to real.
+    fn cufftExecC2R(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+
+    /// Real to complex.
+    fn cufftExecR2C(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+
+    /// Complex to complex, in double precision.
+    fn cufftExecZ2Z(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
+
+    /// Complex to real.
+    fn cufftExecZ2D(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+
+    /// Real to complex.
+    fn cufftExecD2Z(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+
+    /// Of whatever types the plan has: what PyTorch calls.
+    fn cufftXtExec(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
 
     /// The size of a plan's work area.
     fn cufftGetSize(plan: i32, size: Out<usize>) {

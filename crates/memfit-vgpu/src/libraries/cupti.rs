@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use memfit_link::Confession;
+
 use super::card;
 use super::entry::{Handle, Kind, Out, Ptr, entry_points};
 
@@ -42,7 +44,7 @@ fn now() -> u64 {
 
 /// Enables some activity.
 fn enable() -> i32 {
-    card::note("CUPTI: no activity of the device is recorded");
+    card::confess(Confession::CUPTI);
     status::SUCCESS
 }
 

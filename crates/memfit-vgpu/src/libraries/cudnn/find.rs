@@ -3,6 +3,8 @@
 //! The real library would run each one. Here the order is that of its heuristics, and a caller that names its workspace gets
 //! those that fit into it.
 
+use memfit_link::Confession;
+
 use super::status;
 use crate::libraries::card;
 use crate::libraries::entry::{Out, Ptr, entry_points};
@@ -41,7 +43,8 @@ fn answer(
     if result != status::SUCCESS {
         return result;
     }
-    card::note("cudnnFindConvolution: ranked by heuristics");
+    let most = found.iter().map(|each| each.memory).filter(|bytes| *bytes <= limit).max();
+    card::confess_bytes(Confession::CUDNN_FIND, most.unwrap_or(0) as u64);
     let found = found.iter().take(usize::try_from(count).unwrap_or(0));
     let working: Vec<Performance> = found
         .filter(|each| each.status == status::SUCCESS && each.memory <= limit)

@@ -9,6 +9,7 @@ use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
 use memfit_devices::Device;
+use memfit_link::Confession;
 use serde_json::Value;
 
 use super::status;
@@ -142,7 +143,7 @@ fn layout() -> &'static Layout {
             let places = told.iter().filter_map(|(name, value)| place(name, value)).collect();
             return Layout { places, told: Some(told) };
         }
-        card::note("cuDNN before 9.8: sizes by an assumed layout");
+        card::confess(Confession::CUDNN_LAYOUT);
         let version = real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0);
         let places = if version < 90_500 { BEFORE_9_5 } else { SINCE_9_5 };
         let places = places.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
@@ -227,7 +228,7 @@ pub(super) fn descriptor() -> Option<Ptr> {
         if [created, set, finalized] == [status::SUCCESS; 3] {
             return Some(descriptor);
         }
-        card::note("cuDNN: no heuristics for this card");
+        card::confess(Confession::CUDNN_CARD);
         None
     });
     made.map(|address| address as Ptr)

@@ -24,6 +24,13 @@ impl Kind for Context {
     const COOKIE: u64 = u64::from_le_bytes(*b"mf-solve");
 }
 
+impl Context {
+    /// The stream that work is queued on.
+    pub(super) fn stream(&self) -> usize {
+        self.stream.load(Relaxed)
+    }
+}
+
 /// Declares the calls that set and get one field of a handle.
 macro_rules! settings {
     ($($set:ident, $get:ident: $kind:ty => $field:ident;)*) => {

@@ -1,10 +1,11 @@
 //! cuSOLVER, dense: handles, parameters, and how much workspace each decomposition asks for.
 //!
-//! Parameters are the real library's own. Its size queries want a device, so sizes come from [`sizes`]. A decomposition does
-//! nothing, and leaves `devInfo` as it is: zero, which means success.
+//! Parameters are the real library's own. Its size queries want a device, so sizes come from [`sizes`]. A decomposition takes
+//! its time ([`work`]), does nothing, and leaves `devInfo` as it is: zero, which means success.
 
 mod handle;
 mod sizes;
+mod work;
 
 /// `cusolverStatus_t`, as far as it is said here.
 mod status {

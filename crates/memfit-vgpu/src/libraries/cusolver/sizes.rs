@@ -4,6 +4,8 @@
 //! algorithms that cuSOLVER names, with blocks of [`BLOCK`] columns, rounded up where cuSOLVER is known to keep a copy: an upper
 //! bound for what matters, a few columns beside a matrix or two. Each use is noted.
 
+use memfit_link::Confession;
+
 use super::handle::Context;
 use super::status;
 use crate::libraries::card;
@@ -66,12 +68,16 @@ mod elements {
     }
 }
 
+/// Bytes of the widest element, complex in double precision: which one it is, the name of a call says and its arguments do not.
+const WIDEST: u64 = 16;
+
 /// Writes a size that counts elements.
 fn answer(handle: Handle<Context>, valid: bool, size: Out<i32>, count: i64) -> i32 {
     if handle.get().is_none() {
         return status::NOT_INITIALIZED;
     }
-    card::note("cuSOLVER: workspaces by LAPACK's formulas");
+    let bytes = u64::try_from(count).unwrap_or(0).saturating_mul(WIDEST);
+    card::confess_bytes(Confession::CUSOLVER, bytes);
     if valid && size.write(i32::try_from(count).unwrap_or(i32::MAX)) {
         status::SUCCESS
     } else {
@@ -184,11 +190,11 @@ fn answer_bytes(
     if handle.get().is_none() {
         return status::NOT_INITIALIZED;
     }
-    card::note("cuSOLVER: workspaces by LAPACK's formulas");
+    let bytes = |count: i64| usize::try_from(count.saturating_mul(width(kind))).unwrap_or(0);
+    card::confess_bytes(Confession::CUSOLVER, bytes(count) as u64);
     if !valid || device.is_null() {
         return status::INVALID_VALUE;
     }
-    let bytes = |count: i64| usize::try_from(count.saturating_mul(width(kind))).unwrap_or(0);
     device.put(bytes(count));
     host.put(bytes(on_host));
     status::SUCCESS

@@ -19,6 +19,11 @@ impl Kind for Context {
 }
 
 impl Context {
+    /// The stream that work is queued on.
+    pub(super) fn stream(&self) -> usize {
+        self.stream.load(Relaxed)
+    }
+
     /// Whether scalars are passed by addresses of the host.
     pub(super) fn scalars_on_host(&self) -> bool {
         self.pointer_mode.load(Relaxed) == 0

@@ -6,8 +6,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use memfit_link::Confession;
+
 use super::handle::Context;
 use super::status;
+use crate::cost::library;
 use crate::libraries::card;
 use crate::libraries::entry::{Handle, Out, Ptr, entry_points};
 use crate::libraries::real::real;
@@ -60,6 +63,8 @@ impl Shape {
     }
 }
 
+/// Bytes of an entry of a result at the most: its column and its value.
+const BYTES_OF_ENTRY: u64 = 8 + 16;
 /// Bytes that one meeting takes while a product is made: a column and a value of up to 16 bytes, twice, to be sorted.
 const BYTES_OF_MEETING: i64 = 2 * (8 + 16);
 
@@ -85,8 +90,41 @@ fn step(
     status::SUCCESS
 }
 
+/// A sparse matrix times so many columns, on the handle's stream. Values are taken to be of single precision.
+fn multiply(handle: Handle<Context>, matrix: Ptr, columns: i64) -> i32 {
+    const WIDTH: f64 = 4.0;
+    let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
+    let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
+    card::launch(context.stream(), |speeds| {
+        let (entries, rows) = (shape.entries.max(0) as f64, shape.rows.max(0) as f64);
+        library::sparse_times_dense(entries, rows, columns.max(1) as f64, WIDTH, speeds)
+    });
+    status::SUCCESS
+}
+
 entry_points! {
     fail status::INTERNAL_ERROR;
+
+    /// Sparse times dense: takes its time.
+    fn cusparseSpMM(
+        handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, _b: Ptr, _beta: Ptr, c: Ptr, _compute: i32,
+        _algorithm: i32, _buffer: Ptr,
+    ) {
+        let (mut rows, mut columns, mut step, mut values, mut kind, mut order) = (0_i64, 0_i64, 0_i64, 0_usize, 0_i32, 0_i32);
+        let known = real!(CUSPARSE, cusparseDnMatGet(
+            c => Ptr, &raw mut rows => *mut i64, &raw mut columns => *mut i64, &raw mut step => *mut i64,
+            &raw mut values => *mut usize, &raw mut kind => *mut i32, &raw mut order => *mut i32
+        ) -> i32);
+        multiply(handle, a, if known == Some(status::SUCCESS) { columns } else { 1 })
+    }
+
+    /// Sparse times a vector: takes its time.
+    fn cusparseSpMV(
+        handle: Handle<Context>, _op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _beta: Ptr, _y: Ptr, _compute: i32,
+        _algorithm: i32, _buffer: Ptr,
+    ) {
+        multiply(handle, a, 1)
+    }
 
     /// First step: how the work is spread.
     fn cusparseSpGEMM_workEstimation(
@@ -103,7 +141,8 @@ entry_points! {
     ) {
         let bytes = |first: Shape, second| first.meetings(second).saturating_mul(BYTES_OF_MEETING).saturating_add(256);
         step(handle, a, b, size, buffer, bytes, |first, second| {
-            card::note("cuSPARSE: a product's entries are estimated");
+            let entries = u64::try_from(first.product_entries(second)).unwrap_or(0);
+            card::confess_bytes(Confession::CUSPARSE_PRODUCT, entries.saturating_mul(BYTES_OF_ENTRY));
             products(|products| products.insert(c as usize, first.product_entries(second)));
         })
     }
@@ -143,7 +182,8 @@ entry_points! {
         }
         if context.scalars_on_host() {
             let both = i64::from(a_entries) + i64::from(b_entries);
-            card::note("cuSPARSE: a sum's entries at their upper bound");
+            let bytes = u64::try_from(both).unwrap_or(0).saturating_mul(BYTES_OF_ENTRY);
+            card::confess_bytes(Confession::CUSPARSE_SUM, bytes);
             total.put(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
         }
         status::SUCCESS

@@ -1,6 +1,8 @@
 //! Buffers that algorithms ask for. The real library sizes them on a device only; these are what the algorithms must hold: row
 //! offsets once more, a transposed copy, keys and values to be sorted. Each use is noted.
 
+use memfit_link::Confession;
+
 use super::handle::{Context, answer};
 use super::product::Shape;
 use super::status;
@@ -42,12 +44,12 @@ fn size_of(handle: Handle<Context>, matrix: Ptr, size: Out<usize>, bytes: impl F
 }
 
 fn write(handle: Handle<Context>, size: Out<usize>, bytes: i64) -> i32 {
-    card::note("cuSPARSE: buffers by formulas");
+    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
     answer(handle, size, usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 fn write_int(handle: Handle<Context>, size: Out<i32>, bytes: i64) -> i32 {
-    card::note("cuSPARSE: buffers by formulas");
+    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
     answer(handle, size, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use memfit_link::Confession;
+
 use super::buffers::Buffers;
 use super::meeting::{EVERYONE, Meeting};
 use super::status;
@@ -149,7 +151,7 @@ impl Communicator {
         let (size, rank) = if let Some(all) = others {
             within(&all, mine)
         } else {
-            card::note("ncclCommSplit: size taken from the whole");
+            card::confess(Confession::NCCL_SPLIT);
             (place.size, if (0..place.size).contains(&key) { key } else { place.rank })
         };
         make(target, Place { size, rank, ..place }, name)

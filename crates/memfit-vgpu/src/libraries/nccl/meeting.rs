@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use memfit_link::{Board, ProcessId, RunDir, env::LONE_RANK};
+use memfit_link::{Board, Confession, ProcessId, RunDir, env::LONE_RANK};
 
 use super::communicator::Place;
 use crate::libraries::card;
@@ -106,7 +106,7 @@ impl Meeting {
         };
         let rank = rank_word(self.place.rank);
         if !matches!(self.board.post([kind, rank, lane, number], bytes), Ok(true)) {
-            card::note("ranks cannot exchange values: run directory full");
+            card::confess(Confession::RANKS_FULL);
         }
     }
 
@@ -126,7 +126,7 @@ impl Meeting {
                 checked = Instant::now();
                 if begun.elapsed() > PATIENCE || self.is_gone(rank) {
                     self.absent.insert(rank);
-                    card::note("a rank did not answer another: values guessed");
+                    card::confess(Confession::RANK_SILENT);
                     // Its last words may have come in the meantime.
                     self.look();
                     return self.read.remove(&(lane, number, rank)).flatten();
