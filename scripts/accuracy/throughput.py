@@ -74,7 +74,20 @@ and nothing was measured on a card here.
 
 def run(row: Row) -> dict[str, Any]:
     command, python = os.environ.get("MEMFIT_COMMAND", "memfit"), os.environ.get("MEMFIT_PYTHON", "python")
-    words = [command, "run", "--gpu", row.gpu, "--steps", "6", "--format", "json", "--", python]
+    words = [
+        command,
+        "run",
+        "--gpu",
+        row.gpu,
+        "--steps",
+        "4",
+        "--timeout",
+        "0",
+        "--format",
+        "json",
+        "--",
+        python,
+    ]
     words += [
         str(HERE / "published_training.py"),
         row.network,
