@@ -84,7 +84,8 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         let text = format!("NVLink {}, {} GB/s each way", peer.generation, peer.bandwidth / 1_000_000_000);
         field("peers", &text, device.source_of("peer_link"));
     }
-    for cuda in [13, 12] {
+    let alike = device.overhead(13) == device.overhead(12);
+    for cuda in [13, 12].into_iter().take(if alike { 1 } else { 2 }) {
         let outside = device.overhead(cuda);
         let text = format!(
             "context {}, libraries {}, {} for each NCCL communicator",
@@ -98,7 +99,8 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         } else {
             format!("context: {context}; libraries: {libraries}; communicators: {communication}")
         };
-        field(&format!("outside, cu{cuda}"), &text, Some(&source));
+        let label = if alike { "outside".to_owned() } else { format!("outside, cu{cuda}") };
+        field(&label, &text, Some(&source));
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
         field("other programs", &format!("{other}, taken for each run"), device.calibrated_by());
