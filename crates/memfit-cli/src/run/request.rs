@@ -160,11 +160,8 @@ impl Request {
             };
             Card::Virtual(Box::new(device), *count)
         };
-        let calibrated = match &card {
-            Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
-            Card::Local(_) => None,
-        };
-        let stated = args.other_processes.or(settings.other_processes);
+        let (other_processes, others) =
+            other_processes(args.other_processes.or(settings.other_processes), &card);
         let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
         let asked = args.steps.or(settings.steps);
         let steps = asked.unwrap_or(STEPS);
@@ -187,8 +184,8 @@ impl Request {
                     .or_else(|| settings.synthetic_data.clone())
                     .map(|samples| samples.0),
             },
-            other_processes: stated.or(calibrated).map_or(0, Bytes::get),
-            others: if stated.is_some() { Origin::Stated } else { Origin::Calibrated },
+            other_processes,
+            others,
             planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
             output: args.output,
             show_output: args.show_output || settings.show_output,
@@ -216,8 +213,10 @@ impl Request {
             None => device,
         };
         let data = args.synthetic_data.or_else(|| settings.synthetic_data.clone());
+        let card = Card::Virtual(Box::new(device), gpu.count);
+        let (other_processes, others) = other_processes(settings.other_processes, &card);
         Ok(Self {
-            card: Card::Virtual(Box::new(device), gpu.count),
+            card,
             lone_rank: None,
             steps: STEPS,
             forward_steps: STEPS,
@@ -230,13 +229,27 @@ impl Request {
                 weights: args.synthetic_weights || settings.synthetic_weights,
                 data: data.map(|samples| samples.0),
             },
-            other_processes: settings.other_processes.map_or(0, Bytes::get),
+            other_processes,
+            others,
             planned: None,
             output: None,
             show_output: false,
             keep: false,
+            prove: false,
             command: args.command,
         })
+    }
+}
+
+/// What other programs hold of a card: what somebody said, or what they held when it was calibrated.
+fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
+    let calibrated = match card {
+        Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
+        Card::Local(_) => None,
+    };
+    match stated {
+        Some(bytes) => (bytes.get(), Origin::Stated),
+        None => (calibrated.map_or(0, Bytes::get), Origin::Calibrated),
     }
 }
 
