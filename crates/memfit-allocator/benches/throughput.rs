@@ -10,7 +10,7 @@ use memfit_allocator::{
 };
 use memfit_recording::{PickleLimits, Snapshot};
 
-const STEPS: usize = 200;
+const STEPS: usize = 1000;
 const LAYERS: usize = 400;
 
 /// Sizes of a network's activations and of what a backward needs, spread by a fixed multiplicative sequence.
@@ -65,14 +65,23 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
     (2 * (events - LAYERS), seconds)
 }
 
-/// The shortest of a few goes, in seconds of processor time.
+/// The shortest of a few goes, in seconds of processor time: each so often that it can be measured, since a thread's running time is
+/// told in steps of some milliseconds.
 fn best(mut work: impl FnMut()) -> f64 {
+    const LEAST: u64 = 200_000_000;
+    let mut times = 1_u64;
     let goes = (0..5).map(|_| {
-        let begun = processor_time();
-        work();
-        processor_time() - begun
+        loop {
+            let begun = processor_time();
+            (0..times).for_each(|_| work());
+            let spent = processor_time() - begun;
+            if spent >= LEAST {
+                break spent as f64 / 1e9 / times as f64;
+            }
+            times *= 2;
+        }
     });
-    goes.min().unwrap_or_default() as f64 / 1e9
+    goes.fold(f64::INFINITY, f64::min)
 }
 
 fn of_file(file: &str) {
