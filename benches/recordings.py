@@ -1,8 +1,9 @@
 """Reading, replaying and explaining recordings: speed beside CPython's pickle, events a second, and memory for a file of gigabytes.
 
-    python benches/recordings.py [--folder FOLDER] [--gib 2] [--python PYTHON]
+    python benches/recordings.py [PART…] [--folder FOLDER] [--gib 2] [--python PYTHON]
 
-Writes `measurements/recordings.md`. The snapshots are made for it by `big_snapshot.py`, and deleted after; `FOLDER` may hold others
+The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps what they gave in `measurements/recordings.json`, and
+writes `measurements/recordings.md`. The snapshots are made for it by `big_snapshot.py`, and deleted after; `FOLDER` may hold others
 of PyTorch's. Ratios are of one run; processor time is counted, so that a busy machine slows neither side.
 """
 
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from view import cost, in_browser
 from whole_run import ROOT, memfit
 
 TARGET = ROOT / "measurements/recordings.md"
+RESULTS = ROOT / "measurements/recordings.json"
 MIB = 1024**2
 GIB = 1024**3
 # Smaller files are read in less time than it takes to measure.
@@ -98,96 +101,126 @@ def opened(large: dict[str, Any]) -> str:
     )
 
 
-def page(
-    read: list[tuple[str, ...]],
-    replayed: list[tuple[str, ...]],
-    plain: str,
-    large: dict[str, Any],
-    steps: dict[str, float],
-) -> str:
-    reading = "\n".join(
+def share(name: str, part: dict[str, Any] | None, body: Callable[[dict[str, Any]], str]) -> str:
+    """A part's section, with when it was measured; nothing where it was not."""
+    return (
+        ""
+        if part is None
+        else f"## {name}\n\n{body(part)}\nMeasured on {part['date']}, with {part['load']:.0f} processes waiting.\n\n"
+    )
+
+
+def of_reading(part: dict[str, Any]) -> str:
+    rows = "\n".join(
         f"| {name} | {size} MiB | {ours} MiB/s | {theirs} MiB/s | **{ratio}×** |"
-        for name, size, ours, theirs, ratio in read
+        for name, size, ours, theirs, ratio in part["rows"]
     )
-    replays = "\n".join(
-        f"| {name} | {int(events):,} | {followed} | {again} | {each} |"
-        for name, events, followed, again, each in replayed
-    )
-    memory = "\n".join(
-        f"| `memfit {verb}` | {each['seconds']:.0f} s | {each['user']:.0f} s | {each['resident'] / GIB:.2f} GiB |"
-        for verb, each in large["verbs"].items()
-    )
-    most = max(each["resident"] for each in large["verbs"].values()) / GIB
-    cost = steps["with stacks"] / steps["watched"]
-    return f"""# Recordings: speed and memory
-
-Written by `python benches/recordings.py` ({datetime.date.today()}, {os.cpu_count()} cores, {os.getloadavg()[0]:.0f} processes waiting
-for them, which ratios of processor time within one run hardly feel).
-
-## Reading a snapshot, beside CPython's `pickle.load`
-
-Both from memory, on one core, the best of seven.
+    least = min(float(row[4]) for row in part["rows"])
+    return f"""Both from memory, on one core, the best of seven.
 
 | file | size | memfit | `pickle.load` | |
 |---|---|---|---|---|
-{reading}
+{rows}
 
-The least ratio is **{min((float(row[4]) for row in read), default=0):.1f}** (wanted: 5).
+The least ratio is **{least:.1f}** (wanted: 5).
+"""
 
-## Replaying, on one core
 
-Millions of events a second (wanted: 5): following a trace, address by address; and making its calls once more with addresses of
+def of_replaying(part: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| {name} | {int(events):,} | {followed} | {again} | {each} |"
+        for name, events, followed, again, each in part["rows"]
+    )
+    return f"""Millions of events a second (wanted: 5): following a trace, address by address; and making its calls once more with addresses of
 their own. The last column is what an event takes in memory, its block included, without texts and stacks (wanted: at most 40 bytes).
 
 | file | events | followed | made again | bytes an event |
 |---|---|---|---|---|
-{replays}
+{rows}
 
 The allocator alone, with a program like a training step:
 
 ```
-{plain.strip()}
+{part["plain"].strip()}
 ```
+"""
 
-## A snapshot of {large["size"] / GIB:.1f} GiB
+
+def of_large(part: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| `memfit {verb}` | {each['seconds']:.0f} s | {each['user']:.0f} s | {each['resident'] / GIB:.2f} GiB |"
+        for verb, each in part["verbs"].items()
+    )
+    most = max(each["resident"] for each in part["verbs"].values()) / GIB
+    return f"""A file of {part["size"] / GIB:.1f} GiB.
 
 | | by the clock | processor time | most memory |
 |---|---|---|---|
-{memory}
+{rows}
 
-The most is **{most:.2f} GiB** (wanted: 3 GiB for 2 GB). {opened(large)}
-
-## What the stacks of `memfit run -o` cost
-
-The median step of a ResNet-50 (batch 64) on a virtual card: {steps["watched"]:.1f} ms watched, {steps["with stacks"]:.1f} ms with a
-stack for each block, **{cost:.2f}×**; the lesser of three goes each, in turn.
+The most is **{most:.2f} GiB** (wanted: 3 GiB for 2 GB). {opened(part)}
 """
+
+
+def of_stacks(part: dict[str, Any]) -> str:
+    watched, stacked = part["watched"], part["with stacks"]
+    return f"""The median step of a ResNet-50 (batch 64) on a virtual card: {watched:.1f} ms watched, {stacked:.1f} ms with a stack for
+each block, **{stacked / watched:.2f}×**; the lesser of three goes each, in turn.
+"""
+
+
+def page(parts: dict[str, Any]) -> str:
+    sections = [
+        share("Reading a snapshot, beside CPython's `pickle.load`", parts.get("read"), of_reading),
+        share("Replaying, on one core", parts.get("replay"), of_replaying),
+        share("A snapshot of gigabytes", parts.get("large"), of_large),
+        share("What the stacks of `memfit run -o` cost", parts.get("stacks"), of_stacks),
+    ]
+    head = f"""# Recordings: speed and memory
+
+Written by `python benches/recordings.py` ({os.cpu_count()} cores). Ratios are of processor time within one run, which other processes
+hardly touch; times by the clock were taken beside those that were waiting.
+
+"""
+    return head + "".join(sections).rstrip() + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", default=["read", "replay", "large", "stacks"])
     parser.add_argument("--folder", type=Path, help="other snapshots, to be read and replayed as well")
     parser.add_argument("--gib", type=float, default=2.0)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and torchvision")
     arguments = parser.parse_args()
     others = sorted(arguments.folder.glob("*.p*kl*")) if arguments.folder else []
     others = [file for file in others if file.stat().st_size >= LEAST]
+    parts = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+
+    def keep(name: str, found: dict[str, Any]) -> None:
+        parts[name] = {"date": str(datetime.date.today()), "load": os.getloadavg()[0], **found}
+        RESULTS.write_text(json.dumps(parts, indent=1) + "\n")
+        TARGET.write_text(page(parts))
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = [make(folder / f"made-protocol-{protocol}.pickle", 1 / 16, protocol) for protocol in (2, 4)]
         # Numbers stand for other people's names.
         shown = [folder / f"public-{number}.pickle" for number, _ in enumerate(others, 1)]
         for link, file in zip(shown, others, strict=True):
             link.symlink_to(file.resolve())
-        read = rows(bench("memfit-recording", "pickle", [*made, *shown]), READ)
-        replayed = rows(bench("memfit-allocator", "throughput", [*made, *shown]), REPLAYED)
-        plain = bench("memfit-allocator", "throughput", [])
-        large = make(folder / "large.pickle", arguments.gib)
-        result = {"size": large.stat().st_size, "verbs": verbs(large, folder)}
-        result |= {"page": (folder / "page.html").stat().st_size, "browser": in_browser(folder / "page.html")}
-    print(json.dumps(result))
-    steps = stacks(arguments.python)
-    TARGET.write_text(page(read, replayed, plain, result, steps))
+        if {"read", "replay"} & set(arguments.parts):
+            shown = [make(folder / f"made-protocol-{each}.pickle", 1 / 16, each) for each in (2, 4)] + shown
+        if "read" in arguments.parts:
+            keep("read", {"rows": rows(bench("memfit-recording", "pickle", shown), READ)})
+        if "replay" in arguments.parts:
+            found = rows(bench("memfit-allocator", "throughput", shown), REPLAYED)
+            keep("replay", {"rows": found, "plain": bench("memfit-allocator", "throughput", [])})
+        if "large" in arguments.parts:
+            file = make(folder / "large.pickle", arguments.gib)
+            large: dict[str, Any] = {"size": file.stat().st_size, "verbs": verbs(file, folder)}
+            written = folder / "page.html"
+            keep("large", {**large, "page": written.stat().st_size, "browser": in_browser(written)})
+    if "stacks" in arguments.parts:
+        keep("stacks", stacks(arguments.python))
 
 
 if __name__ == "__main__":
