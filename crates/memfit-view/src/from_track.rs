@@ -21,14 +21,15 @@ pub fn lane(track: &Track, device: u8) -> Lane {
     for block in track.blocks().iter().filter(|block| block.device == device) {
         let asked = block.requested.unwrap_or(block.bytes).min(block.bytes);
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
-        let freed = clock.end(block.freed);
+        let born = clock.tick(block.born);
+        let freed = clock.end(block.freed).max(born);
         // A block that is given back and never told to be free is free at once where nothing tells the two apart.
         let reusable = if block.completed == NEVER { freed } else { clock.end(block.completed) };
         lane.pieces.push(Piece {
             address: block.address,
             asked,
             rounding: block.bytes - asked,
-            born: clock.tick(block.born),
+            born,
             freed,
             reusable: reusable.max(freed),
             stack: names.stack(&mut lane.places, block.stack),
@@ -36,6 +37,8 @@ pub fn lane(track: &Track, device: u8) -> Lane {
             category: category_with(track, &lives, &block),
         });
     }
+    // They are in that order already, unless somebody made the recording otherwise.
+    lane.pieces.sort_by_key(|piece| piece.born);
     lane.times = times(track, &clock);
     curves(track, &clock, &mut lane);
     spans(track, &clock, &mut lane);

@@ -21,7 +21,9 @@ impl Recording {
         for track in &mut recording.tracks {
             if !is_sound(track) {
                 // What was read in part refers to what was not; what is damaged does, too.
-                error.get_or_insert(damaged("something refers to what is not there"));
+                error.get_or_insert(damaged(
+                    "something refers to what is not there, or ends before it begins",
+                ));
             }
             track.shrink();
         }
@@ -160,9 +162,10 @@ fn is_sound(track: &Track) -> bool {
     let text = |id: TextId| (id.0 as usize) < track.texts.len();
     let stack = |id: StackId| (id.0 as usize) < track.stacks.len();
     let within = |index: u32, length: usize| index == NEVER || (index as usize) < length;
-    // A life may end at the moment behind the last.
-    let life =
-        |born: u32, freed: u32| (born as usize) < moments && (freed == NEVER || freed as usize <= moments);
+    // A life may end at the moment behind the last, and not before it began.
+    let life = |born: u32, freed: u32| {
+        (born as usize) < moments && (freed == NEVER || (freed as usize <= moments && freed >= born))
+    };
     let frames = track.stacks.frames();
     let stacks_hold = frames.iter().all(|frame| text(frame.name) && text(frame.file))
         && (0..track.stacks.len() as u32).all(|id| {

@@ -132,6 +132,20 @@ fn what_is_no_recording_is_said_to_be_none() {
 }
 
 #[test]
+fn a_life_that_ends_before_it_begins_is_damage() {
+    let mut track = Track::default();
+    let block = Block { bytes: 512, ..Block::default() };
+    for _ in 0..3 {
+        track.alloc(&block, Totals::default());
+    }
+    track.blocks.set_freed(2, 1);
+    let file = written(&Recording { tracks: vec![track], ..Recording::default() });
+    let (recording, problems) = Recording::read_far(&file[..], Limits::default()).unwrap();
+    assert_eq!(recording.tracks.len(), 0, "the track is left out");
+    assert!(problems[0].to_string().contains("ends before it begins"), "{}", problems[0]);
+}
+
+#[test]
 fn a_bomb_is_not_unpacked() {
     let mut bomb = written(&Recording::default())[..12].to_vec();
     let zeros = vec![0x80; 1 << 22];
