@@ -160,6 +160,7 @@ impl Settings {
     /// Reads a text such as `max_split_size_mb:128,expandable_segments:True`, as `release` would.
     pub fn parse(text: &str, release: Release) -> Result<Self, SettingsError> {
         let mut settings = Self::default();
+        let mut rounding_is_set = false;
         for item in split_outside_brackets(text) {
             let item = item.trim();
             if item.is_empty() {
@@ -167,6 +168,10 @@ impl Settings {
             }
             let (name, value) = item.split_once(':').ok_or_else(|| SettingsError::Form(item.to_owned()))?;
             settings.set(name.trim(), value.trim(), release)?;
+            rounding_is_set |= name.trim() == "max_non_split_rounding_mb";
+        }
+        if release.rounds_unsplit_by_large_segment() && !rounding_is_set {
+            settings.max_non_split_rounding = settings.large_segment_size;
         }
         Ok(settings)
     }
@@ -363,6 +368,18 @@ mod tests {
             assert!(Settings::parse(new, Release::new(2, 11)).is_err(), "{new}");
             assert!(parse(new).is_ok(), "{new}");
         }
+    }
+
+    #[test]
+    fn what_an_unsplit_block_may_be_larger_goes_with_the_large_segment_in_one_release() {
+        let rounding = |text: &str, minor| {
+            let settings = Settings::parse(text, Release::new(2, minor)).expect("the settings are valid");
+            settings.max_non_split_rounding / MIB
+        };
+        assert_eq!(rounding("large_segment_size_mb:32", 11), 32);
+        assert_eq!(rounding("large_segment_size_mb:32", 15), 20);
+        assert_eq!(rounding("max_non_split_rounding_mb:24,large_segment_size_mb:32", 11), 24);
+        assert_eq!(rounding("", 11), 20);
     }
 
     #[test]

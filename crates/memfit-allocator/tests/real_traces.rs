@@ -29,12 +29,14 @@ fn facts(file: &Path) -> Option<Value> {
 }
 
 fn given(snapshot: &Snapshot, facts: Option<&Value>) -> Given {
-    let mut given = Given::from_snapshot(snapshot);
+    let torch = facts.map(|facts| facts["torch"].as_str().expect("the facts name torch's version"));
+    let release = torch.map(|torch| torch.parse().expect("which is a version"));
+    let mut given = Given::from_snapshot_of(snapshot, release);
     if let Some(facts) = facts {
-        let torch = facts["torch"].as_str().expect("the facts name torch's version");
-        given.release = torch.parse().expect("which is a version");
         given.capacity = facts["capacity"].as_u64().expect("the facts give the capacity");
-        given.settings.memory_fraction = facts["fraction"].as_f64();
+        if let Some(fraction) = facts["fraction"].as_f64() {
+            given.settings.memory_fraction = Some(fraction);
+        }
     }
     given
 }

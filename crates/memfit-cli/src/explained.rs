@@ -29,8 +29,7 @@ pub(crate) fn of(asked: &Asked, input: &Source) -> Result<Explanation, CliError>
 }
 
 fn of_snapshot(asked: &Asked, snapshot: &Snapshot) -> Result<Explanation, CliError> {
-    let mut given = Given::from_snapshot(snapshot);
-    given.release = asked.torch.unwrap_or(given.release);
+    let given = Given::from_snapshot_of(snapshot, asked.torch);
     let recorded = recording(snapshot, &given)?;
     let tracks: Vec<(&Track, u8)> = recorded
         .recording

@@ -36,10 +36,20 @@ pub struct Given {
 impl Given {
     /// What a snapshot says of its settings, and defaults for the rest.
     pub fn from_snapshot(snapshot: &Snapshot) -> Self {
+        Self::from_snapshot_of(snapshot, None)
+    }
+
+    /// The same for a snapshot of which the release is known.
+    pub fn from_snapshot_of(snapshot: &Snapshot, release: Option<Release>) -> Self {
+        // A snapshot does not name its release. From 2.12 on, events say which pool they are about.
+        let names_pools = snapshot.events.iter().any(|event| event.pool.is_some());
+        let guessed = if names_pools { Release::NEWEST } else { Release::new(2, 11) };
+        let release = release.unwrap_or(guessed);
         let mut settings = Settings::default();
         if let Some(traced) = &snapshot.settings {
             // The text has what the figures lack; but where it cannot be read, the figures stand alone.
-            settings = Settings::parse(&traced.text, Release::NEWEST).unwrap_or_default();
+            let text = Settings::parse(&traced.text, release);
+            settings = text.or_else(|_| Settings::parse(&traced.text, Release::NEWEST)).unwrap_or_default();
             settings.max_split_size = traced.max_split_size.unwrap_or(u64::MAX);
             settings.garbage_collection_threshold = traced.garbage_collection_threshold;
             settings.expandable_segments = traced.expandable_segments;
@@ -47,9 +57,6 @@ impl Given {
                 traced.roundup_power2_divisions.iter().map(|(power, steps)| (*power, *steps)),
             );
         }
-        // A snapshot does not name its release. From 2.12 on, events say which pool they are about.
-        let names_pools = snapshot.events.iter().any(|event| event.pool.is_some());
-        let release = if names_pools { Release::NEWEST } else { Release::new(2, 11) };
         Self { settings, release, capacity: 256 << 30 }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 
-use memfit_allocator::{Given, Release};
+use memfit_allocator::Given;
 use memfit_recording::{Recording, RowFormat, Snapshot, Source, write_chrome, write_perfetto, write_rows};
 
 use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
@@ -56,7 +56,7 @@ fn write(
             Snapshot::from_track(track).write(to).map_err(failed)
         }
         (Source::Snapshot(snapshot), _) => {
-            let given = given(&snapshot, args.torch);
+            let given = Given::from_snapshot_of(&snapshot, args.torch);
             let recording = memfit_allocator::recording(&snapshot, &given)?.recording;
             drop(snapshot);
             for unknown in recording.tracks.iter().flat_map(|track| &track.unknown) {
@@ -67,12 +67,6 @@ fn write(
         (Source::Texts(_), _) => Err(CliError::OnlyTexts { path: args.input.clone() }),
         (Source::Recording(recording), _) => rest(&recording, format, args, to),
     }
-}
-
-fn given(snapshot: &Snapshot, torch: Option<Release>) -> Given {
-    let mut given = Given::from_snapshot(snapshot);
-    given.release = torch.unwrap_or(given.release);
-    given
 }
 
 fn rest(

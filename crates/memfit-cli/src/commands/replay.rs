@@ -70,8 +70,7 @@ impl<'input> Subject<'input> {
         if args.device.is_some() && !devices.contains(&device) {
             return Err(CliError::NoSuchDevice { device, devices });
         }
-        let mut given = Given::from_snapshot(snapshot);
-        given.release = args.torch.unwrap_or(given.release);
+        let mut given = Given::from_snapshot_of(snapshot, args.torch);
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
         let Tracked { track, verification } = track(snapshot, device as usize, &given)?;
         let trace = snapshot.trace(device as usize);
