@@ -138,6 +138,9 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"With torch {', '.join(torch)}.",
     ]
+    left = [row.name for row in ROWS if row.name not in results]
+    if left:
+        tail.insert(-2, f"- not run: {'; '.join(left)}")
     return HEAD.format(vision=VISION, text=TEXT) + "\n".join([text for text, _ in lines] + tail) + "\n"
 
 
