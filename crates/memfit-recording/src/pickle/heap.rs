@@ -232,6 +232,29 @@ impl Heap {
         true
     }
 
+    /// Begins to collect rows for [`Self::keep_rows`].
+    pub(super) fn begin_rows(&mut self) {
+        self.rows.clear();
+    }
+
+    /// Collects a row. Says whether the value is one, and of the same table as those before it.
+    #[inline]
+    pub(super) fn collect_row(&mut self, value: Value, kind: &mut Option<RowKind>) -> bool {
+        let Some(Object::Row(own, index)) = self.object(value) else { return false };
+        self.rows.push(index);
+        *kind.get_or_insert(own) == own
+    }
+
+    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists. Says whether it did.
+    pub(super) fn keep_rows(&mut self, list: Value, kind: RowKind, shape: &mut impl Shape) -> bool {
+        let Value::Object(id) = list else { return false };
+        if self.objects[id as usize] != Object::EmptyList || !shape.keeps(kind) {
+            return false;
+        }
+        self.objects[id as usize] = Object::Kept(shape.keep(None, &self.rows));
+        true
+    }
+
     fn add_list(&mut self, elements: &[Value]) -> Object {
         self.elements += elements.len();
         self.lists.push(elements.to_vec());

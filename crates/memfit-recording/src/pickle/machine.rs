@@ -79,9 +79,10 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     /// nothing is wrong with them. The first that is not so is left for [`Self::step`], which knows them all. Returns about
     /// how many values it made, and one for the step that follows.
     fn common_steps(&mut self) -> usize {
-        let Self { input, stack, memo, marks, heap, limits, .. } = self;
+        let Self { input, stack, memo, marks, heap, limits, shape } = self;
         let bytes = input.buffered();
         let mut at = 0;
+        let mut kept = 0;
         let before = stack.len() + memo.len();
         // No operation here is longer than ten bytes.
         while let Some([operation, rest @ ..]) = bytes[at..].first_chunk::<LONGEST_COMMON>() {
@@ -135,8 +136,14 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                     5
                 }
                 op::MARK if marks.len() < limits.depth => {
-                    marks.push(stack.len());
-                    1
+                    let list = stack[floor..].last().copied();
+                    if let Some(length) = kept_list(&bytes[at..], list, memo, heap, *shape) {
+                        kept += length;
+                        length
+                    } else {
+                        marks.push(stack.len());
+                        1
+                    }
                 }
                 op::EMPTY_LIST => {
                     stack.push(heap.add(Object::EmptyList));
@@ -154,7 +161,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             };
         }
         input.consume(at);
-        1 + stack.len() + memo.len() - before
+        1 + stack.len() + memo.len() - before + kept
     }
 
     fn begin(&mut self) -> Done {
@@ -472,6 +479,40 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         {
             self.heap.set_items(dict, &[key, value], self.shape);
             self.stack.truncate(self.stack.len() - 2);
+        }
+    }
+}
+
+/// A list of things that were there before, from its mark to the operation that fills it, where the shape keeps such lists: they
+/// go there at once, without a stop on the stack. Three quarters of a snapshot are stacks of frames like this. Returns how many
+/// bytes that takes; nothing where it is something else, or goes on beyond these bytes, and then nothing was done.
+fn kept_list(
+    bytes: &[u8],
+    list: Option<Value>,
+    memo: &[Value],
+    heap: &mut Heap,
+    shape: &mut impl Shape,
+) -> Option<usize> {
+    let mut kind = None;
+    let mut rest = bytes.get(1..)?;
+    if !matches!(rest.first(), Some(&(op::BINGET | op::LONG_BINGET))) {
+        return None;
+    }
+    heap.begin_rows();
+    loop {
+        let index;
+        (index, rest) = match *rest {
+            [op::LONG_BINGET, a, b, c, d, ref behind @ ..] => {
+                (u32::from_le_bytes([a, b, c, d]) as usize, behind)
+            }
+            [op::BINGET, index, ref behind @ ..] => (usize::from(index), behind),
+            [op::APPENDS, ref behind @ ..] => {
+                return heap.keep_rows(list?, kind?, shape).then_some(bytes.len() - behind.len());
+            }
+            _ => return None,
+        };
+        if !heap.collect_row(*memo.get(index)?, &mut kind) {
+            return None;
         }
     }
 }
