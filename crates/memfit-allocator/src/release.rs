@@ -79,12 +79,6 @@ impl Release {
         self.at_least(2, 5)
     }
 
-    /// An unsplit large block may be larger than a request by a large segment, where nothing else is set. Seen in 2.11, and not in
-    /// 2.15 any more, where it is 20 MiB whatever a large segment is.
-    pub(crate) const fn rounds_unsplit_by_large_segment(self) -> bool {
-        self.has_large_segment_size() && !self.at_least(2, 12)
-    }
-
     /// Requests beyond the limit can be refused before the device is asked. Read in 2.15; in 2.11 there is no such setting.
     pub(crate) const fn has_early_rejection(self) -> bool {
         self.at_least(2, 12)

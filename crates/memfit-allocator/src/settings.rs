@@ -170,7 +170,8 @@ impl Settings {
             settings.set(name.trim(), value.trim(), release)?;
             rounding_is_set |= name.trim() == "max_non_split_rounding_mb";
         }
-        if release.rounds_unsplit_by_large_segment() && !rounding_is_set {
+        // Seen in 2.11 and 2.15: where nothing else is set, an unsplit block may be larger by a large segment, whatever that is.
+        if !rounding_is_set {
             settings.max_non_split_rounding = settings.large_segment_size;
         }
         Ok(settings)
@@ -371,15 +372,12 @@ mod tests {
     }
 
     #[test]
-    fn what_an_unsplit_block_may_be_larger_goes_with_the_large_segment_in_one_release() {
-        let rounding = |text: &str, minor| {
-            let settings = Settings::parse(text, Release::new(2, minor)).expect("the settings are valid");
-            settings.max_non_split_rounding / MIB
-        };
-        assert_eq!(rounding("large_segment_size_mb:32", 11), 32);
-        assert_eq!(rounding("large_segment_size_mb:32", 15), 20);
-        assert_eq!(rounding("max_non_split_rounding_mb:24,large_segment_size_mb:32", 11), 24);
-        assert_eq!(rounding("", 11), 20);
+    fn what_an_unsplit_block_may_be_larger_goes_with_the_large_segment() {
+        let rounding = |text: &str| parse(text).expect("the settings are valid").max_non_split_rounding / MIB;
+        assert_eq!(rounding("large_segment_size_mb:32"), 32);
+        assert_eq!(rounding("large_segment_size_mb:32,max_split_size_mb:64"), 32);
+        assert_eq!(rounding("max_non_split_rounding_mb:24,large_segment_size_mb:32"), 24);
+        assert_eq!(rounding(""), 20);
     }
 
     #[test]
