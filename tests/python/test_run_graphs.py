@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from runs import completed
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from runs import WORKLOADS, completed, hold_to_contract, invoke
 from runs import run as dry_run
+from support import on_device, through_memfit
+
+ASYNC = {
+    "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
+    "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync",
+}
 
 
 def test_a_replay_is_a_step_where_the_optimizer_is_inside():
@@ -17,3 +28,65 @@ def test_graphed_passes_train():
     report = completed("graphed.py --what passes", gpu="t4", options="--steps 3").report
     assert report["steps"] == 3
     assert report["fidelity"]["unmodelled"] == []
+
+
+def test_the_drivers_own_allocator_is_seen_into():
+    command = ["run", "--gpu", "t4", "--format", "json", "--", sys.executable, str(WORKLOADS / "resnet.py")]
+    answer = invoke(command, env={**os.environ, **ASYNC})
+    assert answer.status == 0, answer.stderr
+    hold_to_contract(answer.report)
+    native = invoke(command).report["at_peak"]["by_category"]
+    for category in ("parameters", "gradients", "optimizer", "inputs"):
+        assert answer.categories[category] == pytest.approx(native[category], rel=0.01), category
+
+
+def test_memory_of_a_graph_of_the_drivers_allocator_stays_the_graphs(tmp_path: Path):
+    answer = on_device(
+        """
+        MIB = 1 << 20
+        def tensor(size):
+            return torch.empty(size * MIB, dtype=torch.uint8, device=device)
+        tensor(1)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(3):
+                tensor(512).fill_(1)
+        graph.replay()
+        torch.cuda.synchronize()
+        after = torch.cuda.mem_get_info()[0]
+        beside = tensor(512)
+        answer(graph=(free - after) // MIB, both=(free - torch.cuda.mem_get_info()[0]) // MIB)
+        """,
+        tmp_path,
+        start=lambda gpu, command, env: through_memfit(gpu, command, {**env, **ASYNC}),
+    )
+    assert answer.status == 0, answer.output
+    assert answer.said == {"graph": 512, "both": 1024}, "what a graph needs again serves nobody else"
+
+
+def test_a_replay_computes_with_what_is_there_then(tmp_path: Path):
+    answer = on_device(
+        """
+        lengths, kept = torch.tensor([3, 1], device=device), torch.zeros(2, dtype=torch.long, device=device)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept.copy_(lengths)
+            doubled = lengths * 2
+            most = doubled.max()
+        found = [kept.tolist()]
+        for values in ([5, 7], [2, 9]):
+            lengths.copy_(torch.tensor(values))
+            graph.replay()
+            found.append([kept.tolist(), doubled.tolist(), most.item()])
+        answer(found=found)
+        """,
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+    captured, *replayed = answer.said["found"]
+    assert replayed == [[[5, 7], [10, 14], 14], [[2, 9], [4, 18], 18]]
+    assert captured in ([0, 0], [3, 1])

@@ -7,7 +7,7 @@ use std::slice;
 
 use crate::{
     labels,
-    watch::{Segment, Stats, Watch},
+    watch::{Report, Segment, Stats, Watch},
 };
 
 /// 1 in a process that is watched, else 0.
@@ -66,6 +66,15 @@ pub extern "C" fn memfit_watch_depth() -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_current_phase() -> u8 {
     Watch::get().map_or(0, Watch::current_phase)
+}
+
+/// A device's own allocator, which PyTorch uses in place of its caching one (`backend:cudaMallocAsync`), handed out a block, or
+/// took one back where `bytes` is negative. Where PyTorch's own allocator has reported, it knows better.
+#[unsafe(no_mangle)]
+pub extern "C" fn memfit_watch_block(device: u32, address: u64, bytes: i64, allocated: u64, reserved: u64) {
+    if let (Some(watch), Ok(device)) = (Watch::get(), u8::try_from(device)) {
+        watch.report_of_device(&Report { device, address, bytes, allocated, reserved });
+    }
 }
 
 /// The block that holds `address` belongs to a category (a `memfit_levers::Category` code).

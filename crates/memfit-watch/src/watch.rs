@@ -4,7 +4,7 @@ use std::{
     process, ptr,
     sync::{
         Once,
-        atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     thread,
 };
@@ -90,6 +90,8 @@ pub struct Watch {
     phase_changes: AtomicU32,
     step: AtomicU32,
     devices: [Counters; DEVICES],
+    /// PyTorch's own allocator tells of its blocks, so nobody else has to.
+    pytorch_reports: AtomicBool,
 }
 
 impl Watch {
@@ -101,6 +103,7 @@ impl Watch {
             phase_changes: AtomicU32::new(1),
             step: AtomicU32::new(0),
             devices: std::array::from_fn(|_| Counters::default()),
+            pytorch_reports: AtomicBool::new(false),
         }
     }
 
@@ -130,6 +133,18 @@ impl Watch {
 
     /// The allocator handed out a block or took one back.
     pub fn report(&self, report: &Report) {
+        self.pytorch_reports.store(true, Ordering::Relaxed);
+        self.enter_block(report);
+    }
+
+    /// The same, told by the device, for programs whose blocks come straight from it.
+    pub fn report_of_device(&self, report: &Report) {
+        if !self.pytorch_reports.load(Ordering::Relaxed) {
+            self.enter_block(report);
+        }
+    }
+
+    fn enter_block(&self, report: &Report) {
         let kind = if report.bytes < 0 { Kind::Free } else { Kind::Alloc };
         self.log.push(&Record {
             device: report.device,

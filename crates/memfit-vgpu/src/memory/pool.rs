@@ -13,7 +13,7 @@ use crate::{
     clock, failing,
     machine::{self, Card},
     status::{Outcome, Status},
-    streams, values,
+    streams, values, watch,
 };
 
 /// The driver takes memory for pools in pieces of this size.
@@ -58,6 +58,7 @@ static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
 static CURRENT: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
 const HANDLES: u64 = 0x7e01_0000_0000_0000;
+const OF_GRAPHS: u64 = HANDLES + (1 << 15);
 const FIRST_MADE: u64 = HANDLES + (1 << 16);
 
 fn pools() -> MutexGuard<'static, BTreeMap<u64, Pool>> {
@@ -82,6 +83,14 @@ fn fresh(card: u32, limit: u64) -> Pool {
 pub(crate) fn default_of(card: &Card) -> u64 {
     let handle = HANDLES + u64::from(card.ordinal) * 16;
     pools().entry(handle).or_insert_with(|| fresh(card.ordinal, 0));
+    handle
+}
+
+/// The pool that graphs of a card allocate from. What a graph frees is there for other graphs, and for nothing else: it is needed
+/// again at each launch, so the card gets it back only when it is asked for ([`trim`]).
+pub(crate) fn of_graphs(card: &Card) -> u64 {
+    let handle = OF_GRAPHS + u64::from(card.ordinal) * 16;
+    pools().entry(handle).or_insert_with(|| Pool { threshold: u64::MAX, ..fresh(card.ordinal, 0) });
     handle
 }
 
@@ -138,6 +147,9 @@ pub(crate) fn allocate(handle: u64, size: u64) -> Outcome<u64> {
         pool.take(bytes).ok_or(Status::OUT_OF_MEMORY)?
     };
     space::write().insert(start, size, Kind::Pooled(handle), card.ordinal);
+    let now = (pool.used, pool.reserved);
+    drop(pools);
+    watch::block(card, start, bytes as i64, now);
     Ok(start)
 }
 
@@ -148,7 +160,11 @@ pub(crate) fn free(start: u64) -> Outcome {
     let Kind::Pooled(handle) = block.kind else { return Err(Status::INVALID_VALUE) };
     let mut pools = pools();
     let pool = pools.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
-    pool.give_back(start, block.size.next_multiple_of(ALIGNMENT));
+    let bytes = block.size.next_multiple_of(ALIGNMENT);
+    pool.give_back(start, bytes);
+    let now = (pool.used, pool.reserved);
+    drop(pools);
+    watch::block(machine::card(block.card as i32)?, start, -(bytes as i64), now);
     Ok(())
 }
 

@@ -1,7 +1,11 @@
 //! Memory pools and stream-ordered allocation.
 
+use memfit_link::WorkKind;
+
 use crate::{
     abi::{In, Out},
+    cost::Work,
+    graphs,
     guard::calls,
     machine,
     memory::{self, Kind, device, host, pool},
@@ -45,15 +49,17 @@ pub(crate) fn allocate(address: Out<u64>, size: u64, pool: Option<u64>, stream: 
     }
     let stream = streams::resolve(stream)?;
     let pool = match pool {
+        _ if stream.capture() != 0 => pool::of_graphs(machine::card(stream.card() as i32)?),
         Some(pool) => pool,
         None => pool::current_of(machine::card(stream.card() as i32)?),
     };
+    graphs::add_node(stream.capture(), Work::none(WorkKind::Memory), 0);
     address.put(if size == 0 { 0 } else { pool::allocate(pool, size)? });
     Ok(())
 }
 
 pub(crate) fn free(address: u64, stream: u64) -> Outcome {
-    streams::resolve(stream)?;
+    graphs::add_node(streams::resolve(stream)?.capture(), Work::none(WorkKind::Memory), 0);
     match memory::find(address).map(|block| block.kind) {
         _ if address == 0 => Err(Status::INVALID_VALUE),
         Some(Kind::Pooled(_)) => pool::free(address),
@@ -115,6 +121,13 @@ fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
     }
     target.put(find()?);
     Ok(())
+}
+
+/// The pool's attribute that a `cudaGraphMemAttributeType` asks about.
+fn graph_attribute(attribute: i32) -> Outcome<i32> {
+    use pool::attribute::{RESERVED, RESERVED_HIGH, USED, USED_HIGH};
+    let index = usize::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    [USED, USED_HIGH, RESERVED, RESERVED_HIGH].get(index).copied().ok_or(Status::INVALID_VALUE)
 }
 
 /// The card of a location; pools of the host's memory are not modelled.
@@ -181,25 +194,24 @@ calls! { runtime;
     }
 
     fn cudaDeviceGetGraphMemAttribute | cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
-        machine::card(device)?;
-        if value.is_null() || !(0..=3).contains(&attribute) {
+        let pool = pool::of_graphs(machine::card(device)?);
+        if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // Graphs have no memory of their own here: allocation nodes are refused.
-        value.put(0);
+        value.put(pool::get(pool, graph_attribute(attribute)?)?);
         Ok(())
     }
 
     fn cudaDeviceSetGraphMemAttribute | cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
-        machine::card(device)?;
+        let pool = pool::of_graphs(machine::card(device)?);
         match (value.get(), attribute) {
-            (Some(0), 1 | 3) => Ok(()),
+            (Some(0), 1 | 3) => pool::set(pool, graph_attribute(attribute)?, 0),
             _ => Err(Status::INVALID_VALUE),
         }
     }
 
     fn cudaDeviceGraphMemTrim | cuDeviceGraphMemTrim(device: i32) {
-        machine::card(device).map(drop)
+        pool::trim(pool::of_graphs(machine::card(device)?), 0)
     }
 
     fn cudaMemGetDefaultMemPool | cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
