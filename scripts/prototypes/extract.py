@@ -169,7 +169,7 @@ def _head(name: str, library: dict, sonames: set[str]) -> str:
         f"prefix  {' '.join(library['prefixes'])}\n"
         f"status  {library['status']}  # success 0\n"
         f"invalid {library['invalid']}\n"
-        f"refusal {library['refused']}\n"
+        f"refusal {library['refused']}\n" + ("computes\n" if library.get("computes") else "")
     )
 
 

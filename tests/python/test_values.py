@@ -188,6 +188,106 @@ def test_correct_scripts_pass_their_own_checks(tmp_path: Path) -> None:
     assert answer.status == 0, answer.output
 
 
+# Each writes a result over contents that were known. Nothing of these may be known afterwards, whoever computed it.
+OVERWRITTEN = """
+    import torch.nn.functional as F
+    def known(*shape, dtype=torch.float32):
+        count = torch.Size(shape).numel()
+        return torch.arange(1, count + 1).to(dtype).to(device).view(shape)
+    def raw(*shape, dtype=torch.float32):
+        return torch.empty(*shape, dtype=dtype, device=device)
+    assert known(4, 4).sum().item() == 136
+    half, complex_ = torch.bfloat16, torch.complex64
+    results = {
+        "product": lambda t: torch.mm(raw(4, 8), raw(8, 4), out=t),
+        "products": lambda t: torch.bmm(raw(2, 4, 8), raw(2, 8, 4), out=t),
+        "vector": lambda t: torch.mv(raw(4, 8), raw(8), out=t),
+        "sum of products": lambda t: t.addmm_(raw(4, 8), raw(8, 4)),
+        "with a bias": lambda t: torch.addmm(raw(4), raw(4, 8), raw(8, 4), out=t),
+        "a part of a block": lambda t: torch.mm(raw(2, 8), raw(8, 4), out=t[2:]),
+        "convolution": lambda t: torch.ops.aten.cudnn_convolution.out(
+            raw(1, 3, 8, 8), raw(4, 3, 3, 3), [0, 0], [1, 1], [1, 1], 1, False, True, False, out=t
+        ),
+        "cholesky": lambda t: torch.linalg.cholesky(raw(4, 4), out=t),
+        "inverse": lambda t: torch.linalg.inv(raw(4, 4), out=t),
+        "solution": lambda t: torch.linalg.solve(raw(4, 4), raw(4, 4), out=t),
+        "triangular": lambda t: torch.linalg.solve_triangular(raw(4, 4), raw(4, 4), upper=True, out=t),
+        "transform": lambda t: torch.fft.fft(raw(8, dtype=complex_), out=t),
+        "sparse product": lambda t: torch.mm(torch.eye(4, device=device).to_sparse_csr(), raw(4, 4), out=t),
+        "upload": lambda t: t.copy_(torch.ones(t.shape)),
+    }
+    shapes = {"products": (2, 4, 4), "vector": (4,), "convolution": (1, 4, 6, 6), "transform": (8,)}
+    shapes["upload"] = (600, 600)
+    kinds = {"transform": complex_}
+    left = {}
+    for name, write in results.items():
+        target = known(*shapes.get(name, (4, 4)), dtype=kinds.get(name, torch.float32))
+        write(target)
+        numbers = target.cpu().flatten()
+        # Of a part, the rest stays.
+        left[name] = [abs(numbers[0].item()), abs(numbers[-1].item())]
+    narrow = known(8, 16).to(half)
+    torch.addmm(raw(16, dtype=half), raw(8, 8, dtype=half), raw(8, 16, dtype=half), out=narrow)
+    left["in sixteen bits"] = narrow.flatten()[[0, -1]].tolist()
+    norm = torch.nn.BatchNorm2d(4).to(device)
+    norm.running_mean.copy_(known(4))
+    norm(raw(8, 4, 8, 8))
+    left["running mean"] = norm.running_mean.tolist()[:2]
+    answer(left=left, counted=norm.num_batches_tracked.item())
+"""
+
+
+def test_what_libraries_compute_is_not_what_was_there(tmp_path: Path) -> None:
+    answer = on_device(OVERWRITTEN, tmp_path)
+    assert answer.status == 0, answer.output
+    left = answer.said["left"]
+    assert left.pop("a part of a block") == [1, 0]
+    assert {name: numbers for name, numbers in left.items() if numbers != [0, 0]} == {}
+    assert answer.said["counted"] == 1
+
+
+COMPILED = """
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def shift(out, source, count, size: tl.constexpr):
+        at = tl.arange(0, size)
+        for _ in range(2):
+            tl.store(out + at, tl.load(source + at, mask=at < count) + 1, mask=at < count)
+
+    @torch.compile
+    def in_place(x, y):
+        x.add_(y.sin())
+        return x * 2
+
+    @torch.compile
+    def loss(scores, labels):
+        return torch.nn.functional.cross_entropy(scores, labels)
+
+    def known():
+        return torch.arange(1, 17, dtype=torch.float32).to(device)
+
+    out, source, changed, labels = known(), known(), known(), torch.arange(16).to(device)
+    shift[(1,)](out, source, 16, 16)
+    in_place(changed, torch.empty(16, device=device))
+    loss(torch.empty(16, 16, device=device), labels)
+    answer(
+        written=[tensor.tolist() for tensor in (out, changed)], read=source.tolist(), labels=labels.tolist()
+    )
+"""
+
+
+def test_compiled_kernels_leave_what_they_only_read(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    # Triton wants the source of its kernels in a file, with nothing around them.
+    answer = on_device(COMPILED, tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said["written"] == [[0.0] * 16] * 2
+    assert answer.said["read"] == list(range(1, 17))
+    assert answer.said["labels"] == list(range(16))
+
+
 SIZES = """
     found = {}
     for count in (1_000, 3_000, 100_000, 3_000_000):

@@ -102,6 +102,7 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
     let mut list = String::new();
     let mut checks = String::new();
     let mut writes = String::new();
+    let mut computes = String::new();
     for (index, parameter) in parameters.iter().enumerate() {
         if parameter.kind == Kind::Variadic {
             continue; // Nothing of them is read.
@@ -109,7 +110,16 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         let kind =
             if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
         let used = parameter.flow == Flow::Out;
-        let _ = write!(list, "{}p{index}: {kind}, ", if used { "" } else { "_" });
+        // Which of its operands a call writes is not in the list: none is known afterwards.
+        let computed = if library.computes && parameter.flow == Flow::In {
+            overwriting(entry, &parameter.kind)
+        } else {
+            None
+        };
+        let _ = write!(list, "{}p{index}: {kind}, ", if used || computed.is_some() { "" } else { "_" });
+        if let Some(call) = computed {
+            let _ = write!(computes, "crate::{call}(p{index} as u64); ");
+        }
         if !used {
             continue;
         }
@@ -124,10 +134,10 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         other => (format!(" -> {}", abi_type(other)), answer(entry)),
     };
     let body = if writes.is_empty() {
-        value
+        format!("{computes}{value}")
     } else {
         format!(
-            "{checks}\n        // SAFETY: the caller hands in out-parameters of these types, and none that is null is written.\n        unsafe {{ {writes}}} {value}"
+            "{computes}{checks}\n        // SAFETY: the caller hands in out-parameters of these types, and none that is null is written.\n        unsafe {{ {writes}}} {value}"
         )
     };
     let _ = writeln!(
@@ -136,6 +146,22 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         entry.name,
         list.trim_end_matches(", ")
     );
+}
+
+/// What is to be called with an operand of work on the device, so that what it leads to is known no more.
+fn overwriting(entry: &Entry, kind: &Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Ptr if entry.name.contains("Batched") && !entry.name.contains("Strided") => {
+            Some("values::overwritten_each")
+        }
+        Kind::Ptr => Some("values::overwritten"),
+        Kind::Handle(name) => match name.as_str() {
+            "cusparseDnMatDescr" => Some("libraries::dense_matrix_overwritten"),
+            "cusparseDnVecDescr" => Some("libraries::dense_vector_overwritten"),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn write_out(index: usize, parameter: &Parameter) -> String {

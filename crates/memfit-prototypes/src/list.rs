@@ -16,6 +16,8 @@ pub struct Library {
     pub invalid: u32,
     /// What a refused call answers.
     pub refusal: u32,
+    /// Whether harmless calls stand for work on the device: what they are led to may be written.
+    pub computes: bool,
     /// The names.
     pub entries: Vec<Entry>,
 }
@@ -167,6 +169,7 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
         prefixes: Vec::new(),
         invalid: 0,
         refusal: 0,
+        computes: false,
         entries: Vec::new(),
     };
     for (number, line) in text.lines().enumerate() {
@@ -174,6 +177,10 @@ pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
         let (line, remark) = line.split_once('#').map_or((line, None), |(line, remark)| (line, Some(remark)));
         let line = line.trim();
         let Some((word, rest)) = line.split_once(char::is_whitespace) else {
+            if line == "computes" {
+                library.computes = true;
+                continue;
+            }
             if line.is_empty() {
                 continue;
             }

@@ -8,6 +8,7 @@ use memfit_link::WorkKind;
 use crate::{
     clock::{self, Effort},
     cost::{Work, transfer},
+    graphs::Act,
     machine,
     memory::{Block, device, find, space},
     status::{Outcome, Status},
@@ -211,6 +212,15 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
         _ => Way::None,
     };
     Ok(Moved { way, bytes: size })
+}
+
+/// What a captured copy does to memory at each launch of its graph. The host's memory may be gone by then.
+pub(crate) fn again(target: u64, source: u64, size: u64) -> Act {
+    Act::new(move || match (side(target, size), side(source, size)) {
+        (Ok(Side::Device), Ok(Side::Device)) => values::device_to_device(target, source, size),
+        (Ok(Side::Device), _) => values::computed(target, size),
+        _ => {}
+    })
 }
 
 /// The card that an address is on.

@@ -1,13 +1,14 @@
 //! Stream capture and graphs.
 //!
-//! Kernels do nothing, so a graph needs to know no more of its work than how many nodes it has; what matters is that the calls
-//! around it behave: which are allowed while a stream is being captured, what a capture's status is, and that whatever a
+//! Kernels do nothing, so a graph needs to know no more of its work than how many nodes it has, how long they take, and what
+//! they do to contents that are known, which each launch does again. What matters is that the calls around it behave: which are allowed while a stream is being captured, what a capture's status is, and that whatever a
 //! graph keeps alive lives as long as the graph.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -33,11 +34,28 @@ struct Capture {
     into_existing: bool,
 }
 
+/// What a node does to the contents of memory, each time that its graph is launched.
+#[derive(Clone)]
+pub(crate) struct Act(Arc<dyn Fn() + Send + Sync>);
+
+impl Act {
+    pub(crate) fn new(act: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(act))
+    }
+}
+
+impl fmt::Debug for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Act")
+    }
+}
+
 /// A graph.
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<u64>,
     work: GraphWork,
+    acts: Vec<Act>,
     objects: BTreeMap<u64, u32>,
 }
 
@@ -73,6 +91,7 @@ struct UserObject {
 struct Executable {
     objects: BTreeMap<u64, u32>,
     work: GraphWork,
+    acts: Arc<[Act]>,
 }
 
 #[derive(Debug, Default)]
@@ -210,6 +229,16 @@ pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     }
 }
 
+/// A node that is being captured does this to memory.
+pub(crate) fn add_act(capture: u64, act: Act) {
+    let mut all = lock();
+    if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
+        && let Some(graph) = all.made.get_mut(&graph)
+    {
+        graph.acts.push(act);
+    }
+}
+
 /// The nodes of another graph were queued on a capturing stream.
 pub(crate) fn add_nodes(capture: u64, parts: &[Work], end: u64) {
     for part in parts {
@@ -260,13 +289,14 @@ pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     let mut all = lock();
     let made = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?;
     let (objects, work) = (made.objects.clone(), made.work.clone());
+    let acts = made.acts.iter().cloned().collect();
     for (object, count) in &objects {
         if let Some(object) = all.objects.get_mut(object) {
             object.references += count;
         }
     }
     let executable = handle();
-    all.executables.insert(executable, Executable { objects, work });
+    all.executables.insert(executable, Executable { objects, work, acts });
     Ok(executable)
 }
 
@@ -277,8 +307,17 @@ pub(crate) fn executable(executable: u64) -> Outcome {
 
 /// `cudaGraphLaunch`.
 pub(crate) fn launch(executable: u64, stream: u64) -> Outcome {
-    let work = lock().executables.get(&executable).ok_or(Status::INVALID_VALUE)?.work.clone();
-    streams::launch_graph(stream, work.length, &work.parts)
+    let (work, acts) = {
+        let all = lock();
+        let found = all.executables.get(&executable).ok_or(Status::INVALID_VALUE)?;
+        (found.work.clone(), Arc::clone(&found.acts))
+    };
+    streams::launch_graph(stream, work.length, &work.parts)?;
+    match streams::resolve(stream)?.capture() {
+        0 => acts.iter().for_each(|act| act.0()),
+        capture => acts.iter().for_each(|act| add_act(capture, act.clone())),
+    }
+    Ok(())
 }
 
 /// `cudaGraphExecDestroy`.

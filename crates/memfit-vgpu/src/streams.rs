@@ -149,10 +149,11 @@ pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRe
     Ok(stream)
 }
 
-/// A kernel is launched on a stream, which must be one of the current card's.
+/// A kernel is launched on a stream, which must be one of the current card's; gives the capture that the stream takes part in.
 #[inline]
-pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome {
-    if queue(stream, work, effort)?.card() == thread::device() { Ok(()) } else { Err(Status::INVALID_HANDLE) }
+pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome<u64> {
+    let stream = queue(stream, work, effort)?;
+    if stream.card() == thread::device() { Ok(stream.capture()) } else { Err(Status::INVALID_HANDLE) }
 }
 
 /// A graph is launched on a stream: it takes as long as the longest way through it.

@@ -16,10 +16,12 @@ use super::{
     registry::Name,
 };
 use crate::{
+    abi::{In, Ptr},
     cost::{Grid, Work, kernel::KernelCost},
+    graphs::Act,
     machine::Card,
     status::{Outcome, Status},
-    values::{Arguments, Effect},
+    values::{Arguments, Effect, Grid as LaunchGrid},
 };
 
 /// What is taken for a kernel whose machine code the driver would still have to make.
@@ -106,8 +108,39 @@ impl Kernel {
 
     /// What a launch of it means for the contents of memory.
     #[inline]
-    pub(crate) fn effect(&self) -> &Effect {
-        self.effect.get_or_init(|| Effect::of(&self.name().to_string_lossy()))
+    pub(crate) fn effect(&self, card: &Card) -> &Effect {
+        self.effect.get_or_init(|| {
+            let addresses = || {
+                let params = self.params(card).into_iter().enumerate();
+                params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
+            };
+            Effect::of(&self.name().to_string_lossy(), self.module.text(), addresses)
+        })
+    }
+
+    /// What a launch with these arguments means for the contents of memory, whenever it comes to pass; nothing where it means
+    /// nothing, or the machine code does not tell how large the arguments are.
+    pub(super) fn captured(
+        &'static self,
+        card: &'static Card,
+        arguments: Arguments,
+        grid: LaunchGrid,
+    ) -> Option<Act> {
+        let effect = self.effect(card);
+        let params = self.params(card);
+        if effect.is_none() || params.is_empty() {
+            return None;
+        }
+        let values: Option<Vec<Vec<u8>>> = params
+            .iter()
+            .enumerate()
+            .map(|(index, param)| arguments.bytes(index, param.size as usize))
+            .collect();
+        let values = values?;
+        Some(Act::new(move || {
+            let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
+            effect.apply(Arguments::new(In::from_address(addresses.as_ptr() as u64)), grid);
+        }))
     }
 
     /// How long a launch of it takes.

@@ -6,6 +6,7 @@ use super::{kernel::Kernel, registry};
 use crate::{
     abi::{In, Out, Ptr},
     clock::Effort,
+    graphs,
     guard::calls,
     machine::{self, Card},
     status::{Outcome, Status},
@@ -82,13 +83,21 @@ impl Launch {
 
 /// A launch of a kernel, with the addresses of its arguments.
 #[inline]
-fn launch(kernel: &Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
+fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
     let arguments = Arguments::new(arguments);
     let work = kernel.work(card, &launch, arguments);
-    streams::launch(launch.stream, work, effort)?;
-    kernel.effect().apply(arguments, Grid { y: launch.grid.y });
+    let grid = Grid { y: launch.grid.y };
+    match streams::launch(launch.stream, work, effort)? {
+        0 => kernel.effect(card).apply(arguments, grid),
+        capture => {
+            // It runs when the graph is launched, with the arguments that it was given.
+            if let Some(act) = kernel.captured(card, arguments, grid) {
+                graphs::add_act(capture, act);
+            }
+        }
+    }
     Ok(())
 }
 

@@ -3,7 +3,10 @@
 //! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a context. Here they
 //! are the same thing under the same handle.
 
-use std::ffi::{CStr, c_char};
+use std::{
+    ffi::{CStr, c_char},
+    path::Path,
+};
 
 use super::{kernel::Kernel, module::Module, registry};
 use crate::{
@@ -30,13 +33,41 @@ fn load(image: u64) -> Outcome<usize> {
 
 fn load_file(path: In<c_char>) -> Outcome<usize> {
     let path = path.text().ok_or(Status::INVALID_VALUE)?;
-    let mut bytes = std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?;
+    let mut bytes = std::fs::read(&path).map_err(|_| Status::FILE_NOT_FOUND)?;
     // Text must end with NUL; an image is not changed by one more byte.
     bytes.push(0);
     if bytes.len() < 64 {
         return Err(Status::INVALID_IMAGE);
     }
-    load(bytes.as_ptr() as u64)
+    let handle = load(bytes.as_ptr() as u64)?;
+    // Triton keeps what it compiles in stages, one beside the other.
+    if let Some(text) = read_text(&Path::new(&path).with_extension("ttir")) {
+        module(handle as Ptr)?.keep_text(text);
+    }
+    Ok(handle)
+}
+
+/// A text of a compiler's, unless it is unreasonably long.
+fn read_text(path: &Path) -> Option<String> {
+    const MOST: u64 = 16 << 20;
+    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MOST);
+    if fits { std::fs::read_to_string(path).ok() } else { None }
+}
+
+/// Triton has loaded a kernel, and this is what it made on the way to its machine code; the probe says so.
+///
+/// # Safety
+/// `text` is a string that ends with NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfit_vgpu_kernel_text(function: usize, text: *const c_char) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the caller vouches for the string.
+    let text = unsafe { CStr::from_ptr(text) };
+    if let (Some(kernel), Ok(text)) = (registry::kernel(function), text.to_str()) {
+        kernel.module().keep_text(text.to_owned());
+    }
 }
 
 fn module(handle: Ptr) -> Outcome<&'static Module> {

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     ffi::CStr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -30,6 +30,8 @@ pub(crate) struct Module {
     choices: Mutex<Vec<(u32, Arc<Choice>)>>,
     /// The kernels that the program has asked for by name.
     named: Mutex<HashMap<String, &'static Kernel>>,
+    /// What its compiler made on the way to the machine code, where that is at hand.
+    text: OnceLock<String>,
 }
 
 enum Source {
@@ -80,12 +82,28 @@ impl Module {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, unloaded: AtomicBool::new(false), choices: Mutex::default(), named: Mutex::default() }
+        Self {
+            source,
+            unloaded: AtomicBool::new(false),
+            choices: Mutex::default(),
+            named: Mutex::default(),
+            text: OnceLock::new(),
+        }
     }
 
     /// What a program calls it by: its address.
     pub(super) fn handle(&'static self) -> usize {
         std::ptr::from_ref(self) as usize
+    }
+
+    /// Keeps what its compiler made on the way; what is told first stays.
+    pub(super) fn keep_text(&self, text: String) {
+        let _ = self.text.set(text);
+    }
+
+    /// What its compiler made on the way to the machine code.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.get().map(String::as_str)
     }
 
     /// The bytes must not be read again.

@@ -68,6 +68,16 @@ pub(super) fn put(address: Ptr, bytes: &[u8], answered: bool) {
     values::received(address as u64, bytes, answered);
 }
 
+/// A library wrote its result there, nobody knows how much of it: what was known there is known no more.
+pub(super) fn overwritten(address: Ptr) {
+    values::overwritten(address as u64);
+}
+
+/// A library wrote a result of so many bytes there.
+pub(super) fn computed(address: Ptr, size: u64) {
+    values::computed(address as u64, size);
+}
+
 /// A library was handed this memory as its workspace.
 pub(super) fn workspace(address: Ptr) {
     if !address.is_null() {

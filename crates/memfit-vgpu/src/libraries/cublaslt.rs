@@ -173,7 +173,7 @@ entry_points! {
     /// Multiplies: nothing is computed, and it takes its time.
     fn cublasLtMatmul(
         _handle: Ptr, operation: Ptr, _alpha: Ptr, _a: Ptr, a_layout: Ptr, _b: Ptr, b_layout: Ptr, _beta: Ptr,
-        _c: Ptr, c_layout: Ptr, _d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, stream: usize,
+        _c: Ptr, c_layout: Ptr, d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, stream: usize,
     ) {
         if [operation, a_layout, b_layout, c_layout, d_layout].iter().any(|descriptor| descriptor.is_null()) {
             return status::INVALID_VALUE;
@@ -184,6 +184,10 @@ entry_points! {
         match product(operation, a_layout, b_layout, d_layout) {
             Some(gemm) => card::launch(stream, |speeds| gemm.work(speeds)),
             None => card::launch(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
+        }
+        match Layout::of(d_layout) {
+            Some(layout) => card::computed(d, layout.bytes()),
+            None => card::overwritten(d),
         }
         status::SUCCESS
     }
@@ -223,9 +227,22 @@ struct Layout {
     columns: u64,
     leading: i64,
     count: i32,
+    /// Elements from one of several to the next.
+    step: i64,
+    /// Whether its rows lie together, and not its columns.
+    by_rows: bool,
 }
 
 impl Layout {
+    /// Bytes from its first element to its last.
+    fn bytes(&self) -> u64 {
+        let (lines, each) = if self.by_rows { (self.rows, self.columns) } else { (self.columns, self.rows) };
+        let gaps = |step: i64, count: u64| step.unsigned_abs().saturating_mul(count.saturating_sub(1));
+        let one = gaps(self.leading, lines).saturating_add(each);
+        let all = gaps(self.step, u64::from(self.count.unsigned_abs())).saturating_add(one);
+        (all as f64 * element(self.kind)) as u64
+    }
+
     fn of(layout: Ptr) -> Option<Self> {
         let get = |attribute: i32, size: usize| {
             let (mut value, mut written) = (0_u64, 0_usize);
@@ -235,13 +252,15 @@ impl Layout {
             ) -> i32)?;
             (result == status::SUCCESS).then_some(value)
         };
-        // CUBLASLT_MATRIX_LAYOUT_TYPE, ROWS, COLS, LD, BATCH_COUNT.
+        // CUBLASLT_MATRIX_LAYOUT_TYPE, ORDER, ROWS, COLS, LD, BATCH_COUNT, STRIDED_BATCH_OFFSET.
         Some(Self {
             kind: get(0, 4)? as i32,
             rows: get(2, 8)?,
             columns: get(3, 8)?,
             leading: get(4, 8)? as i64,
             count: get(5, 4)? as i32,
+            step: get(6, 8)? as i64,
+            by_rows: get(1, 4)? == 1,
         })
     }
 }

@@ -25,4 +25,5 @@ mod nvrtc;
 mod real;
 mod static_runtime;
 
+pub(crate) use cusparse::{dense_matrix_overwritten, dense_vector_overwritten};
 pub(crate) use real::is_inside;

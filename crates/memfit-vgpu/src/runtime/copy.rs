@@ -4,9 +4,11 @@ use super::memory::{Extent, PitchedPointer};
 use crate::{
     abi::In,
     copies::{self, Direction, Moved},
+    graphs,
     guard::calls,
     machine,
     status::{Outcome, Status},
+    streams,
 };
 
 fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
@@ -16,7 +18,12 @@ fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
 
 fn queued(target: u64, source: u64, size: u64, direction: i32, stream: u64) -> Outcome {
     let direction = Direction::new(direction)?;
-    copies::queued(stream, || copies::copy(target, source, size, direction))
+    copies::queued(stream, || copies::copy(target, source, size, direction))?;
+    match streams::resolve(stream)?.capture() {
+        0 => {}
+        capture => graphs::add_act(capture, copies::again(target, source, size)),
+    }
+    Ok(())
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's")]

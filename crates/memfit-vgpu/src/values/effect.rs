@@ -2,7 +2,8 @@
 
 use super::{
     MEMORY, arrange::Arrange, elementwise::Elementwise, histogram::Histogram, memory::Memory, random::Random,
-    reduction::Reduction, scatter::Scatter, signature::Signature, sizes::Size, topk::TopK, writes::Writes,
+    reduction::Reduction, scatter::Scatter, signature::Signature, sizes::Size, topk::TopK, triton,
+    writes::Writes,
 };
 use crate::abi::{In, Ptr};
 
@@ -58,12 +59,18 @@ enum Kind {
     Scatter(Scatter),
     TopK(TopK),
     Writes(Writes),
+    /// The arguments that are addresses of what a kernel without a signature writes.
+    Overwrites(Vec<usize>),
 }
 
 impl Effect {
-    /// The effect of the kernel with this mangled name.
-    pub(crate) fn of(mangled: &str) -> Self {
-        let Some(signature) = Signature::of(mangled) else { return Self(Kind::None) };
+    /// The effect of the kernel with this mangled name. Of one whose name is no signature, the text that its compiler left
+    /// may tell what it writes; if not, it is taken to write wherever one of its `addresses` leads.
+    pub(crate) fn of(mangled: &str, text: Option<&str>, addresses: impl FnOnce() -> Vec<usize>) -> Self {
+        let Some(signature) = Signature::of(mangled) else {
+            let written = text.and_then(|text| triton::written(text, mangled));
+            return Self(Kind::Overwrites(written.unwrap_or_else(addresses)));
+        };
         let kind = None
             .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
             .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
@@ -79,6 +86,11 @@ impl Effect {
             writes if writes.is_none() => Kind::None,
             writes => Kind::Writes(writes),
         }))
+    }
+
+    /// Whether a launch leaves all that is known as it is.
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self.0, Kind::None)
     }
 
     /// Applies it to a launch with these arguments.
@@ -104,6 +116,13 @@ impl Effect {
             Kind::Scatter(scatter) => scatter.apply(arguments, memory),
             Kind::TopK(topk) => topk.apply(arguments, memory),
             Kind::Writes(writes) => writes.apply(arguments, memory),
+            Kind::Overwrites(written) => {
+                for argument in written {
+                    if let Some(target) = arguments.get::<u64>(*argument) {
+                        memory.forget_block(target);
+                    }
+                }
+            }
         }
     }
 }

@@ -47,7 +47,7 @@ fn launch(memory: &Memory, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
         arguments.iter().map(|argument| [argument.as_slice(), &[0; 16]].concat()).collect();
     let pointers: Vec<*mut c_void> =
         padded.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
-    let effect = Effect::of(mangled);
+    let effect = Effect::of(mangled, None, Vec::new);
     effect.apply_to(Arguments::new(In::from_address(pointers.as_ptr() as u64)), Grid { y: grid_y }, memory);
 }
 
@@ -262,7 +262,11 @@ fn no_name_and_no_argument_is_too_strange() {
         let zeros: Vec<Vec<u8>> = (0..12).map(|_| vec![0; 4096]).collect();
         launch(&memory, kernel, &zeros, 0);
         // Without any arguments at all.
-        Effect::of(kernel).apply_to(Arguments::new(In::from_address(0)), Grid { y: 1 }, &memory);
+        Effect::of(kernel, None, Vec::new).apply_to(
+            Arguments::new(In::from_address(0)),
+            Grid { y: 1 },
+            &memory,
+        );
     }
     for name in ["", "triton_poi_fused_add_0", "_Z", "\u{0}\u{1}"] {
         launch(&memory, name, &[], 1);

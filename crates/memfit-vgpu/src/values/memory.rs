@@ -4,6 +4,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memfit_link::ValuePolicy;
 
+use crate::cost::blocks;
+
 use super::{
     filter::Filter,
     shared::{self, Change},
@@ -124,6 +126,14 @@ impl Memory {
         if self.perhaps(address) {
             self.with(|store| store.forget_from(address, &self.filter));
             self.tell(address, LARGEST_PIECE as u64);
+        }
+    }
+
+    /// Nothing is known any more of the block that this address leads to, from the address on.
+    pub(super) fn forget_block(&self, address: u64) {
+        match blocks::reach(address) {
+            Some(reach) => self.forget(address, reach.bytes),
+            None => self.forget_from(address),
         }
     }
 

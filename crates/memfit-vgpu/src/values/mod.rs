@@ -25,6 +25,7 @@ mod store;
 mod strides;
 mod tensor_info;
 mod topk;
+mod triton;
 mod writes;
 
 use std::{
@@ -134,10 +135,27 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) {
     }
 }
 
-/// A call that is not looked into wrote at `target`: what was known there is known no more.
-#[allow(dead_code, reason = "for libraries whose results are modelled as writes")]
+/// A call that is not looked into wrote at `target`, nobody knows how much: what was known there is known no more.
 pub(crate) fn overwritten(target: u64) {
-    MEMORY.forget_from(target);
+    MEMORY.forget_block(target);
+}
+
+/// The same for a call over many operands, whose addresses it may have found at `list`.
+pub(crate) fn overwritten_each(list: u64) {
+    let length = cost::blocks::reach(list).map_or(0, |reach| reach.bytes.min(MOST_VALUES));
+    let mut bytes = vec![0; length as usize];
+    let found = MEMORY.read(list, &mut bytes);
+    let addresses = bytes.as_chunks().0.iter().map(|address| u64::from_le_bytes(*address));
+    let targets: Vec<u64> = addresses.take_while(|target| cost::blocks::reach(*target).is_some()).collect();
+    if found.known == 0 || targets.is_empty() {
+        overwritten(list);
+    }
+    targets.into_iter().for_each(overwritten);
+}
+
+/// A call that computes nothing here wrote `size` bytes at `target`.
+pub(crate) fn computed(target: u64, size: u64) {
+    MEMORY.forget(target, size);
 }
 
 /// Device memory was given back, or handed to another owner: nothing is known of it any more.

@@ -13,6 +13,7 @@ import weakref
 from . import (
     channel,
     checkpoints,
+    compiled,
     extensions,
     forks,
     generation,
@@ -124,6 +125,7 @@ class Session:
         """What stands in for what this machine lacks, and for what a virtual card does not compute."""
         extensions.arm(self)
         generation.arm(self)
+        compiled.arm(self)
         synthetic = self.setup["synthetic"]
         if synthetic["weights"]:
             synthetic_weights.SyntheticWeights(self).arm()

@@ -1,4 +1,5 @@
-//! Products of matrices: nothing is computed, and each takes its time on the handle's stream.
+//! Products of matrices: nothing is computed, each takes its time on the handle's stream, and what its result overwrites is not
+//! known any more.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,6 +21,37 @@ const COMPUTE_32F: i32 = 68;
 const TF32_MODE: i32 = 3;
 const EXCLUSIVE: i32 = 0xf;
 
+/// Where results go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// There is one, at an address.
+    One(Ptr),
+    /// Each is so many elements behind the one before.
+    Spaced(Ptr, i64),
+    /// The device has a list of their addresses.
+    Listed(Ptr),
+}
+
+impl Place {
+    /// So many results of so many bytes, of elements of a size, were written.
+    fn overwrite(self, count: i64, bytes: u64, element: f64) {
+        match self {
+            Self::One(address) => card::computed(address, bytes),
+            Self::Spaced(address, step) => {
+                let gap = (step.unsigned_abs() as f64 * element) as u64;
+                card::computed(address, gap.saturating_mul(count.unsigned_abs() - 1).saturating_add(bytes));
+            }
+            Self::Listed(list) => {
+                let length = usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<u64>());
+                let Some((addresses, _)) = card::known(list, length, true) else { return };
+                for address in addresses.as_chunks().0 {
+                    card::computed(u64::from_le_bytes(*address) as Ptr, bytes);
+                }
+            }
+        }
+    }
+}
+
 /// What is multiplied.
 struct Product {
     /// Rows and columns of the result, terms of each sum, and how many products.
@@ -31,6 +63,8 @@ struct Product {
     output: i32,
     /// `cublasComputeType_t`.
     compute: i32,
+    /// Where results go; rows, columns and the distance from column to column of each.
+    result: (Place, [i64; 3]),
 }
 
 /// Multiplies: queues the work.
@@ -57,6 +91,9 @@ fn multiply(handle: Handle<Context>, product: &Product) -> i32 {
             ..Gemm::new(product.size.map(|extent| extent as f64), math, input, output)
         };
         card::launch(context.stream.load(Relaxed), |speeds| gemm.work(speeds));
+        let (place, [rows, columns, step]) = product.result;
+        let elements = step.saturating_mul(columns - 1).saturating_add(rows);
+        place.overwrite(product.size[3], (elements.max(0) as f64 * output) as u64, output);
         status::SUCCESS
     })
 }
@@ -70,32 +107,35 @@ macro_rules! products {
                 /// One product.
                 fn $plain(
                     handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, _c: Ptr, c_step: $int,
+                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, c: Ptr, c_step: $int,
                 ) {
                     let leading = [a_step.into(), b_step.into(), c_step.into()];
                     let size = [m.into(), n.into(), k.into(), 1];
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
 
                 /// Many, each at its own address.
                 fn $batched(
                     handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, _c: Ptr, c_step: $int, count: $int,
+                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, c: Ptr, c_step: $int, count: $int,
                 ) {
                     let leading = [a_step.into(), b_step.into(), c_step.into()];
                     let size = [m.into(), n.into(), k.into(), count.into()];
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
 
                 /// Many, at equal distances.
                 fn $strided(
                     handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _a_next: i64, _b: Ptr, b_step: $int, _b_next: i64, _beta: Ptr, _c: Ptr, c_step: $int,
-                    _c_next: i64, count: $int,
+                    a_step: $int, _a_next: i64, _b: Ptr, b_step: $int, _b_next: i64, _beta: Ptr, c: Ptr, c_step: $int,
+                    c_next: i64, count: $int,
                 ) {
                     let leading = [a_step.into(), b_step.into(), c_step.into()];
                     let size = [m.into(), n.into(), k.into(), count.into()];
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
             )*
         }
@@ -124,34 +164,37 @@ macro_rules! typed {
             /// One product.
             fn $plain(
                 handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, _c: Ptr, output: i32,
+                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, c: Ptr, output: i32,
                 c_step: $int, compute: i32, _algorithm: i32,
             ) {
                 let leading = [a_step.into(), b_step.into(), c_step.into()];
                 let size = [m.into(), n.into(), k.into(), 1];
-                multiply(handle, &Product { size, leading, input, output, compute })
+                let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+                multiply(handle, &Product { size, leading, input, output, compute, result })
             }
 
             /// Many, each at its own address.
             fn $batched(
                 handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, _c: Ptr, output: i32,
+                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, c: Ptr, output: i32,
                 c_step: $int, count: $int, compute: i32, _algorithm: i32,
             ) {
                 let leading = [a_step.into(), b_step.into(), c_step.into()];
                 let size = [m.into(), n.into(), k.into(), count.into()];
-                multiply(handle, &Product { size, leading, input, output, compute })
+                let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+                multiply(handle, &Product { size, leading, input, output, compute, result })
             }
 
             /// Many, at equal distances.
             fn $strided(
                 handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
                 input: i32, a_step: $int, _a_next: i64, _b: Ptr, _b_kind: i32, b_step: $int, _b_next: i64, _beta: Ptr,
-                _c: Ptr, output: i32, c_step: $int, _c_next: i64, count: $int, compute: i32, _algorithm: i32,
+                c: Ptr, output: i32, c_step: $int, c_next: i64, count: $int, compute: i32, _algorithm: i32,
             ) {
                 let leading = [a_step.into(), b_step.into(), c_step.into()];
                 let size = [m.into(), n.into(), k.into(), count.into()];
-                multiply(handle, &Product { size, leading, input, output, compute })
+                let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+                multiply(handle, &Product { size, leading, input, output, compute, result })
             }
         }
     };
@@ -169,29 +212,33 @@ macro_rules! others {
                 /// A matrix with a vector.
                 fn $vector(
                     handle: Handle<Context>, _form: i32, m: $int, n: $int, _alpha: Ptr, _a: Ptr, a_step: $int, _x: Ptr,
-                    _x_step: $int, _beta: Ptr, _y: Ptr, _y_step: $int,
+                    _x_step: $int, _beta: Ptr, y: Ptr, y_step: $int,
                 ) {
                     let (size, leading) = ([m.into(), 1, n.into(), 1], [a_step.into(), 16, 16]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    // Turned over, the matrix has as many rows as it had columns.
+                    let result = (Place::One(y), [1, i64::from(m).max(n.into()), i64::from(y_step).abs()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
 
                 /// A triangular system.
                 fn $solve(
                     handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: $int, n: $int, _alpha: Ptr,
-                    _a: Ptr, a_step: $int, _b: Ptr, b_step: $int,
+                    _a: Ptr, a_step: $int, b: Ptr, b_step: $int,
                 ) {
                     let (size, leading) = ([m.into(), n.into(), m.into(), 1], [a_step.into(), b_step.into(), b_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    let result = (Place::One(b), [m.into(), n.into(), b_step.into()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
 
                 /// Many of them.
                 fn $solve_batched(
                     handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: $int, n: $int, _alpha: Ptr,
-                    _a: Ptr, a_step: $int, _b: Ptr, b_step: $int, count: $int,
+                    _a: Ptr, a_step: $int, b: Ptr, b_step: $int, count: $int,
                 ) {
                     let size = [m.into(), n.into(), m.into(), count.into()];
                     let leading = [a_step.into(), b_step.into(), b_step.into()];
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute })
+                    let result = (Place::Listed(b), [m.into(), n.into(), b_step.into()]);
+                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
                 }
             )*
         }

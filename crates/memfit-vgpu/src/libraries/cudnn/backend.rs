@@ -5,7 +5,7 @@
 //! card. Executing a plan does nothing.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memfit_link::WorkKind;
 
@@ -42,25 +42,35 @@ fn waiting<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
     body(waiting.get_or_insert_default())
 }
 
-/// How long each plan takes, found out when it first runs.
-static LENGTHS: Mutex<Option<HashMap<usize, Work>>> = Mutex::new(None);
-
-fn lengths<R>(body: impl FnOnce(&mut HashMap<usize, Work>) -> R) -> R {
-    let mut lengths = LENGTHS.lock().unwrap_or_else(PoisonError::into_inner);
-    body(lengths.get_or_insert_default())
+/// What a plan does: how long it takes, and the numbers of the tensors that it writes.
+#[derive(Clone)]
+struct Deed {
+    work: Work,
+    written: Arc<[i64]>,
 }
 
-/// How long a plan takes.
-fn work(plan: Ptr, speeds: &Speeds) -> Work {
-    if let Some(known) = lengths(|lengths| lengths.get(&(plan as usize)).copied()) {
+/// What each plan does, found out when it first runs.
+static DEEDS: Mutex<Option<HashMap<usize, Deed>>> = Mutex::new(None);
+
+fn deeds<R>(body: impl FnOnce(&mut HashMap<usize, Deed>) -> R) -> R {
+    let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(deeds.get_or_insert_default())
+}
+
+/// What a plan does.
+fn deed(plan: Ptr, speeds: &Speeds) -> Deed {
+    if let Some(known) = deeds(|deeds| deeds.get(&(plan as usize)).cloned()) {
         return known;
     }
-    let work = match problem::of(plan as usize) {
-        Some(known) => known.work(known.is_single() && runs_on_tensor_cores(plan), speeds),
-        None => Work::new(WorkKind::Guess, speeds.launch),
+    let deed = match problem::of(plan as usize) {
+        Some(known) => Deed {
+            work: known.work(known.is_single() && runs_on_tensor_cores(plan), speeds),
+            written: known.written().into(),
+        },
+        None => Deed { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
     };
-    lengths(|lengths| lengths.insert(plan as usize, work));
-    work
+    deeds(|deeds| deeds.insert(plan as usize, deed.clone()));
+    deed
 }
 
 /// Whether the engine of a plan runs on tensor cores, as its notes say; single precision otherwise does not.
@@ -93,6 +103,39 @@ fn runs_on_tensor_cores(plan: Ptr) -> bool {
     notes.contains(&TENSOR_CORE)
 }
 
+/// `CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS`, `CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS`.
+const NUMBERS: i32 = 1000;
+const ADDRESSES: i32 = 1001;
+
+/// The numbers and the addresses of tensors, by the pack that they were put into; the library does not give them out again.
+type Packs = HashMap<usize, (Vec<i64>, Vec<i64>)>;
+static PACKS: Mutex<Option<Packs>> = Mutex::new(None);
+
+fn packs<R>(body: impl FnOnce(&mut Packs) -> R) -> R {
+    let mut packs = PACKS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(packs.get_or_insert_default())
+}
+
+/// Numbers or addresses are put into a pack.
+fn pack(descriptor: Ptr, name: i32, count: i64, values: Ptr) {
+    const MOST: i64 = 64;
+    let list = In::<i64>::from_address(values as u64).list(count.clamp(0, MOST) as usize);
+    packs(|packs| {
+        let (numbers, addresses) = packs.entry(descriptor as usize).or_default();
+        *(if name == NUMBERS { numbers } else { addresses }) = list;
+    });
+}
+
+/// The tensors of these numbers were written where a pack of addresses says.
+fn overwrite(tensors: &[i64], pack: Ptr) {
+    let Some((numbers, addresses)) = packs(|packs| packs.get(&(pack as usize)).cloned()) else { return };
+    for (number, address) in numbers.iter().zip(addresses) {
+        if tensors.contains(number) {
+            card::overwritten(address as u64 as Ptr);
+        }
+    }
+}
+
 entry_points! {
     fail status::INTERNAL_ERROR;
 
@@ -120,6 +163,7 @@ entry_points! {
             return status::SUCCESS;
         }
         match kind {
+            _ if name == NUMBERS || name == ADDRESSES => pack(descriptor, name, count, values),
             TYPE_DESCRIPTOR => problem::linked(descriptor as usize, name, count, In::from_address(values as u64)),
             _ => problem::described(descriptor as usize, name, count, values),
         }
@@ -166,7 +210,8 @@ entry_points! {
     fn cudnnBackendDestroyDescriptor(descriptor: Ptr) {
         waiting(|waiting| waiting.remove(&(descriptor as usize)));
         problem::gone(descriptor as usize);
-        lengths(|lengths| lengths.remove(&(descriptor as usize)));
+        packs(|packs| packs.remove(&(descriptor as usize)));
+        deeds(|deeds| deeds.remove(&(descriptor as usize)));
         real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
@@ -181,7 +226,11 @@ entry_points! {
         if plan.is_null() || variant_pack.is_null() {
             return status::BAD_PARAM;
         }
-        card::launch(stream, |speeds| work(plan, speeds));
+        card::launch(stream, |speeds| {
+            let deed = deed(plan, speeds);
+            overwrite(&deed.written, variant_pack);
+            deed.work
+        });
         status::SUCCESS
     }
 }

@@ -39,6 +39,7 @@ pub(super) mod attribute {
     pub(super) const TENSOR_TYPE: i32 = 901;
     pub(super) const TENSOR_EXTENTS: i32 = 902;
     pub(super) const TENSOR_STRIDES: i32 = 903;
+    pub(super) const TENSOR_ID: i32 = 906;
     pub(super) const TENSOR_VIRTUAL: i32 = 907;
 }
 
@@ -53,6 +54,7 @@ pub(super) struct Known {
     numbers: i32,
     extents: Vec<i64>,
     strides: Vec<i64>,
+    id: i64,
     is_virtual: bool,
     /// Other descriptors that were set, by the attribute.
     parts: Vec<(i32, Arc<Known>)>,
@@ -117,6 +119,7 @@ pub(super) fn described(descriptor: usize, attribute: i32, count: i64, values: P
             }
             attribute::TENSOR_EXTENTS => Arc::make_mut(own).extents = long(),
             attribute::TENSOR_STRIDES => Arc::make_mut(own).strides = long(),
+            attribute::TENSOR_ID => Arc::make_mut(own).id = long().first().copied().unwrap_or(0),
             attribute::TENSOR_VIRTUAL => {
                 Arc::make_mut(own).is_virtual =
                     In::<u8>::from_address(at).get().is_some_and(|flag| flag != 0);
@@ -158,6 +161,36 @@ impl Known {
             length = speeds.launch + length.max(speeds.traffic(moved, 0.8));
         }
         Work::new(kind, length)
+    }
+
+    /// The numbers of the tensors that it writes, or might: of a convolution the result, of anything else whatever holds no
+    /// integers.
+    pub(super) fn written(&self) -> Vec<i64> {
+        let mut operations = Vec::new();
+        self.collect(&mut operations);
+        let mut numbers = Vec::new();
+        for operation in operations {
+            let result = match operation.kind {
+                kind::CONVOLUTION_FORWARD => operation.part(attribute::FORWARD[2]),
+                kind::CONVOLUTION_DATA => operation.part(attribute::DATA[0]),
+                kind::CONVOLUTION_FILTER => operation.part(attribute::FILTER[1]),
+                _ => None,
+            };
+            if let Some(result) = result {
+                numbers.push(result.id);
+            } else {
+                let computed = operation.tensors().filter(|tensor| !tensor.holds_integers());
+                numbers.extend(computed.map(|tensor| tensor.id));
+            }
+        }
+        numbers
+    }
+
+    /// Lengths and offsets: no operation writes them.
+    fn holds_integers(&self) -> bool {
+        /// `CUDNN_DATA_INT32`, `CUDNN_DATA_INT64`.
+        const INTEGERS: [i32; 2] = [4, 10];
+        INTEGERS.contains(&self.numbers)
     }
 
     /// Whether anything in it is computed in single precision.

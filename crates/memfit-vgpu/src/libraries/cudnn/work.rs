@@ -69,6 +69,13 @@ fn queue(handle: Ptr, work: impl FnOnce(&Speeds) -> Work) -> i32 {
     }
 }
 
+/// Results were written there: what was known of that memory is known no more.
+fn written(results: &[Ptr]) {
+    for result in results {
+        card::overwritten(*result);
+    }
+}
+
 /// Passes over a tensor, forth and back.
 fn passes(handle: Ptr, tensor: Ptr, count: f64) -> i32 {
     let bytes = Shape::of_tensor(tensor).map_or(0.0, |shape| shape.bytes());
@@ -177,8 +184,9 @@ entry_points! {
     /// A convolution.
     fn cudnnConvolutionForward(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, w: Ptr, _w_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, y: Ptr, _y_data: Ptr,
+        workspace: Ptr, _size: usize, _beta: Ptr, y: Ptr, y_data: Ptr,
     ) {
+        written(&[y_data]);
         card::workspace(workspace);
         convolve(handle, Direction::Forward, [x, w, y], convolution)
     }
@@ -187,8 +195,9 @@ entry_points! {
     fn cudnnConvolutionBiasActivationForward(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, w: Ptr, _w_data: Ptr, convolution: Ptr, _algorithm: i32,
         workspace: Ptr, _size: usize, _alpha_2: Ptr, _z: Ptr, _z_data: Ptr, _bias: Ptr, _bias_data: Ptr,
-        _activation: Ptr, y: Ptr, _y_data: Ptr,
+        _activation: Ptr, y: Ptr, y_data: Ptr,
     ) {
+        written(&[y_data]);
         card::workspace(workspace);
         convolve(handle, Direction::Forward, [x, w, y], convolution)
     }
@@ -196,8 +205,9 @@ entry_points! {
     /// The gradient of the input.
     fn cudnnConvolutionBackwardData(
         handle: Ptr, _alpha: Ptr, w: Ptr, _w_data: Ptr, dy: Ptr, _dy_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, dx: Ptr, _dx_data: Ptr,
+        workspace: Ptr, _size: usize, _beta: Ptr, dx: Ptr, dx_data: Ptr,
     ) {
+        written(&[dx_data]);
         card::workspace(workspace);
         convolve(handle, Direction::Data, [dx, w, dy], convolution)
     }
@@ -205,128 +215,143 @@ entry_points! {
     /// The gradient of the weights.
     fn cudnnConvolutionBackwardFilter(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, dy: Ptr, _dy_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, dw: Ptr, _dw_data: Ptr,
+        workspace: Ptr, _size: usize, _beta: Ptr, dw: Ptr, dw_data: Ptr,
     ) {
+        written(&[dw_data]);
         card::workspace(workspace);
         convolve(handle, Direction::Filter, [x, dw, dy], convolution)
     }
 
     /// The gradient of a bias.
     fn cudnnConvolutionBackwardBias(
-        handle: Ptr, _alpha: Ptr, dy: Ptr, _dy_data: Ptr, _beta: Ptr, _db: Ptr, _db_data: Ptr,
+        handle: Ptr, _alpha: Ptr, dy: Ptr, _dy_data: Ptr, _beta: Ptr, _db: Ptr, db_data: Ptr,
     ) {
+        written(&[db_data]);
         passes(handle, dy, 1.0)
     }
 
     /// Statistics, and what follows from them.
     fn cudnnBatchNormalizationForwardTraining(
-        handle: Ptr, _mode: i32, _alpha: Ptr, _beta: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, _y_data: Ptr, _parameters: Ptr,
-        _scale: Ptr, _bias: Ptr, _factor: f64, _mean: Ptr, _variance: Ptr, _epsilon: f64, _saved_mean: Ptr,
-        _saved_variance: Ptr,
+        handle: Ptr, _mode: i32, _alpha: Ptr, _beta: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, y_data: Ptr, _parameters: Ptr,
+        _scale: Ptr, _bias: Ptr, _factor: f64, mean: Ptr, variance: Ptr, _epsilon: f64, saved_mean: Ptr,
+        saved_variance: Ptr,
     ) {
+        written(&[y_data, mean, variance, saved_mean, saved_variance]);
         passes(handle, x, 3.0)
     }
 
     /// The same, fused with what comes after.
     fn cudnnBatchNormalizationForwardTrainingEx(
         handle: Ptr, _mode: i32, _fused: i32, _alpha: Ptr, _beta: Ptr, x: Ptr, _x_data: Ptr, _z: Ptr, _z_data: Ptr,
-        _y: Ptr, _y_data: Ptr, _parameters: Ptr, _scale: Ptr, _bias: Ptr, _factor: f64, _mean: Ptr, _variance: Ptr,
-        _epsilon: f64, _saved_mean: Ptr, _saved_variance: Ptr, _activation: Ptr, workspace: Ptr, _size: usize,
+        _y: Ptr, y_data: Ptr, _parameters: Ptr, _scale: Ptr, _bias: Ptr, _factor: f64, mean: Ptr, variance: Ptr,
+        _epsilon: f64, saved_mean: Ptr, saved_variance: Ptr, _activation: Ptr, workspace: Ptr, _size: usize,
         _reserved: Ptr, _reserved_size: usize,
     ) {
+        written(&[y_data, mean, variance, saved_mean, saved_variance]);
         card::workspace(workspace);
         passes(handle, x, 3.0)
     }
 
     /// Normalises by statistics that are known.
     fn cudnnBatchNormalizationForwardInference(
-        handle: Ptr, _mode: i32, _alpha: Ptr, _beta: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, _y_data: Ptr, _parameters: Ptr,
+        handle: Ptr, _mode: i32, _alpha: Ptr, _beta: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, y_data: Ptr, _parameters: Ptr,
         _scale: Ptr, _bias: Ptr, _mean: Ptr, _variance: Ptr, _epsilon: f64,
     ) {
+        written(&[y_data]);
         passes(handle, x, 2.0)
     }
 
     /// The gradients of a normalisation.
     fn cudnnBatchNormalizationBackward(
         handle: Ptr, _mode: i32, _alpha: Ptr, _beta: Ptr, _alpha_2: Ptr, _beta_2: Ptr, x: Ptr, _x_data: Ptr, _dy: Ptr,
-        _dy_data: Ptr, _dx: Ptr, _dx_data: Ptr, _parameters: Ptr, _scale: Ptr, _dscale: Ptr, _dbias: Ptr, _epsilon: f64,
+        _dy_data: Ptr, _dx: Ptr, dx_data: Ptr, _parameters: Ptr, _scale: Ptr, dscale: Ptr, dbias: Ptr, _epsilon: f64,
         _mean: Ptr, _variance: Ptr,
     ) {
+        written(&[dx_data, dscale, dbias]);
         passes(handle, x, 5.0)
     }
 
     /// The same, fused with what came after.
     fn cudnnBatchNormalizationBackwardEx(
         handle: Ptr, _mode: i32, _fused: i32, _alpha: Ptr, _beta: Ptr, _alpha_2: Ptr, _beta_2: Ptr, x: Ptr, _x_data: Ptr,
-        _y: Ptr, _y_data: Ptr, _dy: Ptr, _dy_data: Ptr, _dz: Ptr, _dz_data: Ptr, _dx: Ptr, _dx_data: Ptr,
-        _parameters: Ptr, _scale: Ptr, _bias: Ptr, _dscale: Ptr, _dbias: Ptr, _epsilon: f64, _mean: Ptr, _variance: Ptr,
+        _y: Ptr, _y_data: Ptr, _dy: Ptr, _dy_data: Ptr, _dz: Ptr, dz_data: Ptr, _dx: Ptr, dx_data: Ptr,
+        _parameters: Ptr, _scale: Ptr, _bias: Ptr, dscale: Ptr, dbias: Ptr, _epsilon: f64, _mean: Ptr, _variance: Ptr,
         _activation: Ptr, workspace: Ptr, _size: usize, _reserved: Ptr, _reserved_size: usize,
     ) {
+        written(&[dx_data, dz_data, dscale, dbias]);
         card::workspace(workspace);
         passes(handle, x, 5.0)
     }
 
     /// An activation.
     fn cudnnActivationForward(
-        handle: Ptr, _activation: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, _y_data: Ptr,
+        handle: Ptr, _activation: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, y_data: Ptr,
     ) {
+        written(&[y_data]);
         passes(handle, x, 2.0)
     }
 
     /// Its gradient.
     fn cudnnActivationBackward(
         handle: Ptr, _activation: Ptr, _alpha: Ptr, y: Ptr, _y_data: Ptr, _dy: Ptr, _dy_data: Ptr, _x: Ptr, _x_data: Ptr,
-        _beta: Ptr, _dx: Ptr, _dx_data: Ptr,
+        _beta: Ptr, _dx: Ptr, dx_data: Ptr,
     ) {
+        written(&[dx_data]);
         passes(handle, y, 4.0)
     }
 
     /// Pooling.
     fn cudnnPoolingForward(
-        handle: Ptr, _pooling: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, _y_data: Ptr,
+        handle: Ptr, _pooling: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, y_data: Ptr,
     ) {
+        written(&[y_data]);
         passes(handle, x, 1.5)
     }
 
     /// Its gradient.
     fn cudnnPoolingBackward(
         handle: Ptr, _pooling: Ptr, _alpha: Ptr, _y: Ptr, _y_data: Ptr, _dy: Ptr, _dy_data: Ptr, x: Ptr, _x_data: Ptr,
-        _beta: Ptr, _dx: Ptr, _dx_data: Ptr,
+        _beta: Ptr, _dx: Ptr, dx_data: Ptr,
     ) {
+        written(&[dx_data]);
         passes(handle, x, 2.5)
     }
 
     /// A softmax.
     fn cudnnSoftmaxForward(
-        handle: Ptr, _algorithm: i32, _mode: i32, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, _y_data: Ptr,
+        handle: Ptr, _algorithm: i32, _mode: i32, _alpha: Ptr, x: Ptr, _x_data: Ptr, _beta: Ptr, _y: Ptr, y_data: Ptr,
     ) {
+        written(&[y_data]);
         passes(handle, x, 2.0)
     }
 
     /// Its gradient.
     fn cudnnSoftmaxBackward(
         handle: Ptr, _algorithm: i32, _mode: i32, _alpha: Ptr, y: Ptr, _y_data: Ptr, _dy: Ptr, _dy_data: Ptr, _beta: Ptr,
-        _dx: Ptr, _dx_data: Ptr,
+        _dx: Ptr, dx_data: Ptr,
     ) {
+        written(&[dx_data]);
         passes(handle, y, 3.0)
     }
 
     /// A recurrent network, forward.
     fn cudnnRNNForward(
-        handle: Ptr, network: Ptr, _mode: i32, _lengths: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, _y_data: Ptr, _h: Ptr,
-        _h_first: Ptr, _h_last: Ptr, _c: Ptr, _c_first: Ptr, _c_last: Ptr, _weights_size: usize, _weights: Ptr,
+        handle: Ptr, network: Ptr, _mode: i32, _lengths: Ptr, x: Ptr, _x_data: Ptr, _y: Ptr, y_data: Ptr, _h: Ptr,
+        _h_first: Ptr, h_last: Ptr, _c: Ptr, _c_first: Ptr, c_last: Ptr, _weights_size: usize, _weights: Ptr,
         _size: usize, workspace: Ptr, _reserved_size: usize, _reserved: Ptr,
     ) {
+        written(&[y_data, h_last, c_last]);
         card::workspace(workspace);
         recur(handle, network, x)
     }
 
     /// The gradients of its data.
     fn cudnnRNNBackwardData_v8(
-        handle: Ptr, network: Ptr, _lengths: Ptr, y: Ptr, _y_data: Ptr, _dy: Ptr, _x: Ptr, _dx: Ptr, _h: Ptr,
-        _h_first: Ptr, _dh_last: Ptr, _dh_first: Ptr, _c: Ptr, _c_first: Ptr, _dc_last: Ptr, _dc_first: Ptr,
+        handle: Ptr, network: Ptr, _lengths: Ptr, y: Ptr, _y_data: Ptr, _dy: Ptr, _x: Ptr, dx: Ptr, _h: Ptr,
+        _h_first: Ptr, _dh_last: Ptr, dh_first: Ptr, _c: Ptr, _c_first: Ptr, _dc_last: Ptr, dc_first: Ptr,
         _weights_size: usize, _weights: Ptr, _size: usize, workspace: Ptr, _reserved_size: usize, _reserved: Ptr,
     ) {
+        written(&[dx, dh_first, dc_first]);
         card::workspace(workspace);
         recur(handle, network, y)
     }
@@ -334,9 +359,10 @@ entry_points! {
     /// The gradients of its weights.
     fn cudnnRNNBackwardWeights_v8(
         handle: Ptr, network: Ptr, _adds: i32, _lengths: Ptr, x: Ptr, _x_data: Ptr, _h: Ptr, _h_data: Ptr, _y: Ptr,
-        _y_data: Ptr, _weights_size: usize, _dweights: Ptr, _size: usize, workspace: Ptr, _reserved_size: usize,
+        _y_data: Ptr, _weights_size: usize, dweights: Ptr, _size: usize, workspace: Ptr, _reserved_size: usize,
         _reserved: Ptr,
     ) {
+        written(&[dweights]);
         card::workspace(workspace);
         recur(handle, network, x)
     }

@@ -2,10 +2,13 @@
 //!
 //! How many entries a product of sparse matrices has is data; its size is estimated, never known ([`product`]).
 
+mod dense;
 mod descriptors;
 mod handle;
 mod product;
 mod sizes;
+
+pub(crate) use dense::{dense_matrix_overwritten, dense_vector_overwritten};
 
 /// `cusparseStatus_t`, as far as it is said here.
 mod status {

@@ -1,0 +1,34 @@
+"""What Triton made on the way to a kernel's machine code: the device reads there which operands it writes.
+
+Programs of Inductor's are loaded from files, beside which the device finds the text by itself.
+"""
+
+import ctypes
+import functools
+
+from . import imports
+
+
+def arm(session):
+    """Tells the device of each kernel that Triton loads by itself."""
+    tell = getattr(ctypes.CDLL(None), "memfit_vgpu_kernel_text", None)
+    if tell is None:
+        return
+    tell.argtypes = [ctypes.c_size_t, ctypes.c_char_p]
+
+    def listen(module):
+        kernel = module.CompiledKernel
+        original = kernel._init_handles
+
+        @functools.wraps(original)
+        def load(self, *args, **kwargs):
+            fresh = self.module is None
+            result = original(self, *args, **kwargs)
+            text = self.asm.get("ttir") if fresh else None
+            if isinstance(self.function, int) and isinstance(text, str):
+                tell(self.function, text.encode())
+            return result
+
+        kernel._init_handles = load
+
+    imports.after("triton.compiler.compiler", listen)
