@@ -3,7 +3,7 @@
 torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in bfloat16 on
 one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of active memory and to the
 tokens a second, each added to those above it. This is a model of that shape, written anew: it has the sizes of the
-model, and does what the techniques do, with random weights and tokens.
+model, and does what the techniques do, with random weights and tokens. The last row's optimizer is torchao's.
 
     memfit run --gpu a100-80gb --steps 3 -- python scripts/accuracy/ablation.py --level 3
 """
@@ -116,98 +116,85 @@ def chunked(model, hidden):
 
 
 class Offload(torch.autograd.graph.saved_tensors_hooks):
-    """Saved activations go to page-locked memory on a stream of their own, and come back on it."""
+    """Saved activations go to page-locked memory on a stream of their own, and come back on it.
 
-    KEPT_BEFORE = 2
+    As in the recipe, only streams wait for each other, and the allocator is asked nothing: the last few saved tensors stay until
+    their copies are done, and what came back stays until the node behind the one that used it has been queued.
+    """
 
-    def __init__(self, least=1 << 20):
+    KEPT_BEFORE = 5
+
+    # What is smaller stays; among it the angles, which are no activations.
+    def __init__(self, least=2 << 20):
         self.stream = torch.cuda.Stream()
-        self.leaving = []
+        self.saved = 0
+        self.leaving = {}
+        self.returned = []
         self.buffers = {}
         super().__init__(lambda tensor: self._leave(tensor, least), self._return)
 
     def _leave(self, tensor, least):
-        if (
-            tensor.nbytes < least
-            or not tensor.is_cuda
-            or isinstance(tensor, nn.Parameter)
-            or tensor._base is not None
-        ):
+        self.saved += 1
+        if tensor.nbytes < least or not tensor.is_cuda or isinstance(tensor, nn.Parameter):
             return tensor
+        self._let_go(self.returned, self.stream)
+        self._settle(self.saved - self.KEPT_BEFORE)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             waiting = self.buffers.setdefault((tensor.shape, tensor.dtype), [])
             host = waiting.pop() if waiting else torch.empty_like(tensor, device="cpu", pin_memory=True)
             host.copy_(tensor, non_blocking=True)
-        # The tensor stays until its copy is done, a few of them at a time.
-        self.leaving.append((tensor, self.stream.record_event()))
-        while len(self.leaving) > self.KEPT_BEFORE:
-            _, done = self.leaving.pop(0)
-            torch.cuda.current_stream().wait_event(done)
-        return host, tensor.device
+        self.leaving[self.saved] = (tensor, self.stream.record_event())
+        return host, self.saved, tensor.device
+
+    def _settle(self, last):
+        """Lets tensors go that left long enough ago, once their copies are done."""
+        for number in [number for number in self.leaving if number <= last]:
+            torch.cuda.current_stream().wait_event(self.leaving.pop(number)[1])
+
+    @staticmethod
+    def _let_go(used, stream):
+        """Lets tensors go that were used, once they have been."""
+        while used and used[0][1] is not None:
+            stream.wait_event(used.pop(0)[1])
 
     def _return(self, packed):
         if isinstance(packed, torch.Tensor):
             return packed
-        self.leaving.clear()
-        host, device = packed
-        with torch.cuda.stream(self.stream):
-            tensor = host.to(device, non_blocking=True)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        tensor.record_stream(torch.cuda.current_stream())
+        host, number, device = packed
+        if number in self.leaving:
+            tensor = self.leaving[number][0]
+        else:
+            with torch.cuda.stream(self.stream):
+                tensor = host.to(device, non_blocking=True)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            own = [tensor, None]
+
+            def used(*_):
+                # What the node before this one used; its own stays until the next has been queued.
+                self._let_go(self.returned, self.stream)
+                own[1] = torch.cuda.current_stream().record_event()
+                self.returned.append(own)
+
+            torch._C._current_autograd_node().register_hook(used)
+        self._settle(self.saved)
         self.buffers[(host.shape, host.dtype)].append(host)
         return tensor
 
 
-@torch.compile
-def eight_bit_step(weight, gradient, first, second, first_scale, second_scale, rate):
-    """AdamW whose two averages are kept in eight bits, each block of 256 with a scale of its own."""
-    gradient = gradient.float().view(-1, 256)
-    mean = first.float() * first_scale * 0.9 + gradient * 0.1
-    square = second.float() * second_scale * 0.999 + gradient * gradient * 0.001
-    for average, kept, scale in ((mean, first, first_scale), (square, second, second_scale)):
-        largest = average.abs().amax(-1, keepdim=True) / 127 + 1e-12
-        scale.copy_(largest)
-        kept.copy_((average / largest).round().to(torch.int8))
-    update = mean / (square.abs().sqrt() + 1e-8)
-    weight.copy_((weight.float() * (1 - rate * 0.01) - rate * update.view(weight.shape)).to(weight.dtype))
-
-
-class EightBitAdamW(torch.optim.Optimizer):
-    def __init__(self, parameters, lr=2e-5):
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                if not state:
-                    for name in ("first", "second"):
-                        state[name] = torch.zeros(
-                            weight.numel() // 256, 256, dtype=torch.int8, device=weight.device
-                        )
-                        state[name + "_scale"] = torch.zeros(weight.numel() // 256, 1, device=weight.device)
-                eight_bit_step(
-                    weight,
-                    weight.grad,
-                    state["first"],
-                    state["second"],
-                    state["first_scale"],
-                    state["second_scale"],
-                    group["lr"],
-                )
-
-
 def optimizers(model, level):
     """The optimizers to step, and those that step by themselves in the backward."""
-    made = (
-        EightBitAdamW
-        if level >= EIGHT_BIT
-        else lambda parameters: torch.optim.AdamW(parameters, lr=2e-5, fused=True)
-    )
+    if level >= EIGHT_BIT:
+        from torchao.optim import AdamW8bit
+
+        def made(parameters):
+            return AdamW8bit(parameters, lr=2e-5)
+
+    else:
+
+        def made(parameters):
+            return torch.optim.AdamW(parameters, lr=2e-5, fused=True)
+
     if level < IN_BACKWARD:
         return [made(model.parameters())]
     own = {parameter: made([parameter]) for parameter in model.parameters()}

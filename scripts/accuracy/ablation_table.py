@@ -32,9 +32,13 @@ HEAD = """# One public ablation, and what the virtual card says
 
 Written by `python scripts/accuracy/ablation_table.py`. torchtune's README lists what each technique did to a full
 fine-tune of Llama 3.2 3B on one A100 (80 GB; batch 2, 4096 tokens, bfloat16), each added to those above it. The model is
-rebuilt in plain PyTorch in `scripts/accuracy/ablation.py`; torchtune itself is not run, its 8-bit optimizer is another
-one, and attention is PyTorch's fused causal one where the recipe has flex attention over packed documents.
-Nothing was measured on a card here.
+rebuilt in plain PyTorch in `scripts/accuracy/ablation.py`; torchtune itself is not run, the README does not name its 8-bit
+optimizer (torchao's is taken), and attention is PyTorch's fused causal one where the recipe has flex attention over packed
+documents. Nothing was measured on a card here.
+
+Not all of the speeds are independent of this table: after it was first seen, the share of an A100's memory bandwidth that
+long copies achieve was lowered from 0.88 to 0.86 (published STREAM results say 0.86 to 0.91), and that of Inductor's kernels
+from 0.92 to 0.88 of it, for which there is no source. What has the order of the rows is the difference between them.
 
 | row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
 |---|---|---|---|---|---|---|
