@@ -1,12 +1,13 @@
 """PyTorch's own books against the device's, for every setting of its allocators and random programs of all that they do.
 
-    memfit run --gpu t4:2 --memory 1GiB --steps 0 --show-output -- \\
-        python scripts/replay/agreement.py [--programs N] [--steps N] [--seed N] [--answer FILE] [SETTING…]
+    memfit run --gpu t4:2 --memory 1GiB --steps 0 --timeout 0 --show-output -- \\
+        python scripts/replay/agreement.py [--programs N] [--steps N] [--seed N] [--record] [SETTING…]
 
 Each program allocates and frees on two cards and several streams, records events and streams, uses pools of its own, captures
 graphs, fills the card, empties the cache, and takes page-locked memory. Every few steps PyTorch's snapshot and statistics are
 held against what the virtual device says it gave out. A program is given by its setting, its seed and its number, and nothing
-else. With `--programs 200` that is some thousands.
+else. `--record` goes on where it stopped, a few programs of each setting in turn, and keeps what came of them in
+`measurements/agreement.json` and `measurements/agreement.md`; `--minutes N` stops it in time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -27,6 +29,9 @@ import torch
 from random_programs import capture, size
 
 MIB = 1 << 20
+RECORD = Path(__file__).parent.parent.parent / "measurements" / "agreement.json"
+# As many programs of a setting are recorded at a time.
+TURN = 50
 EXPANDABLE = "expandable_segments:True"
 ASYNC = "backend:cudaMallocAsync"
 SETTINGS = [
@@ -251,7 +256,7 @@ def run(setting: str, number: int, arguments: argparse.Namespace) -> Program:
 
 
 def all_of(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All programs of a setting, in a process of its own."""
+    """The programs of a setting that were asked for, in a process of its own."""
     # The backend is chosen when torch is imported; the rest can be set until CUDA is first used.
     if setting and setting != ASYNC:
         try:
@@ -262,10 +267,14 @@ def all_of(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
     for card in range(torch.cuda.device_count()):
         torch.empty(1, device=f"cuda:{card}").fill_(1)
     programs = checks = failures = 0
-    for number in range(arguments.programs):
+    for number in range(arguments.first, arguments.first + arguments.programs):
         try:
             program = run(setting, number, arguments)
         except Exception as error:
+            if "INTERNAL ASSERT FAILED" in str(error):
+                # PyTorch's allocator has met a state that it did not expect, and cannot be used further in this process.
+                found = {"programs": programs + 1, "checks": checks, "out_of_memory": failures}
+                return {**found, "asserted": 1, "assertion": f"program {number}: {error}".splitlines()[0]}
             traceback.print_exc()
             return {"failed": f"program {number}: {type(error).__name__}: {error}"}
         programs, checks, failures = programs + 1, checks + program.checks, failures + program.failures
@@ -279,6 +288,7 @@ def in_child(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
             sys.executable,
             __file__,
             ASYNC,
+            f"--first={arguments.first}",
             f"--programs={arguments.programs}",
             f"--steps={arguments.steps}",
         ]
@@ -305,18 +315,60 @@ def in_child(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return json.loads(text) if text else {"failed": f"the process ended with status {status}"}
 
 
+def record(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Goes on where the last recording stopped, and keeps what came of it."""
+    began = time.monotonic()
+    kept = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
+    for end in range(TURN, arguments.programs + TURN, TURN):
+        for setting in arguments.settings:
+            so_far = kept.setdefault(setting, {"torch": torch.__version__, "steps": arguments.steps})
+            arguments.first = so_far.get("programs", 0)
+            late = arguments.minutes and time.monotonic() - began > 60 * arguments.minutes
+            if late or arguments.first >= end or "failed" in so_far or "skipped" in so_far:
+                continue
+            asked, arguments.programs = arguments.programs, min(end, arguments.programs) - arguments.first
+            outcome = in_child(setting, arguments)
+            arguments.programs = asked
+            for name, value in outcome.items():
+                # A turn that PyTorch ended early is taken up again behind the program that it ended with.
+                so_far[name] = so_far.get(name, 0) + value if isinstance(value, int) else value
+            RECORD.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+            RECORD.with_suffix(".md").write_text(page(kept), "utf-8")
+    return kept
+
+
+def page(kept: dict[str, dict[str, Any]]) -> str:
+    """What was recorded, for people."""
+    total = sum(each.get("programs", 0) for each in kept.values())
+    failed = sum("failed" in each for each in kept.values())
+    text = "# PyTorch's books and the device's\n\nWritten by `scripts/replay/agreement.py --record`; its head says how to run it. "
+    text += f"{total:,} random programs; the two books "
+    text += f"differed under {failed} settings.\n\n" if failed else "agreed at every check of each.\n\n"
+    text += "| setting of the allocator | torch | programs | checks | met a full card | |\n|---|---|---|---|---|---|\n"
+    for setting, each in kept.items():
+        said = each.get("failed") or each.get("skipped") or ""
+        if each.get("asserted"):
+            said += f"{each['asserted']} ended by an assertion of PyTorch's: {each['assertion']}"
+        figures = [f"{each.get(name, 0):,}" for name in ("programs", "checks", "out_of_memory")]
+        text += f"| {f'`{setting}`' if setting else 'none'} | {each['torch']} | {' | '.join(figures)} | {said} |\n"
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", metavar="SETTING", default=SETTINGS)
     parser.add_argument("--programs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--record", action="store_true", help="go on where the last recording stopped")
+    parser.add_argument("--minutes", type=float, help="of a recording, begin nothing after so long")
     parser.add_argument("--answer", type=Path, help="write what came of each setting to this file, as JSON")
     arguments = parser.parse_args()
     # Empty graphs, and the old name of the call that sets the allocator.
     warnings.simplefilter("ignore")
-    outcomes = {}
-    for setting in arguments.settings:
+    outcomes = record(arguments) if arguments.record else {}
+    for setting in [] if arguments.record else arguments.settings:
         outcomes[setting] = in_child(setting, arguments)
         print(f"{setting or 'default':100} {outcomes[setting]}", file=sys.stderr, flush=True)
     print(json.dumps(outcomes))
