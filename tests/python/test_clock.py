@@ -117,6 +117,7 @@ SCRIPT = """
             for _ in range(8):
                 y = Square.apply(y)
         kept = torch.cuda.memory_allocated() - base
+        forward = torch.cuda.memory_stats()["active_bytes.all.peak"] - base
         total = y.sum()
         del y
         total.backward()
@@ -125,6 +126,7 @@ SCRIPT = """
         stats = torch.cuda.memory_stats()
         return {
             "kept": kept // MIB,
+            "forward": forward // MIB,
             "allocated": (stats["allocated_bytes.all.peak"] - base) // MIB,
             "reserved": (stats["active_bytes.all.peak"] - base) // MIB,
             "ms": start.elapsed_time(end),
@@ -272,8 +274,8 @@ def test_an_offloader_on_a_side_stream_holds_what_it_copies() -> None:
     assert instant <= estimate <= never, found
     # The host runs ahead of copies that take far longer than what is computed, so the allocator gets none of them back.
     assert estimate - instant >= 5 * 64, found
-    waited = [held["reserved"] for held in each("recorded offload that waits")]
-    assert waited[1] <= instant + 2 * 64, (waited, found)
+    waited = under("estimate").said["recorded offload that waits"]["forward"]
+    assert waited <= each("recorded offload")[0]["forward"] + 64, (waited, found)
     stashed = [held["reserved"] for held in each("stashed offload")]
     assert len(set(stashed)) == 1, ("streams that wait for each other need no clock", found)
     assert stashed[0] < each("plain")[0]["reserved"], found
@@ -295,5 +297,6 @@ def test_the_report_says_when_the_clock_matters(clock: str, tmp_path: Path) -> N
         assert notes == []
     else:
         assert len(notes) == 1
-        assert "256 MiB" in notes[0]
+        # All of the block, less the workspace that the products had at the peak of what was allocated.
+        assert 240 <= int(notes[0].split()[0]) <= 256
         assert "--clock instant" in notes[0]

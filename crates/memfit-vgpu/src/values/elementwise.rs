@@ -161,7 +161,8 @@ impl Elementwise {
         let inputs = &tensors.addresses[1..=self.inputs];
         let known = inputs.iter().all(|address| memory.perhaps(*address));
         let Some(functor) = &self.functor else {
-            memory.forget(tensors.addresses[0], tensors.count as u64);
+            // Of which type the elements are is not known either.
+            memory.forget_block(tensors.addresses[0]);
             return;
         };
         let masked = functor.carries_flags() && memory.answers();
