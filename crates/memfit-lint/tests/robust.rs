@@ -104,11 +104,17 @@ fn mutated(texts: &[String], numbers: &mut Numbers) -> String {
     lines.join("\n")
 }
 
+/// How many: `MEMFIT_MUTATIONS` asks for more, and begins elsewhere.
+fn mutations() -> (usize, Numbers) {
+    let asked = std::env::var("MEMFIT_MUTATIONS").ok().map(|count| count.parse().unwrap());
+    asked.map_or((1500, Numbers(1)), |count| (count, Numbers(count as u64)))
+}
+
 #[test]
 fn mutated_python_is_answered() {
     let texts = specifications();
-    let mut numbers = Numbers(1);
-    for _ in 0..1500 {
+    let (count, mut numbers) = mutations();
+    for _ in 0..count {
         let text = mutated(&texts, &mut numbers);
         let source = check("mutated.py", &text);
         for finding in &source.findings {
