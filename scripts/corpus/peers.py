@@ -1,0 +1,198 @@
+"""Runs torch-preflight and TorchFix over the corpus of run.py beside `memfit check`, package by package, and says how
+long each took, what they find, and what of it `memfit check` finds as well.
+
+    python scripts/corpus/peers.py [--memfit COMMAND] [--cache FOLDER] [PACKAGE…]
+
+The three programs run after one another on each package, so that they meet the same machine. The processor time of each
+is what is compared: it depends less on what else the machine does. What the two answered is kept in the cache, since they
+need minutes for what takes memfit a fraction of a second; `--again` runs everything anew. They are installed into
+an environment of their own in the cache, as pinned in peers.txt. peers.toml says of each of their rules which of ours
+is about the same, and why memfit says nothing where they do. The page is peers.md, which run.py puts into
+docs/check-corpus.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tomllib
+from run import fetch, parts
+
+HERE = Path(__file__).resolve().parent
+TOOLS = ("memfit", "torch-preflight", "TorchFix")
+TORCHFIX = re.compile(r"^(?P<file>[^:\n]+\.py):(?P<line>\d+):\d+: (?P<rule>TOR\d+) (?P<message>.*)$", re.M)
+# A finding of theirs and one of ours are about the same if they are this near to each other.
+NEAR = 3
+
+
+def install(cache: Path) -> Path:
+    """Where the peers' commands are."""
+    folder = cache / "peers"
+    if not (folder / "bin/torchfix").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        command = [folder / "bin/pip", "install", "--quiet", "--no-deps", "-r", HERE / "peers.txt"]
+        subprocess.run(command, check=True)
+    return folder / "bin"
+
+
+def timed(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
+    """What a command answers, and its wall and processor time."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, {"wall": time.perf_counter() - begin, "cpu": cpu}
+
+
+def measure(package: Path, peers: Path) -> dict[str, Any]:
+    """What the two find in a package, and what it costs."""
+    name, folder = package.name, package.parent
+    answer: dict[str, Any] = {"files": sum(1 for _ in package.rglob("*.py"))}
+    text, spent = timed([str(peers / "torch-preflight"), "check", name, "-f", "json", "--no-color"], folder)
+    found = json.loads(text)["diagnostics"]
+    answer["torch-preflight"] = spent | {
+        "findings": [[one["path"], one["line"], one["code"], one["severity"]] for one in found]
+    }
+    text, spent = timed([str(peers / "torchfix"), "--select", "ALL", name], folder)
+    answer["TorchFix"] = spent | {
+        "findings": [[one["file"], int(one["line"]), one["rule"]] for one in TORCHFIX.finditer(text)]
+    }
+    return answer
+
+
+def ours(package: Path, memfit: str) -> dict[str, Any]:
+    """The same of memfit."""
+    command = [memfit, "--isolated", "check", package.name, "--format", "json"]
+    text, spent = timed(command, package.parent)
+    found = json.loads(text)["findings"]
+    return spent | {"findings": [[one["file"], one["line"], one["rule"]] for one in found]}
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+
+
+def times(results: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of what each costs."""
+    total = {
+        tool: {of: sum(one[tool][of] for one in results.values()) for of in ("cpu", "wall")} for tool in TOOLS
+    }
+    files = sum(one["files"] for one in results.values())
+    lines = [
+        f"{len(results)} packages, {files} files; on {os.cpu_count()} cores, package after package.",
+        "",
+        "| | processor time | of memfit | wall time | of memfit | least of a package |",
+        "|---|---|---|---|---|---|",
+    ]
+    for tool in TOOLS:
+        ratio = {of: total[tool][of] / total["memfit"][of] for of in ("cpu", "wall")}
+        least = min(one[tool]["cpu"] / one["memfit"]["cpu"] for one in results.values())
+        lines.append(
+            f"| {tool} | {seconds(total[tool]['cpu'])} | {ratio['cpu']:.0f}x | {seconds(total[tool]['wall'])} "
+            f"| {ratio['wall']:.0f}x | {least:.0f}x |"
+        )
+    return lines
+
+
+def compared(results: dict[str, dict[str, Any]], said: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The table of what the peers find, and the rules of theirs that nothing is said about."""
+    ours: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for one in results.values():
+        for file, line, rule in one["memfit"]["findings"]:
+            ours[file].append((line, rule))
+
+    def is_ours(file: str, line: int, rules: Iterable[str]) -> bool:
+        return any(rule in rules and abs(line - there) <= NEAR for there, rule in ours[file])
+
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    missed: list[tuple[str, int, str]] = []
+    for one in results.values():
+        for tool in TOOLS[1:]:
+            for file, line, rule, *_ in one[tool]["findings"]:
+                count = counts[tool, rule]
+                count[0] += 1
+                if is_ours(file, line, said.get(rule, {}).get("ours", [])):
+                    count[1] += 1
+                elif said.get(rule, {}).get("each"):
+                    missed.append((file, line, rule))
+    lines = [
+        "| their rule | findings | of these ours | our rule | what memfit says nothing about, and why |",
+        "|---|---|---|---|---|",
+    ]
+    unsaid = [rule for _, rule in counts if rule not in said]
+    for (tool, rule), (found, both) in sorted(counts.items()):
+        entry = said.get(rule, {})
+        names = ", ".join(entry.get("ours", [])) or "none"
+        lines.append(
+            f"| {tool} {rule}: {entry.get('what', '')} | {found} | {both} | {names} | {entry.get('why', '')} |"
+        )
+    if missed:
+        each = said.get("each", {})
+        lines += [
+            "",
+            "One by one, where both have a rule:",
+            "",
+            "| finding of theirs | rule | why it is none of ours |",
+            "|---|---|---|",
+        ]
+        for file, line, rule in missed:
+            key = f"{file}:{line}:{rule}"
+            lines.append(f"| `{file}:{line}` | {rule} | {each.get(key, '')} |")
+            if key not in each:
+                unsaid.append(key)
+    return lines, unsaid
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("packages", nargs="*", help="the beginnings of names; without them, all")
+    parser.add_argument("--memfit", default=shutil.which("memfit"))
+    parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "corpus")
+    parser.add_argument("--again", action="store_true")
+    arguments = parser.parse_args()
+    memfit = str(Path(arguments.memfit).resolve())
+    peers = install(arguments.cache)
+    results: dict[str, dict[str, Any]] = {}
+    for part in parts(arguments.cache).values():
+        for name, package in sorted(fetch(part).items()):
+            if arguments.packages and not name.startswith(tuple(arguments.packages)):
+                continue
+            kept = arguments.cache / f"peers-{name}.json"
+            mine = ours(package, memfit)
+            if arguments.again or not kept.exists():
+                kept.write_text(json.dumps(measure(package, peers)))
+            results[name] = json.loads(kept.read_text()) | {"memfit": mine}
+            print(name, *(f"{tool} {seconds(results[name][tool]['cpu'])}" for tool in TOOLS), flush=True)
+    said = tomllib.loads((HERE / "peers.toml").read_text()) if (HERE / "peers.toml").exists() else {}
+    table, unsaid = compared(results, said)
+    lines = [
+        "# Beside other linters",
+        "",
+        "Made by `python scripts/corpus/peers.py`: torch-preflight 0.5.0 and TorchFix 0.7.0 (with all of its rules), each in "
+        "an environment of its own, and `memfit check`, one after the other on each package.",
+        "",
+        *times(results),
+        "",
+        *table,
+    ]
+    (HERE / "peers.md").write_text("\n".join(lines).replace("# Beside", "## Beside", 1) + "\n")
+    print(*(f"nothing is said of {name}" for name in unsaid), sep="\n")
+    return int(bool(unsaid))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
