@@ -303,6 +303,7 @@ impl CliError {
             | Self::NothingNamed(_)
             | Self::UnknownOutputFormat { .. }
             | Self::SeveralFolders
+            | Self::PlanForLocal
             | Self::OutputExists { .. } => "usage",
             Self::NoLocalGpu | Self::NothingToCalibrate => "no-local-gpu",
             Self::Measuring { .. } => "measuring",
@@ -320,7 +321,6 @@ impl CliError {
             Self::Check(_) | Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",
-            Self::PlanForLocal => "usage",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",

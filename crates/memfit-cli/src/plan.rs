@@ -168,7 +168,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
     Training {
         batch: told.batch,
         names: told.names.clone(),
-        own_accumulation: if told.steps > 0 { (told.batches / told.steps).max(1) } else { 1 },
+        own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
         couples_samples: told.couples_samples,
         convolves: told.convolves,
         classes: told.classes,

@@ -23,7 +23,7 @@ use crate::{CliError, Home};
 /// How often it is looked whether something has been said.
 const TICK: Duration = Duration::from_millis(5);
 /// How long a fork may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The process that is forked.
 #[derive(Debug)]

@@ -204,10 +204,10 @@ impl Request {
         catalogue: &Catalogue,
     ) -> Result<Self, CliError> {
         let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
-        let device = match gpu.name.eq_ignore_ascii_case(LOCAL) {
-            true => return Err(CliError::PlanForLocal),
-            false => catalogue.find(&gpu.name)?.clone(),
-        };
+        if gpu.name.eq_ignore_ascii_case(LOCAL) {
+            return Err(CliError::PlanForLocal);
+        }
+        let device = catalogue.find(&gpu.name)?.clone();
         let device = match args.memory {
             Some(memory) => device.with_memory(memory),
             None => device,
