@@ -14,15 +14,15 @@ def main() -> None:
     model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(4):
-        images = torch.randn(48, 3, 256, 256, device=device)
-        masks = torch.randint(0, 32, (48, 256, 256), device=device)
+        images = torch.randn(21, 3, 256, 256, device=device)
+        masks = torch.randint(0, 32, (21, 256, 256), device=device)
         scores = model(images)
         loss = F.cross_entropy(scores, masks)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            heat = F.interpolate(scores, scale_factor=2)
+            heat = F.interpolate(scores, scale_factor=3)
             brightest = heat.amax().item()
         print(brightest)
 

@@ -88,36 +88,33 @@ def explain(file: Path) -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def snapshots(scripts: list[Script], folder: Path) -> dict[str, str]:
-    """The cause that each script's snapshot is explained with."""
+def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
+    """What is said of each script's snapshot."""
     own = [script for script in scripts if script.cause not in OUTSIDE]
     paths = [f"{script.path}" + (f"@{script.settings}" if script.settings else "") for script in own]
     call(["run", *CARD, "--no-prove", "--", sys.executable, str(DRIVER), str(folder), *paths], folder)
     reports = {script.path.stem: explain(folder / f"{script.path.stem}.pickle") for script in own}
-    return {name: report["cause"] for name, report in reports.items() if report}
+    return {name: report for name, report in reports.items() if report}
 
 
-def judge(name: str, script: Script, snapshot: str | None, folder: Path) -> Row:
-    recording = folder / f"{script.path.stem}.memfit"
-    command = ["--format", "json", "-o", str(recording), "--", sys.executable, str(script.path)]
-    text = call(["run", *CARD, *command], folder)
-    run: dict[str, Any] = json.loads(text) if text else {}
-    row = Row(
-        name,
-        script.path.stem,
-        script.cause,
-        run.get("verdict") == "oom",
-        run.get("cause"),
-        snapshot,
-        *[None] * 4,
-    )
-    report = explain(recording)
-    recording.unlink(missing_ok=True)
+def judge(name: str, script: Script, snapshot: dict[str, Any] | None, folder: Path, recordings: bool) -> Row:
+    row = Row(name, script.path.stem, script.cause, snapshot is not None, None, None, *[None] * 4)
+    row.snapshot = snapshot and snapshot["cause"]
+    report = snapshot
+    fixes = snapshot["fixes"] if snapshot else []
+    if recordings:
+        recording = folder / f"{script.path.stem}.memfit"
+        command = ["--format", "json", "-o", str(recording), "--", sys.executable, str(script.path)]
+        text = call(["run", *CARD, *command], folder)
+        run: dict[str, Any] = json.loads(text) if text else {}
+        row.ran_out, row.recording = run.get("verdict") == "oom", run.get("cause")
+        report, fixes = explain(recording), run.get("fixes") or []
+        recording.unlink(missing_ok=True)
     if report:
         said = [line["text"] or "" for fact in report["evidence"] for line in fact["stack"]]
         row.line = any(text in line for text in script.lines for line in said) if script.lines else None
-    if run.get("fixes"):
-        first = run["fixes"][0]
+    if fixes:
+        first = fixes[0]
         row.lever = first["lever"]
         row.proof = first["proof"] and first["proof"]["verdict"]
         kinds = ("edit", "environment", "card")
@@ -133,10 +130,10 @@ def share(rows: list[Row], holds: Any, among: Any = lambda _: True) -> str:
 def table(name: str, rows: list[Row]) -> str:
     out = [f"## The {name} set\n"]
     out += [
-        f"- the cause from the recording: {share(rows, lambda row: row.recording == row.cause)}",
-        f"- the cause from PyTorch's snapshot: {share(rows, lambda row: row.snapshot == row.cause, lambda row: row.cause not in OUTSIDE)}",
+        f"- the cause from the recording: {share(rows, lambda row: row.recording == row.cause, lambda row: row.recording)}",
+        f"- the cause from PyTorch's snapshot: {share(rows, lambda row: row.snapshot == row.cause, lambda row: row.snapshot)}",
         f"- the line, where one is to blame: {share(rows, lambda row: bool(row.line), lambda row: row.line is not None)}",
-        f"- a remedy that makes it fit, shown by another run: {share(rows, lambda row: row.proof == 'fits')}\n",
+        f"- a remedy that makes it fit, shown by another run: {share(rows, lambda row: row.proof == 'fits', lambda row: row.recording)}\n",
         "| script | what is wrong | from the recording | from the snapshot | line | first remedy | applied as | shown by a run |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -165,6 +162,9 @@ def main() -> None:
     parser.add_argument(
         "--no-recordings", action="store_true", help="snapshots alone, which is one process for all"
     )
+    parser.add_argument(
+        "--suffix", default="", help="behind the set's name in the table, for an older memfit's figures"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "measurements" / "explain.json")
     arguments = parser.parse_args()
     everything: dict[str, list[Row]] = {}
@@ -175,18 +175,14 @@ def main() -> None:
             said = snapshots(scripts, Path(folder))
             rows = []
             for script in scripts:
+                if arguments.no_recordings and script.cause in OUTSIDE:
+                    continue
                 snapshot = said.get(script.path.stem)
-                if arguments.no_recordings:
-                    ran_out = snapshot is not None
-                    rows.append(
-                        Row(name, script.path.stem, script.cause, ran_out, None, snapshot, *[None] * 4)
-                    )
-                else:
-                    rows.append(judge(name, script, snapshot, Path(folder)))
+                rows.append(judge(name, script, snapshot, Path(folder), not arguments.no_recordings))
                 print(rows[-1], file=sys.stderr, flush=True)
-        everything[name] = rows
+        everything[name + arguments.suffix] = rows
         print(table(name, rows), flush=True)
-    if not arguments.only and not arguments.no_recordings:
+    if not arguments.only:
         write(arguments.json, everything)
 
 
