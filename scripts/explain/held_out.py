@@ -128,12 +128,23 @@ def share(rows: list[Row], holds: Any, among: Any = lambda _: True) -> str:
 
 
 def table(name: str, rows: list[Row]) -> str:
-    out = [f"## The {name} set\n"]
+    counted = [
+        ("the cause from the recording", lambda row: row.recording == row.cause, lambda row: row.recording),
+        (
+            "the cause from PyTorch's snapshot",
+            lambda row: row.snapshot == row.cause,
+            lambda row: row.snapshot,
+        ),
+        ("the line, where one is to blame", lambda row: row.line, lambda row: row.line is not None),
+        (
+            "a remedy that makes it fit, shown by another run",
+            lambda row: row.proof == "fits",
+            lambda row: row.recording,
+        ),
+    ]
+    shares = [(what, share(rows, holds, among)) for what, holds, among in counted if any(map(among, rows))]
+    out = [f"## The {name} set\n", *(f"- {what}: {figure}" for what, figure in shares), ""]
     out += [
-        f"- the cause from the recording: {share(rows, lambda row: row.recording == row.cause, lambda row: row.recording)}",
-        f"- the cause from PyTorch's snapshot: {share(rows, lambda row: row.snapshot == row.cause, lambda row: row.snapshot)}",
-        f"- the line, where one is to blame: {share(rows, lambda row: bool(row.line), lambda row: row.line is not None)}",
-        f"- a remedy that makes it fit, shown by another run: {share(rows, lambda row: row.proof == 'fits', lambda row: row.recording)}\n",
         "| script | what is wrong | from the recording | from the snapshot | line | first remedy | applied as | shown by a run |",
         "|---|---|---|---|---|---|---|---|",
     ]
