@@ -38,7 +38,7 @@ documents. Nothing was measured on a card here.
 
 Not all of the speeds are independent of this table: after it was first seen, the share of an A100's memory bandwidth that
 long copies achieve was lowered from 0.88 to 0.86 (published STREAM results say 0.86 to 0.91), and that of Inductor's kernels
-from 0.92 to 0.88 of it, for which there is no source. What has the order of the rows is the difference between them.
+from 0.92 to 0.88 of it, for which there is no source.
 
 | row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
 |---|---|---|---|---|---|---|
