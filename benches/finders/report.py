@@ -46,7 +46,8 @@ def run(way: str, python: str, gpu: str, batch: int) -> dict[str, Any]:
 def version(python: str, package: str) -> str:
     asked = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
     done = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    # A checkout that is run from its folder has no version of its own.
+    return done.stdout.strip() or "of this checkout"
 
 
 def row(way: str, said: dict[str, Any], batch: int) -> str:

@@ -159,6 +159,7 @@ def with_composer(batch: int, steps: int, watch: Watch) -> None:
         optimizers=optimizer_of(model),
         max_duration=f"{steps}ba",
         device="gpu",
+        precision="fp32",
         device_train_microbatch_size="auto",
         callbacks=[Ends()],
         progress_bar=False,
