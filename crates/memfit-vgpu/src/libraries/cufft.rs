@@ -70,8 +70,9 @@ impl Transform {
     }
 }
 
-/// Executes a plan: its time passes on its stream.
-fn execute(plan: i32) -> i32 {
+/// Executes a plan: its time passes on its stream, and what was known of its output is known no more.
+fn execute(plan: i32, output: Ptr) -> i32 {
+    card::overwritten(output);
     with(plan, |plan| {
         if let Some(transform) = &plan.transform {
             card::launch(plan.stream, |speeds| transform.work(speeds));
@@ -271,25 +272,25 @@ entry_points! {
     }
 
     /// Complex to complex, in single precision.
-    fn cufftExecC2C(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
+    fn cufftExecC2C(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
     /// Complex to real.
-    fn cufftExecC2R(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+    fn cufftExecC2R(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
     /// Real to complex.
-    fn cufftExecR2C(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+    fn cufftExecR2C(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
     /// Complex to complex, in double precision.
-    fn cufftExecZ2Z(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
+    fn cufftExecZ2Z(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
     /// Complex to real.
-    fn cufftExecZ2D(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+    fn cufftExecZ2D(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
     /// Real to complex.
-    fn cufftExecD2Z(plan: i32, _input: Ptr, _output: Ptr) { execute(plan) }
+    fn cufftExecD2Z(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
     /// Of whatever types the plan has: what PyTorch calls.
-    fn cufftXtExec(plan: i32, _input: Ptr, _output: Ptr, _direction: i32) { execute(plan) }
+    fn cufftXtExec(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
     /// The size of a plan's work area.
     fn cufftGetSize(plan: i32, size: Out<usize>) {

@@ -3,6 +3,11 @@
 //! Operations are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition, for real numbers; complex
 //! ones count four times); eigenvectors and singular vectors are taken to be wanted.
 
+#![allow(
+    clippy::used_underscore_binding,
+    reason = "what an argument is called says what it is, and all are looked at alike"
+)]
+
 use super::handle::Context;
 use super::status;
 use crate::cost::library;
@@ -74,6 +79,24 @@ fn run(handle: Handle<Context>, (rows, columns): (f64, f64), operations: f64, sc
     status::SUCCESS
 }
 
+/// What a decomposition is handed: it may write wherever it is led to.
+trait Argument {
+    /// What was known there is known no more.
+    fn overwritten(self);
+}
+
+impl Argument for Ptr {
+    fn overwritten(self) {
+        card::overwritten(self);
+    }
+}
+
+/// Numbers lead nowhere.
+macro_rules! numbers {
+    ($($number:ty),+) => { $( impl Argument for $number { fn overwritten(self) {} } )+ };
+}
+numbers!(u8, i32, i64, usize);
+
 /// Declares decompositions that share a signature: `[name SCALAR…](parameters) ROWS, COLUMNS => OPERATIONS`.
 macro_rules! decompositions {
     ($([$($name:ident $scalar:expr),+] $arguments:tt $rows:expr, $columns:expr => $operations:expr;)*) => {
@@ -87,6 +110,7 @@ macro_rules! decompositions {
             fail status::INTERNAL_ERROR;
             /// Takes its time.
             fn $name(handle: Handle<Context>, $($argument: $kind),*) {
+                $( Argument::overwritten($argument); )*
                 run(handle, (count($rows), count($columns)), $operations, $scalar)
             }
         }

@@ -115,14 +115,16 @@ entry_points! {
             c => Ptr, &raw mut rows => *mut i64, &raw mut columns => *mut i64, &raw mut step => *mut i64,
             &raw mut values => *mut usize, &raw mut kind => *mut i32, &raw mut order => *mut i32
         ) -> i32);
+        super::dense::dense_matrix_overwritten(c as u64);
         multiply(handle, a, if known == Some(status::SUCCESS) { columns } else { 1 })
     }
 
     /// Sparse times a vector: takes its time.
     fn cusparseSpMV(
-        handle: Handle<Context>, _op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _beta: Ptr, _y: Ptr, _compute: i32,
+        handle: Handle<Context>, _op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _beta: Ptr, y: Ptr, _compute: i32,
         _algorithm: i32, _buffer: Ptr,
     ) {
+        super::dense::dense_vector_overwritten(y as u64);
         multiply(handle, a, 1)
     }
 
