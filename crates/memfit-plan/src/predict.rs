@@ -140,3 +140,54 @@ impl Model {
         self.bias += device_upper as i64 - prediction.choice.peak as i64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Expected;
+
+    fn sample(micro_batch: u64, pieces: u64, device_upper: u64, step_ms: f64, kept: u64) -> Sample {
+        let block = Measured { name: "h.0".into(), kept, busy_ns: kept, output: kept / 10 };
+        let training = Training { batch: 64, blocks: vec![block; 2], ..Training::default() };
+        let peak = Expected { device_upper, step_ms: Some(step_ms), ..Expected::default() };
+        Sample { micro_batch, pieces, outcome: Outcome { peak, ..Outcome::default() }, training }
+    }
+
+    #[test]
+    fn memory_and_time_lie_on_the_line_through_two_runs() {
+        // 100 bytes for good, 10 a sample in each of two blocks; 50 ms, and 2 for each piece beyond the first.
+        let model = Model::new(
+            sample(64, 1, 100 + 20 * 64, 50.0, 640),
+            Some(sample(16, 4, 100 + 20 * 16, 56.0, 160)),
+        );
+        let plain = model.predict(32, 2, Ways::default(), 10_000).unwrap();
+        assert_eq!((plain.choice.peak, plain.choice.extra_ns), (100 + 20 * 32, 0));
+        assert!((plain.step_ms - 52.0).abs() < 1e-9);
+        let ways = Ways { recompute: true, link: None };
+        let tight = model.predict(32, 2, ways, 100 + 20 * 32 - 1).unwrap();
+        assert_eq!(tight.choice.extra_ns, 320);
+        assert!(tight.step_ms > plain.step_ms);
+        assert_eq!(model.predict(32, 2, ways, 100), None);
+    }
+
+    #[test]
+    fn what_a_run_took_moves_what_is_expected() {
+        let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), None);
+        let before = model.predict(64, 1, Ways::default(), 10_000).unwrap();
+        model.learn(&before, 1400);
+        assert_eq!(model.predict(64, 1, Ways::default(), 10_000).unwrap().choice.peak, 1400);
+        assert_eq!(model.predict(64, 1, Ways::default(), 1399), None);
+    }
+
+    #[test]
+    fn a_way_hides_behind_the_neighbour() {
+        // A thousand bytes a second: a byte takes a millisecond.
+        for (bytes, beside_ms, exposed_ms) in [(10, 10, 0), (10, 5, 5), (10, 4, 8), (10, 0, 20), (0, 0, 0)] {
+            assert_eq!(
+                exposed_ns(bytes, 1e3, beside_ms * 1_000_000),
+                exposed_ms * 1_000_000,
+                "{bytes} {beside_ms}"
+            );
+        }
+    }
+}

@@ -8,17 +8,20 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import os
 import re
 import sys
 import types
 
-from .oom import LIBRARIES
+from .oom import HERE, LIBRARIES
 
 NAME = re.compile(
     r"^(train|training|per_device_train|per_gpu_train|micro|mini|device|local)?_?(batch|batch_size|batchsize|bs|bsz|b)$",
     re.IGNORECASE,
 )
 MAX_FRAMES = 32
+# What the probe brings along is no part of the script.
+PROBE = os.path.dirname(HERE)
 
 
 def find(size):
@@ -45,10 +48,7 @@ def _places(size):
     for _ in range(MAX_FRAMES):
         if frame is None:
             break
-        if (
-            not frame.f_code.co_filename.startswith((*LIBRARIES, "<"))
-            and "memfit_" not in frame.f_code.co_filename
-        ):
+        if not frame.f_code.co_filename.startswith((*LIBRARIES, PROBE, "<")):
             if frame.f_locals is not frame.f_globals:
                 _of_frame(frame, size, found, seen)
             _within(frame.f_globals, size, found, seen)

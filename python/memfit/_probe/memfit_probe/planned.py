@@ -63,7 +63,12 @@ class Pieces:
         return len(self.sampler)
 
     def __getattr__(self, name):
-        return getattr(self.sampler, name)
+        # A copy that is being made has no sampler yet.
+        return (
+            getattr(self.__dict__["sampler"], name)
+            if "sampler" in self.__dict__
+            else object.__getattribute__(self, name)
+        )
 
 
 class Planned:
