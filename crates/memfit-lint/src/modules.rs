@@ -27,7 +27,7 @@ pub(crate) struct Library {
 #[derive(Debug)]
 struct Module {
     file: PathBuf,
-    text: String,
+    source: memfit_source::Module,
     index: Index,
 }
 
@@ -66,8 +66,9 @@ impl Library {
             if !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
-            let index = memfit_source::index(&text).ok()?;
-            Some(Arc::new(Module { file, text, index }))
+            let source = memfit_source::Module::read(text).ok()??;
+            let index = source.index();
+            Some(Arc::new(Module { file, source, index }))
         })
         .clone()
     }
@@ -96,13 +97,12 @@ impl Library {
         let slot = self.functions.lock().ok()?.entry(key).or_default().clone();
         slot.get_or_init(|| {
             let folder = module.file.parent()?;
-            let found = match level.checked_sub(1) {
+            match level.checked_sub(1) {
                 Some(level) if level > 0 => {
-                    memfit_source::function(&module.text, name, &Of { library: self, folder, level })
+                    module.source.function(name, &Of { library: self, folder, level })
                 }
-                _ => memfit_source::function(&module.text, name, &Alone),
-            };
-            found.ok().flatten()
+                _ => module.source.function(name, &Alone),
+            }
         })
         .clone()
     }

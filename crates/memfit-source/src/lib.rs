@@ -26,7 +26,7 @@ mod windows;
 
 pub use facts::*;
 pub use limits::{STACK, TooMuch};
-pub use parse::{Dialect, facts, function, index, is_relevant, is_valid};
+pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
 pub use project::{Alone, ImportedClass, ImportedFunction, Index, Modules};
 pub use value::*;

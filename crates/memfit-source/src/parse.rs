@@ -30,23 +30,31 @@ pub fn facts(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result
     read(text, dialect, modules)
 }
 
-/// What a module defines.
-pub fn index(text: &str) -> Result<Index, TooMuch> {
-    let module = module(text)?;
-    Ok(module.map_or_else(Index::default, |module| walk::index(&module, text, &&Alone)))
+/// A module that others import: read once, and walked for each function of it that is called.
+#[derive(Debug)]
+pub struct Module {
+    text: String,
+    syntax: ModModule,
 }
 
-/// What one function of a module does, or a method: `Trainer.step`.
-pub fn function(text: &str, name: &str, modules: &dyn Modules) -> Result<Option<ImportedFunction>, TooMuch> {
-    let module = module(text)?;
-    let summary = module.and_then(|module| walk::summary_of(&module, text, &modules, name));
-    Ok(summary.map(ImportedFunction))
-}
+impl Module {
+    /// Reads a module; nothing comes of what is none.
+    pub fn read(text: String) -> Result<Option<Self>, TooMuch> {
+        measure(&text)?;
+        let parsed = parse_unchecked(&text, options(Dialect::Python));
+        let syntax = parsed.try_into_module().map(ruff_python_parser::Parsed::into_syntax);
+        Ok(syntax.map(|syntax| Self { text, syntax }))
+    }
 
-fn module(text: &str) -> Result<Option<ModModule>, TooMuch> {
-    measure(text)?;
-    let parsed = parse_unchecked(text, options(Dialect::Python));
-    Ok(parsed.try_into_module().map(ruff_python_parser::Parsed::into_syntax))
+    /// What it defines.
+    pub fn index(&self) -> Index {
+        walk::index(&self.syntax, &self.text, &&Alone)
+    }
+
+    /// What one function of it does, or a method: `Trainer.step`.
+    pub fn function(&self, name: &str, modules: &dyn Modules) -> Option<ImportedFunction> {
+        walk::summary_of(&self.syntax, &self.text, &modules, name).map(ImportedFunction)
+    }
 }
 
 /// Whether a text can be parsed as it is: for those who changed it.

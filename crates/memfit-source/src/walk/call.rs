@@ -1,7 +1,5 @@
 //! Calls: what is called, with what, and what comes of it.
 
-use std::sync::Arc;
-
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::known::{Known, known};
@@ -316,21 +314,6 @@ impl<'a> Walker<'a> {
         self.replay(summary, id, &arguments, receiver, call.span)
     }
 
-    /// What a method does that the object's class has from another module.
-    pub(super) fn imported_method(&self, receiver: &Receiver, name: &str) -> Option<Arc<Summary>> {
-        if let Kind::Imported(class) = &receiver.value.kind {
-            return self.imports.method(class, name);
-        }
-        let class = match receiver.value.kind {
-            Kind::Object(class) => class,
-            _ if self.slice(receiver.span) == "self" => {
-                self.definitions.functions[self.frame.function.index()].class?
-            }
-            _ => return None,
-        };
-        self.facts.class(class).bases.iter().find_map(|base| self.imports.method(base, name))
-    }
-
     pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
         let receiver = self.slice(call.callee);
         self.op(OpKind::Forward, call.span, receiver);
@@ -374,7 +357,7 @@ impl<'a> Walker<'a> {
         match known(path) {
             Some(known) => self.call_known(call, path, known, inputs),
             None => {
-                if let Some(summary) = self.imports.function(path) {
+                if let Some(summary) = self.imported_function(path) {
                     return self.call_summary(node, call, None, &summary, None);
                 }
                 if let Some(class) = self.imports.class(path) {

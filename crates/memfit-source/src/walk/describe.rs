@@ -33,27 +33,28 @@ impl<'a> Walker<'a> {
             let imported: Vec<_> = bases
                 .iter()
                 .filter(|base| !self.definitions.top_classes.contains_key(base.as_str()))
-                .filter_map(|base| self.imports.class(base))
+                .filter_map(|base| Some((base.clone(), self.imports.class(base)?)))
                 .collect();
             let managed = known(|class| class.is_managed)
-                || imported.iter().any(|class| class.is_managed)
+                || imported.iter().any(|(_, class)| class.is_managed)
                 || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
             let text = span(node).of(self.text);
             let class = crate::facts::Class {
                 name: node.name.id.to_string(),
                 is_module: known(|class| class.is_module)
-                    || imported.iter().any(|class| class.is_module)
+                    || imported.iter().any(|(_, class)| class.is_module)
                     || managed
                     || ends(&["nn.Module", "Module", "PreTrainedModel", "nn.Sequential"]),
                 is_dataset: known(|class| class.is_dataset)
-                    || imported.iter().any(|class| class.is_dataset)
+                    || imported.iter().any(|(_, class)| class.is_dataset)
                     || ends(&["data.Dataset", "data.IterableDataset", ".VisionDataset", "Dataset"]),
                 is_managed: managed,
                 has_batch_norm: text.contains("BatchNorm")
-                    || imported.iter().any(|class| class.has_batch_norm),
+                    || imported.iter().any(|(_, class)| class.has_batch_norm),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);
+            self.bases.push(imported);
         }
         for index in 0..self.definitions.functions.len() {
             let node = &self.definitions.functions[index];

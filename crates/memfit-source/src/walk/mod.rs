@@ -10,6 +10,7 @@ mod definitions;
 mod describe;
 mod env;
 mod expression;
+mod imported;
 mod known;
 mod method;
 mod statement;
@@ -77,6 +78,10 @@ pub(crate) struct Walker<'a> {
     frame: Frame<'a>,
     active: Vec<FunctionId>,
     summaries: Vec<Option<Arc<Summary>>>,
+    /// What names of other modules led to: each is asked for once.
+    imported: FxHashMap<String, Option<Arc<Summary>>>,
+    /// The bases of each class that other modules of the project define.
+    bases: Vec<Vec<(String, Arc<ClassExport>)>>,
     walked: Vec<bool>,
     /// What the module's names are in the end.
     module: FxHashMap<&'a str, Binding>,
@@ -184,6 +189,8 @@ impl<'a> Walker<'a> {
             frame: Frame::new(FunctionId(0), Grad::On, 0),
             active: Vec::new(),
             summaries: vec![None; functions],
+            imported: FxHashMap::default(),
+            bases: Vec::new(),
             walked: vec![false; functions],
             module: FxHashMap::default(),
             attributes: FxHashMap::default(),

@@ -1,0 +1,46 @@
+//! What is called of other modules of the project: each name is asked for once.
+
+use std::sync::Arc;
+
+use super::{Summary, Walker};
+use crate::facts::Receiver;
+use crate::value::Kind;
+
+impl Walker<'_> {
+    /// What a method does that the object's class has from another module.
+    pub(super) fn imported_method(&mut self, receiver: &Receiver, name: &str) -> Option<Arc<Summary>> {
+        if let Kind::Imported(class) = &receiver.value.kind {
+            return self.method_there(&class.clone(), name);
+        }
+        let class = match receiver.value.kind {
+            Kind::Object(class) => class,
+            _ if self.slice(receiver.span) == "self" => {
+                self.definitions.functions[self.frame.function.index()].class?
+            }
+            _ => return None,
+        };
+        let base = self.bases[class.index()].iter().find(|(_, class)| class.has(name));
+        let base = base.map(|(base, _)| base.clone())?;
+        self.method_there(&base, name)
+    }
+
+    fn method_there(&mut self, class: &str, name: &str) -> Option<Arc<Summary>> {
+        let key = format!("{class}:{name}");
+        if let Some(known) = self.imported.get(&key) {
+            return known.clone();
+        }
+        let found = self.imports.method(class, name);
+        self.imported.insert(key, found.clone());
+        found
+    }
+
+    /// What a function of another module does.
+    pub(super) fn imported_function(&mut self, path: &str) -> Option<Arc<Summary>> {
+        if let Some(known) = self.imported.get(path) {
+            return known.clone();
+        }
+        let found = self.imports.function(path);
+        self.imported.insert(path.to_owned(), found.clone());
+        found
+    }
+}
