@@ -209,6 +209,10 @@ def test_boxes_and_points_move_with_the_picture() -> None:
         rows, columns = torch.where(found.image[0] > 127)
         seen = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
         assert (box - seen).abs().max() <= 1, options
+        mask = memfit.data.move_mask(decode(data)[0], found.mapping, (height, width))
+        assert set(mask.unique().tolist()) == {0, 255}
+        # They differ at the edges alone, where the image's pixels are mixed.
+        assert ((mask > 127) != (found.image[0] > 127)).float().mean() < 0.02, options
 
 
 def test_random_parts_have_the_shares_that_were_asked_for() -> None:
@@ -244,6 +248,22 @@ def test_normalising_is_that_of_torchvision() -> None:
         functional.normalize(deep.to(torch.float32) / 65535, list(mean), list(std)),
         atol=1e-5,
     )
+
+
+def test_colours_are_jittered_as_by_torchvision() -> None:
+    # Of the middle of the range, so that nothing is cut off on the way.
+    images = torch.randint(90, 150, (3, 3, 40, 50), dtype=torch.uint8)
+    jitter = memfit.data.ColorJitter((0.8, 1.3), 0.4, (0.2, 1.6), generator=torch.Generator().manual_seed(5))
+    found = jitter(images)
+    light, contrast, colour = torch.rand(3, 3, generator=torch.Generator().manual_seed(5))
+    for number, image in enumerate(images.to(torch.float32) / 255):
+        wanted = functional.adjust_brightness(image, float(0.8 + 0.5 * light[number]))
+        wanted = functional.adjust_contrast(wanted, float(0.6 + 0.8 * contrast[number]))
+        wanted = functional.adjust_saturation(wanted, float(0.2 + 1.4 * colour[number]))
+        assert torch.allclose(found[number], wanted, atol=2e-3)
+    assert torch.allclose(memfit.data.ColorJitter()(images), images / 255, atol=1e-6)
+    with pytest.raises(ValueError, match="no range"):
+        memfit.data.ColorJitter((1.5, 1.0))
 
 
 @pytest.mark.parametrize(

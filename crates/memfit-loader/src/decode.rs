@@ -219,12 +219,23 @@ impl Decoder {
         self.file.capacity() + self.decoded.capacity() + self.reduce.held()
     }
 
-    /// Gives back what it holds, if that is more than `most` bytes.
-    pub fn trim(&mut self, most: usize) {
-        if self.held() > most {
+    /// Gives back what it holds, if that is more than `most` bytes; whether it was.
+    pub fn trim(&mut self, most: usize) -> bool {
+        let more = self.held() > most;
+        if more {
             self.file = Vec::new();
             self.decoded = Vec::new();
             self.reduce.clear();
+        }
+        more
+    }
+
+    /// Sees to it that what it holds and what an image takes are together no more than `most` bytes.
+    pub(crate) fn make_room(&mut self, cost: Cost, most: u64) {
+        let file = cost.file.max(self.file.capacity() as u64);
+        let rest = cost.buffers.max((self.decoded.capacity() + self.reduce.held()) as u64);
+        if file.saturating_add(rest).saturating_add(cost.decoder) > most {
+            let _ = self.trim(0);
         }
     }
 }

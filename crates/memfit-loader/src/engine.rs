@@ -26,8 +26,8 @@ const VIEW: u64 = 0x7669_6577;
 const REPLACE: u64 = 0x7265_706c;
 /// Other samples that are tried in place of a broken one.
 const REPLACEMENTS: usize = 16;
-/// After an image that took this much more than its thread keeps, what the C library holds back is given back.
-const LARGE: u64 = 8 << 20;
+/// After a decoder took this much for itself, what the C library holds back of it is given back.
+const LARGE: u64 = 4 << 20;
 
 /// What is done about a sample that cannot be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -424,9 +424,10 @@ impl Shared {
             return Err(LoaderError::Bug("the loader was closed".to_owned()));
         };
         let mapping = image.mapping();
+        decoder.make_room(image.cost(), job.kept.saturating_add(beyond).saturating_sub(held));
         let result = decoder.decode(&image, job.planar, out);
-        decoder.trim(usize::try_from(job.kept).unwrap_or(usize::MAX));
-        if beyond > LARGE {
+        let trimmed = decoder.trim(usize::try_from(job.kept).unwrap_or(usize::MAX));
+        if trimmed || image.cost().decoder > LARGE {
             give_back();
         }
         drop(permit);

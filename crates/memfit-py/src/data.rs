@@ -194,7 +194,7 @@ impl Image {
             };
             DECODER.with_borrow_mut(|decoder| {
                 let result = decoder.decode(&self.inner, planar, out);
-                decoder.trim(KEPT);
+                let _ = decoder.trim(KEPT);
                 result
             })
         })

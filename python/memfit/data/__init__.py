@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     from memfit._core import ImageError
     from memfit.data._decode import Decoded, decode
-    from memfit.data._device import Normalize
+    from memfit.data._device import ColorJitter, Normalize
     from memfit.data._facade import ImageBatches
-    from memfit.data._geometry import move_boxes, move_points
+    from memfit.data._geometry import move_boxes, move_mask, move_points
     from memfit.data._loader import ImageLoader
 
 __all__ = [
+    "ColorJitter",
     "Decoded",
     "ImageBatches",
     "ImageError",
@@ -26,10 +27,12 @@ __all__ = [
     "decode",
     "jpeg_decoder",
     "move_boxes",
+    "move_mask",
     "move_points",
 ]
 
 _HOMES = {
+    "ColorJitter": "memfit.data._device",
     "Decoded": "memfit.data._decode",
     "ImageBatches": "memfit.data._facade",
     "ImageError": "memfit._core",
@@ -38,6 +41,7 @@ _HOMES = {
     "decode": "memfit.data._decode",
     "jpeg_decoder": "memfit._core",
     "move_boxes": "memfit.data._geometry",
+    "move_mask": "memfit.data._geometry",
     "move_points": "memfit.data._geometry",
 }
 

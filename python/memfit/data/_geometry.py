@@ -29,3 +29,16 @@ def move_boxes(boxes: Any, mapping: Any, size: tuple[int, int] | None = None) ->
         edges = torch.tensor([width, height], dtype=torch.float64)
         low, high = low.clamp(min=0).minimum(edges), high.clamp(min=0).minimum(edges)
     return torch.cat([low, high], dim=-1)
+
+
+def move_mask(mask: torch.Tensor, mapping: Any, size: tuple[int, int]) -> torch.Tensor:
+    """A mask as `[..., height, width]` of the picture, as it lies in the image (height, width) that a mapping belongs to.
+
+    Each pixel takes the value of the picture's nearest one, so that classes are not mixed.
+    """
+    a, b, c, d = (float(part) for part in mapping)
+    height, width = size
+    columns = ((torch.arange(width, dtype=torch.float64) + 0.5 - b) / a).floor().long()
+    rows = ((torch.arange(height, dtype=torch.float64) + 0.5 - d) / c).floor().long()
+    rows, columns = rows.clamp(0, mask.shape[-2] - 1), columns.clamp(0, mask.shape[-1] - 1)
+    return mask[..., rows[:, None], columns]

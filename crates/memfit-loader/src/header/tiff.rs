@@ -11,7 +11,7 @@ use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
 /// Directories and their tables of chunks are small; lying headers are not.
-pub(crate) const MOST_FOR_DIRECTORIES: usize = 64 << 20;
+pub(crate) const MOST_FOR_DIRECTORIES: usize = 16 << 20;
 
 /// A decoder that stands on this page; what it may allocate for a chunk is `chunk` bytes.
 pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result<Decoder<R>, LoaderError> {
