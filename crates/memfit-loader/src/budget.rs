@@ -46,7 +46,8 @@ impl Shares {
             )));
         }
         // Half of it at most goes to batches, so that large images find room.
-        let slots = (memory / 2 / slot.max(1)).clamp(2, prefetch.max(1) as u64 + 1);
+        let room = (memory - threads * (LEAST_KEPT + THREAD)).min(memory / 2);
+        let slots = (room / slot.max(1)).clamp(2, prefetch.max(1) as u64 + 1);
         let rest = memory - slots * slot - threads * THREAD;
         let kept = (rest / (4 * threads)).clamp(LEAST_KEPT, MOST_KEPT);
         Ok(Self { slots: slots as usize, slot, kept, shared: rest - threads * kept })

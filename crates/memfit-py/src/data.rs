@@ -318,7 +318,7 @@ impl Batches {
     }
 
     /// Gives the next batch memory that is not touched until it is taken; the batch's number, or None at the end.
-    fn offer(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<Option<u64>> {
+    fn offer(&self, address: usize, length: usize) -> PyResult<Option<u64>> {
         let number = self.next.load(Ordering::Relaxed);
         if number >= self.order.batches() {
             return Ok(None);
@@ -326,7 +326,7 @@ impl Batches {
         if address == 0 {
             return Err(PyValueError::new_err("a batch without memory"));
         }
-        let engine = self.engine(py)?;
+        let engine = self.engine()?;
         // SAFETY: Python's face passes a tensor's memory with its length, holds the tensor, and shows it to no one until
         // `take` returns the batch or `close` has ended the threads.
         let slot = unsafe { Slot::new(address, length) };
@@ -344,7 +344,7 @@ impl Batches {
         py: Python<'py>,
         milliseconds: u64,
     ) -> PyResult<Option<(Vec<u64>, Bound<'py, PyList>, Vec<[f64; 4]>, Vec<(String, String)>)>> {
-        let engine = self.engine(py)?;
+        let engine = self.engine()?;
         let batch = py.detach(|| engine.take(Duration::from_millis(milliseconds))).map_err(raise)?;
         let Some(batch) = batch else { return Ok(None) };
         let targets = PyList::empty(py);
@@ -366,8 +366,8 @@ impl Batches {
     }
 
     /// Images and bytes so far, samples left out, the most bytes at one time (beyond what threads keep), the largest image's.
-    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
-        let counts = self.engine(py)?.counts();
+    fn counts(&self) -> PyResult<(u64, u64, u64, u64, u64)> {
+        let counts = self.engine()?.counts();
         Ok((counts.images, counts.bytes, counts.left, counts.shared_peak, counts.largest))
     }
 
@@ -380,12 +380,11 @@ impl Batches {
 }
 
 impl Batches {
-    fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
+    fn engine(&self) -> PyResult<Arc<Engine>> {
         let mut place = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*place {
             return Ok(engine.clone());
         }
-        let _ = py;
         let engine = Arc::new(Engine::start(self.source.clone(), self.job.clone()).map_err(raise)?);
         *place = Some(engine.clone());
         Ok(engine)
@@ -394,9 +393,13 @@ impl Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if engine.is_some() && Python::try_attach(|py| py.detach(|| drop(engine))).is_none() {
-            // The interpreter is going, and the process with it.
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if engine.is_none() {
+            return;
+        }
+        if Python::try_attach(|py| py.detach(|| drop(engine.take()))).is_none() {
+            // The interpreter is going, and the process with it: a thread that waits for it would never end.
+            std::mem::forget(engine);
         }
     }
 }
