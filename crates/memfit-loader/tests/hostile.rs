@@ -139,7 +139,7 @@ fn a_huge_png_is_charged_for_rows_and_not_for_pixels() {
     assert!(decoder.held() as u64 <= image.cost().buffers, "{} of {}", decoder.held(), image.cost().buffers);
 }
 
-/// Strips give what the whole image at once gives: the same file, once in rows and once interlaced or in one strip.
+/// Strips give what the whole image at once gives, but for rounding: a PNG and a TIFF come in rows, a WebP at once.
 #[test]
 fn strips_give_what_the_whole_gives() {
     let rows: Vec<u8> =
@@ -171,12 +171,13 @@ fn strips_give_what_the_whole_gives() {
         WHOLE,
     ] {
         let whole = decode(&lossless, &framing).expect("it can be decoded");
-        assert_eq!(decode(&one, &framing).expect("it can be decoded"), whole, "PNG, {framing:?}");
-        assert_eq!(
-            decode(tiff_bytes.get_ref(), &framing).expect("it can be decoded"),
-            whole,
-            "TIFF, {framing:?}"
-        );
+        for (format, bytes) in [("PNG", one.as_slice()), ("TIFF", tiff_bytes.get_ref())] {
+            let strips = decode(bytes, &framing).expect("it can be decoded");
+            assert_eq!(strips.len(), whole.len());
+            // Across and down are rounded in another order.
+            let apart = strips.iter().zip(&whole).map(|(one, other)| one.abs_diff(*other)).max();
+            assert!(apart <= Some(1), "{format}, {framing:?}: {apart:?} apart");
+        }
     }
 }
 
