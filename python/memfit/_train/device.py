@@ -72,3 +72,8 @@ class Fragmentation:
             self._highest = allocated
             self._worst = int(stats.get("reserved_bytes.all.peak", 0)) - allocated
         return self._worst
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies here: a sharded one says of itself that it is as large as the whole."""
+    return getattr(tensor, "_local_tensor", tensor)
