@@ -290,7 +290,6 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     ).said
     plain = found["plain"]
     parameters = plain["start"]
-    logits = 16 * 512 * 8000 * 4
 
     def saves(name: str, of: str = "peak") -> int:
         return plain[of] - found[name][of]

@@ -32,7 +32,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     model = target.model
     inner = modules(target, name, value) if isinstance(value, list) else modules(target, name, blocks(model))
     kinds = {module: type(module) for module in model.modules()}
-    hooks = {module: (dict(module._forward_pre_hooks), dict(module._forward_hooks)) for module in kinds}
+    hooks = {module: {name: set(held) for name, held in _hooks(module)} for module in kinds}
     attributes = {module: set(module.__dict__) for module in kinds}
     before = dict(model.named_parameters())
     groups = [
@@ -55,9 +55,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             model.reshard()
             whole = {path: parameter.full_tensor() for path, parameter in model.named_parameters()}
         for module, kind in kinds.items():
-            pre, post = hooks[module]
-            for held, kept in ((module._forward_pre_hooks, pre), (module._forward_hooks, post)):
-                for key in [key for key in held if key not in kept]:
+            for name, held in _hooks(module):
+                for key in [key for key in held if key not in hooks[module].get(name, ())]:
                     del held[key]
             for key in [key for key in module.__dict__ if key not in attributes[module]]:
                 del module.__dict__[key]
@@ -74,3 +73,10 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             optimizer.state.clear()
 
     return undo
+
+
+def _hooks(module: nn.Module) -> list[tuple[str, dict[Any, Any]]]:
+    """A module's hooks of every kind."""
+    return [
+        (name, held) for name, held in module.__dict__.items() if "_hooks" in name and isinstance(held, dict)
+    ]
