@@ -5,6 +5,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// What is wrong with a set of levers, by their names: two that exclude each other, or one without what it needs.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
     let chosen = names.iter().map(|name| known(name)).collect::<PyResult<Vec<Lever>>>()?;
     Ok(Lever::conflict(&chosen))

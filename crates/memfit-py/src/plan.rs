@@ -1,6 +1,6 @@
 //! A plan file as Python sees it: a dict.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memfit_plan::{Here, Plan, PlanError};
 use pyo3::{
@@ -13,6 +13,7 @@ use pyo3::{
 /// place differs from the one that it was made for, as far as it is told here.
 #[pyfunction]
 #[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
+#[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 pub(crate) fn read_plan(
     py: Python<'_>,
     path: PathBuf,
@@ -21,12 +22,12 @@ pub(crate) fn read_plan(
     capacity: Option<u64>,
 ) -> PyResult<Bound<'_, PyAny>> {
     let here = Here { torch, gpu, capacity, script_sha256: None };
-    let text = py.detach(move || text(path, &here))?;
+    let text = py.detach(|| text(&path, &here))?;
     py.import("json")?.call_method1("loads", (text,))
 }
 
-fn text(path: PathBuf, here: &Here) -> PyResult<String> {
-    let plan = Plan::read(&path).map_err(|error| to_python(&error))?;
+fn text(path: &Path, here: &Here) -> PyResult<String> {
+    let plan = Plan::read(path).map_err(|error| to_python(&error))?;
     let warnings: Vec<String> = plan.made_for.differs(here).iter().map(ToString::to_string).collect();
     let mut value = serde_json::to_value(&plan).map_err(|error| PyValueError::new_err(error.to_string()))?;
     value["warnings"] = warnings.into();

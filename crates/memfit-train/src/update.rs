@@ -5,6 +5,7 @@
 
 /// How an optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of torch's own optimizers")]
 pub struct Update<'a> {
     /// Its class.
     pub kind: &'a str,
