@@ -73,16 +73,18 @@ def test_nothing_runs_again_where_that_is_not_wanted() -> None:
     assert "once more" not in answer.stderr
 
 
-@pytest.mark.parametrize(
-    ("script", "lever"),
-    [("other_processes", "end-other-process"), ("outside", "workers-off-the-card")],
-)
-def test_what_other_processes_hold_is_seen(script: str, lever: str) -> None:
-    report = broken(script, "--steps", "0").report
-    assert report["verdict"] == "oom"
-    assert report["cause"] == script.replace("_", "-")
+def test_what_other_processes_hold_is_seen() -> None:
+    report = broken("other_processes", "--steps", "0").report
+    assert (report["verdict"], report["cause"]) == ("oom", "other-processes")
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == (lever, "run", True), first
+    assert (first["lever"], first["evidence"], first["fits"]) == ("end-other-process", "run", True), first
+
+
+def test_contexts_of_workers_are_seen() -> None:
+    report = broken("outside", "--steps", "0", "--no-prove").report
+    assert (report["verdict"], report["cause"]) == ("oom", "outside")
+    change = next(fix for fix in report["fixes"] if fix["lever"] == "workers-off-the-card")["edit"]
+    assert "num_workers=0" in change["diff"]
 
 
 MAIN = '''"""A script."""
