@@ -1,4 +1,4 @@
-"""What the pages of the rules say about loaders, and about settings of the allocator: `test_rules.py` reads what
+"""What the pages of the rules say about loaders, and about settings of the allocator: `test_rules_around.py` reads what
 this prints on a virtual GPU."""
 
 import io

@@ -1,0 +1,202 @@
+"""The claims of the rules' pages on what stands around a training: ranks, loaders, checkpoints and settings, carried out
+with torch."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from proofs import net, proof
+from runs import ROOT, invoke
+from torch import nn
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of one."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def sent(backwards, quiet=False, **options):
+    """The gradients of a model after some backward passes under DDP, and how many bytes were sent."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    ddp = nn.parallel.DistributedDataParallel(model, **options)
+    sizes = []
+
+    def hook(_state, bucket):
+        sizes.append(bucket.buffer().nbytes)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    ddp.register_comm_hook(None, hook)
+    for i in range(backwards):
+        last = i == backwards - 1
+        with contextlib.nullcontext() if last or not quiet else ddp.no_sync():
+            ddp(torch.ones(2, 4)).sum().backward()
+    return [parameter.grad for parameter in model.parameters()], sum(sizes)
+
+
+@proof("ddp-without-bucket-view")
+@pytest.mark.usefixtures("alone")
+def test_gradients_are_in_the_buckets_once_more():
+    parameters = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    assert parameters["gradient_as_bucket_view"].default is False
+    gradients, buckets = sent(1)
+    whole = sum(gradient.nbytes for gradient in gradients)
+    assert buckets == whole
+    assert sum(gradient.untyped_storage().nbytes() for gradient in gradients) == whole
+    views, _ = sent(1, gradient_as_bucket_view=True)
+    assert {view.untyped_storage().nbytes() for view in views} == {whole}
+    assert len({view.untyped_storage().data_ptr() for view in views}) == 1
+
+
+@proof("no-sync-missing")
+@pytest.mark.usefixtures("alone")
+def test_a_window_sends_its_gradients_once():
+    gradients, each = sent(4)
+    _, once = sent(4, quiet=True)
+    assert each == 4 * once == 4 * sum(gradient.nbytes for gradient in gradients)
+
+
+@proof("find-unused-parameters")
+@pytest.mark.usefixtures("alone")
+def test_pytorch_warns_where_no_parameter_is_unused(capfd):
+    sent(1)
+    assert "extra traversal" not in capfd.readouterr().err
+    sent(1, find_unused_parameters=True)
+    assert "extra traversal of the autograd graph every iteration" in capfd.readouterr().err
+
+
+@proof("data-parallel")
+def test_data_parallel_gathers_on_one_card():
+    assert "output_device" in inspect.signature(nn.DataParallel.__init__).parameters
+    forward = inspect.getsource(nn.DataParallel.forward)
+    assert "self.replicate(" in forward
+    assert "self.gather(" in forward
+
+
+@proof("checkpoint-without-use-reentrant")
+def test_a_checkpoint_warns():
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = net(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match="use_reentrant"):
+        checkpoint(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert model.weight.grad is not None
+
+
+@proof("load-without-map-location")
+def test_tensors_go_back_to_where_they_came_from(tmp_path, loaded):
+    file = tmp_path / "x.pt"
+    torch.save(torch.zeros(2), file)
+    seen = []
+
+    def where(storage, location):
+        seen.append(location)
+        return storage
+
+    torch.load(file, map_location=where)
+    assert seen == ["cpu"]
+    assert inspect.signature(torch.load).parameters["map_location"].default is None
+    # From a card, where there is none.
+    assert not torch.cuda.is_available()
+    with pytest.raises(RuntimeError, match="map_location"):
+        torch.load(loaded.checkpoint)
+    assert torch.load(loaded.checkpoint, map_location="cpu").device.type == "cpu"
+
+
+@proof("anomaly-mode-left-on")
+def test_anomaly_mode_stays_on():
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.autograd.set_detect_anomaly(True)
+        loss = (torch.zeros(1, requires_grad=True) / 0).sum()
+        assert loss.grad_fn.metadata["traceback_"]
+        with pytest.raises(RuntimeError, match="nan"):
+            (torch.zeros(1, requires_grad=True) * torch.tensor(float("nan"))).sum().backward()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+@proof("compile-in-loop")
+def test_compiling_wraps_anew():
+    model = net()
+    assert torch.compile(model) is not torch.compile(model)
+
+
+class Loaded(str):
+    """What rule_loading.py said, and the checkpoint that it wrote from the card."""
+
+    checkpoint: Path
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    checkpoint = tmp_path_factory.mktemp("loading") / "cuda.pt"
+    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py"), str(checkpoint)]
+    run = invoke(
+        [
+            "run",
+            "--gpu",
+            "t4",
+            "--steps",
+            "0",
+            "--no-prove",
+            "--show-output",
+            "--format",
+            "json",
+            "--",
+            *command,
+        ]
+    )
+    said = Loaded(run.stderr + run.stdout)
+    said.checkpoint = checkpoint
+    return said
+
+
+@proof("cuda-in-worker")
+def test_a_forked_worker_cannot_use_cuda(loaded):
+    assert "raised True" in loaded
+    assert "alone True" in loaded
+    # More than a hundred MiB, for a worker that has nothing on the card but a context.
+    (figure,) = re.findall(r"context (\d+)", loaded)
+    assert int(figure) > 100
+
+
+@proof("alloc-conf-set-late")
+def test_settings_of_the_allocator_are_read_once(loaded):
+    assert "ignored" in loaded
+
+
+@proof("non-blocking-unpinned")
+@proof("blocking-copy-from-pinned")
+@proof("pin-memory-without-workers")
+def test_loaders_pin_when_they_are_told_to(loaded):
+    from torch.utils.data import DataLoader
+
+    assert "pinned True False" in loaded
+    assert inspect.signature(DataLoader.__init__).parameters["num_workers"].default == 0
+
+    class Whoever(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            return os.getpid()
+
+    assert next(iter(DataLoader(Whoever()))).item() == os.getpid()
+    assert next(iter(DataLoader(Whoever(), num_workers=1))).item() != os.getpid()
