@@ -86,7 +86,9 @@ def test_a_virtual_card_is_found_as_it_is_in_the_catalogue(gpu: str) -> None:
         return
     assert gaps == []
     communicator = measured["per_communicator"]
-    assert abs(communicator["typical"] - outside["per_communicator"]["high"]) <= 2 * MIB
+    # The low end is the first collective alone; more of them bring buffers of their own.
+    assert communicator["low"] <= outside["per_communicator"]["high"] + 2 * MIB
+    assert communicator["typical"] >= outside["per_communicator"]["high"] - 2 * MIB
     peers = card["peer_link"]["bandwidth"] * achieved["peer_link"][1] / 1000
     assert near(calibration["peer_link"]["typical"], peers, 0.05)
 

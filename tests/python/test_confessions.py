@@ -32,6 +32,10 @@ OUT_OF_REACH = {
     "probe-failed": "takes a failure in the probe itself",
     "pieces": "takes a plan with many pieces: tests of `memfit plan`",
     "plan": "takes a plan that a script cannot be trained under: tests of `--plan`",
+    "tally-full": "takes more kinds of calls than the ledger counts",
+    "cusparse-sum": "takes a release of PyTorch that adds sparse matrices by cuSPARSE",
+    "nccl-split": "takes a part of a communicator that no other rank is there to size",
+    "all-alike": "takes a data set that cannot be looked at in time",
     "log-full": "takes a log of many gigabytes",
     "stalled": "takes ranks that stand still: tests/python/test_run_failures.py",
     "sampled": "takes a real card",
@@ -127,7 +131,7 @@ TRAINING = """
 def listed() -> dict[str, str]:
     """Each confession of the documentation, with what it may change."""
     rows = re.findall(r"^\| `([a-z-]+)` \| .* \| (.*) \|$", (ROOT / "docs/confessions.md").read_text(), re.M)
-    return dict(rows)
+    return {name: effect for name, effect in rows if name != "id"}
 
 
 def run(
@@ -187,13 +191,13 @@ def test_what_it_may_change_is_said_in_bytes() -> None:
     # Nothing that is told is without its effect, and nothing has an effect that is not told.
     told = [each["call"] for each in (*fidelity["unmodelled"], *fidelity["values"])] + fidelity["notes"]
     assert [effect["what"] for effect in fidelity["effects"]] == told
-    assert found["cufft-areas"]["bytes"] == 512 * 257 * 8
+    assert found["cufft-areas"]["bytes"] == 512 * 512 * 8
     assert found["other-processes"]["bytes"] == 700 * MIB
     assert found["pending"]["bytes"] >= 256 * MIB
     assert found["cupti"]["bytes"] == 0
     assert found["clock-never"]["bytes"] is None
     assert found["unmodelled"]["bytes"] is None
-    for name in ("cusolver-workspaces", "cusparse-buffers", "cusparse-product", "cusparse-sum", "cudnn-find"):
+    for name in ("cusolver-workspaces", "cusparse-buffers", "cusparse-product", "cudnn-find"):
         assert 0 < found[name]["bytes"] < 1 << 30, name
     outside = sum(
         max(part["high"] - part["typical"], part["typical"] - part["low"]) for part in report["outside_parts"]
