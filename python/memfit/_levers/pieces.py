@@ -81,6 +81,7 @@ class Pieces:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.packing: Packing | None = None
+        self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
         kind = type(optimizer)
         step: Any = kind.step
         # Hooks run once around all pieces, and not around each.
@@ -146,7 +147,12 @@ class Pieces:
         if isinstance(value, torch.Tensor) and not unit.whole:
             # Counters are each piece's own; what is not packed yet is cut like its parameter.
             alike = value.shape == unit.parameter.shape and value.stride() == unit.parameter.stride()
-            return _flat(value)[unit.start : unit.stop] if alike else value.clone()
+            if alike:
+                return _flat(value)[unit.start : unit.stop]
+            # All pieces of one step count from the same number, though the first has counted on already.
+            if unit.start == 0:
+                self._counters[unit.parameter, key] = value.clone()
+            return self._counters.get((unit.parameter, key), value).clone()
         return value
 
     def _packed(self, key: str, value: Any, unit: _Unit, before: Any) -> Any:
