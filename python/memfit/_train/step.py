@@ -19,7 +19,6 @@ from .batches import Batch
 from .device import Fragmentation, budget, device_of, live, local, peak
 from .exactness import Exactness, ignored_labels
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
-from .growing import Growing
 from .plans import Planned, target_of
 from .precision import Precision
 from .probing import Probe, probed
@@ -28,6 +27,7 @@ from .sharded import PeerFailed
 from .tally import Tally, is_mean, read_losses
 from .transaction import Buffers, RandomState
 from .updates import Updates
+from .watching import Watch
 
 # Windows after which the model's parameters are listed again.
 _AGAIN = 64
@@ -140,10 +140,7 @@ class Step:
             trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             self._controller.gradients_take(sum(parameter.nbytes for parameter in trained))
         self._why = ""
-        self._flushes = 0
-        self._leak_said = False
-        self._growing = Growing()
-        self._trouble_said = False
+        self._watch = Watch(self._controller, self._precision, self.device, self._fragmentation)
         self._closed = False
 
     def _refuse_what_needs_gradients(self) -> None:
@@ -474,8 +471,8 @@ class Step:
         self._inherited = {}
         self.optimizer.zero_grad(set_to_none=True)
         self._drop_gradients()
-        self._controller.stepped(self._flushed())
-        self._watch(skipped)
+        self._controller.stepped(self._watch.flushed())
+        self._watch.stepped(skipped)
         return skipped
 
     def _optimize(self) -> bool:
@@ -535,39 +532,6 @@ class Step:
             "hint: `memfit run --gpu NAME -- python train.py` shows what fills the memory; checkpointing (exact) and bf16 "
             f"(precision) make a sample smaller\n{fault.message}"
         )
-
-    # ------------------------------------------------------------------------------------------- watching
-
-    def _flushed(self) -> bool:
-        """Whether the allocator had to give memory back and ask again since the last time."""
-        if not self._cuda:
-            return False
-        flushes = torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0)
-        more, self._flushes = flushes > self._flushes, flushes
-        return bool(more)
-
-    def _watch(self, skipped: bool) -> None:
-        scaler = self._precision.scaler
-        if scaler is not None:
-            trouble = self._controller.scaled(float(scaler.get_scale()), skipped)
-            if trouble is not None and not self._trouble_said:
-                self._trouble_said = True
-                warn(f'{trouble}; `precision="bf16"` has the range of fp32, and needs no scaler')
-        if self._cuda:
-            live = torch.cuda.memory_allocated(self.device)
-            leak = self._controller.live(live, budget(self.device, self._fragmentation.now(self.device)))
-            if not self._leak_said and self._controller.suspects_growth:
-                self._growing.look(self.device)
-            if leak is not None and not self._leak_said:
-                self._leak_said = True
-                each, left = leak
-                warn(
-                    f"live memory grows by {each / 2**20:.1f} MiB a step"
-                    + (f", and will not suffice in {left} steps" if left is not None else "")
-                    + self._growing.told(self.device)
-                )
-
-    # ------------------------------------------------------------------------------------------- from run to run
 
     @property
     def retries(self) -> int:
