@@ -118,7 +118,7 @@ class Pieces:
             pieces.setdefault(unit.parameter, []).append(unit.tensor)
             if kept[unit.parameter]:
                 state[unit.tensor] = {
-                    key: self._full(value, unit) for key, value in kept[unit.parameter].items()
+                    key: self._full(key, value, unit) for key, value in kept[unit.parameter].items()
                 }
         groups = [(group, group["params"]) for group in self.optimizer.param_groups]
         try:
@@ -136,7 +136,7 @@ class Pieces:
                 if entries:
                     state[parameter] = entries
 
-    def _full(self, value: Any, unit: _Unit) -> Any:
+    def _full(self, key: str, value: Any, unit: _Unit) -> Any:
         """A moment as the update of a unit wants it."""
         if isinstance(value, Held):
             part = value.parts.get((unit.start, unit.stop))

@@ -68,9 +68,11 @@ class Fragmentation:
             return 0
         stats = torch.cuda.memory_stats(device)
         allocated = int(stats.get("allocated_bytes.all.peak", 0))
-        if allocated > self._highest:
+        # Short of the highest, what is reserved was needed at another time.
+        if allocated >= self._highest:
             self._highest = allocated
-            self._worst = int(stats.get("reserved_bytes.all.peak", 0)) - allocated
+            held = int(stats.get("reserved_bytes.all.peak", 0)) - allocated
+            self._worst = max(self._worst, held)
         return self._worst
 
 

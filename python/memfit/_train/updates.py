@@ -47,7 +47,17 @@ class Updates:
     def _copied(self) -> list[torch.Tensor] | None:
         if not self._backup:
             return None
-        return [tensor.detach().to("cpu", copy=True) for tensor in self._written()]
+        try:
+            return [tensor.detach().to("cpu", copy=True) for tensor in self._written()]
+        except Exception as error:
+            fault = Fault.of(error, torch.device("cpu"))
+            if fault.kind not in ("device", "host"):
+                raise
+            forget(error)
+        raise StepDoesNotFit(
+            "there is no room for the copy that `backup=True` asks for; parameters and states are as they were before\n"
+            f"hint: it takes as much of the host's memory as parameters and states have\n{fault.message}"
+        )
 
     def run(self, step: Callable[[], bool], device: torch.device) -> bool:
         """Run a step; whether it was skipped."""
@@ -55,7 +65,8 @@ class Updates:
         count = sum(len(group["params"]) for group in self._optimizer.param_groups)
         # Once all have a state, a failed step makes no new ones.
         known = set(state) if len(state) < count else None
-        copies = self._copied()
+        # Where the backward updated already, the copies are those from before it.
+        copies = self._copied() if self._copies is None else self._copies
         one_by_one = not self._has_room(device)
         for last in (one_by_one, True):
             fault, wrote, skipped = self._attempt(step, device, last)
