@@ -98,7 +98,7 @@ class Sharded(Together):
         self._originals: list[tuple[Any, Any, Any]] = []
         for one in self._groups:
             # A model that was wrapped before, by a step that was not closed, is unwrapped first.
-            gather, scatter = (getattr(comm, "_inner", comm) for comm in _comms(one))
+            gather, scatter = (getattr(comm, "_inner", comm) for comm in _comms(one) or ())
             self._originals.append((one, gather, scatter))
             one._all_gather_comm = _Listening(gather, self)
             one._reduce_scatter_comm = _Listening(scatter, self, lambda one=one: _replicas(one))
