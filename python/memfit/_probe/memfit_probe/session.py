@@ -34,11 +34,16 @@ from .counting import StepCounter
 _session = None
 
 
+def tell_of(torch):
+    """Which torch it is, and the allocator's settings in the environment by now."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
+
+
 def begin(torch):
     """Torch has been imported: watch it."""
     global _session
-    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
+    tell_of(torch)
     try:
         _session = Session(torch)
         _session.arm()
@@ -159,7 +164,7 @@ class Session:
             rank=None,
             world_size=None,
         )
-        channel.send("torch", version=str(self.torch.__version__), cuda=self.torch.version.cuda)
+        tell_of(self.torch)
 
     # What is told
 
