@@ -177,12 +177,12 @@ class Sharded(Together):
 
     def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
         whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+        if not whole:
+            return
         gradients = [parameter.grad for parameter in whole if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, 1.0 / self.world)
-        self._missing = any(parameter.grad is None for parameter in whole if parameter.requires_grad)
-        told = self._tell([float(self._missing), 0.0])
-        self._missing = any(row[0] for row in told)
+        # Whether any rank misses a gradient has been told when the ranks agreed.
         super().reduce(whole, buffers)
 
     def close(self) -> None:
