@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
     from memfit._train.inference import Inference, inference
-    from memfit._train.step import Result, Step
+    from memfit._train.result import Result
+    from memfit._train.step import Step
 
 __all__ = [
     "Holder",
@@ -39,7 +40,7 @@ _HOMES = {
     "Holder": "holding",
     "Inference": "inference",
     "MemfitError": "faults",
-    "Result": "step",
+    "Result": "result",
     "Step": "step",
     "StepDoesNotFit": "faults",
     "StepInvalid": "faults",

@@ -1,16 +1,23 @@
-"""A step under an out-of-memory error at every allocation in turn, on a virtual card, for several models.
+"""A step under an out-of-memory error at every one of its allocations, and at every one of its operations.
 
-    python scripts/train/faults.py            writes the counts into docs/training.md
-    python scripts/train/faults.py --print    only prints them
+    python scripts/train/faults.py            goes on where it stopped, and writes the counts into docs/training.md
+    python scripts/train/faults.py --again    begins anew
+    python scripts/train/faults.py --print    runs what is left, and leaves the page alone
 
-Each model's training step is run once for every device allocation that it makes, and that one fails. The caching allocator is
-off, so that each tensor is an allocation of the device's. A fault is survived if the step came to its end, with all samples of
-its batch in the attempt that counted, one step of the optimizer's, and as much memory in use afterwards as without the fault.
+On a virtual card, each device allocation of a step fails in turn. The caching allocator is off, so that each tensor is an
+allocation of the device's. A fault is survived if the step came to its end with all samples of its batches in the attempt that
+counted, with one step of the optimizer's, and with no more memory in use afterwards than without the fault.
+
+On the CPU, where values are real, each operation of a step fails in turn. A fault is survived if parameters, buffers and the
+optimizer's state are then bit for bit those of a training that began with the same split.
+
+Either is done with the first step of a training, in which the optimizer makes its states, and with the second.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import ctypes
 import gc
 import json
@@ -19,33 +26,42 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "training.md"
+KEPT = ROOT / "target" / "faults.json"
 BEGIN, END = "<!-- faults: scripts/train/faults.py -->", "<!-- end of faults -->"
 SAMPLES = 8
+COUNTS = ("faults", "retried", "declared", "lost", "left", "different")
+# Faults after which what was found is written down.
+_OFTEN = 20
+# A step that meets more faults than this before it is done does not end by itself.
+_MOST = 5000
 
 
 def models() -> dict[str, Callable[[], Any]]:
+    """A model, a batch and the settings of `memfit.Step`, by what they have in them."""
     import torch
     from torch import nn
 
     def tokens() -> Any:
-        return torch.randint(0, 100, (SAMPLES, 12)), torch.randint(0, 5, (SAMPLES,))
+        return torch.randint(0, 50, (SAMPLES, 8)), torch.randint(0, 5, (SAMPLES,))
 
     def pictures() -> Any:
-        return torch.randn(SAMPLES, 3, 16, 16), torch.randint(0, 5, (SAMPLES,))
+        return torch.randn(SAMPLES, 3, 12, 12), torch.randint(0, 5, (SAMPLES,))
 
     def rows() -> Any:
-        return torch.randn(SAMPLES, 32), torch.randint(0, 5, (SAMPLES,))
+        return torch.randn(SAMPLES, 16), torch.randint(0, 5, (SAMPLES,))
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.body = nn.Embedding(100, 16), nn.LSTM(16, 16, 1, batch_first=True)
+            self.embed, self.body = nn.Embedding(50, 16), nn.LSTM(16, 16, 1, batch_first=True)
             self.head = nn.Linear(16, 5)
 
         def forward(self, x: Any) -> Any:
@@ -54,61 +70,115 @@ def models() -> dict[str, Callable[[], Any]]:
     class Attentive(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed = nn.Embedding(100, 32)
-            layer = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True)
-            self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-            self.head = nn.Linear(32, 5)
+            self.embed = nn.Embedding(50, 16)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True)
+            self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = nn.Linear(16, 5)
 
         def forward(self, x: Any) -> Any:
             return self.head(self.body(self.embed(x)).mean(1))
 
     def dense() -> Any:
-        return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 5))
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 5))
 
-    def convolutional() -> Any:
-        blocks = [
-            (nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for i in range(1)
-        ]
+    def normalised() -> Any:
         return nn.Sequential(
-            *(layer for block in blocks for layer in block),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(8, 5),
+            *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            *(nn.Dropout(0.2), nn.Linear(4, 5)),
         )
 
     def grouped() -> Any:
         return nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.GELU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 5)
+            *(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 100, 5))
         )
 
-    fp16 = {"precision": "fp16", "clip_grad_norm": 1.0}
+    half = {"precision": "fp16", "clip_grad_norm": 1.0}
     return {
-        "dense layers with dropout, AdamW": lambda: (dense(), rows(), {}),
-        "batch normalisation, fp16 with GradScaler, clipping": lambda: (convolutional(), pictures(), fp16),
-        "convolutions with group normalisation, bf16": lambda: (grouped(), pictures(), {"precision": "bf16"}),
-        "LSTM, two batches a step": lambda: (Recurrent(), tokens(), {"accumulate": 2}),
-        "attention with dropout, fp16 with GradScaler": lambda: (
-            Attentive(),
-            tokens(),
-            {"precision": "fp16"},
+        "dense layers, dropout": lambda: (dense(), rows(), {}),
+        "convolution, batch normalisation, dropout, fp16 with GradScaler, clipping": lambda: (
+            *(normalised(), pictures(), half),
         ),
-        "attention, checkpointed blocks": lambda: (
-            Attentive(),
-            tokens(),
-            {"levers": {"checkpointing": "blocks"}},
+        "convolution, group normalisation, bf16": lambda: (grouped(), pictures(), {"precision": "bf16"}),
+        "LSTM, two batches a step": lambda: (Recurrent(), tokens(), {"accumulate": 2}),
+        "attention, dropout, fp16 with GradScaler": lambda: (Attentive(), tokens(), half),
+        "attention, dropout, checkpointed blocks": lambda: (
+            *(Attentive(), tokens(), {"levers": {"checkpointing": "blocks"}}),
         ),
     }
 
 
-def on_device() -> list[dict[str, Any]]:
-    """In the process that has the virtual card."""
-    import warnings
+@dataclass
+class Training:
+    """One model's training, at the step that is to fail."""
 
-    import memfit
+    step: Any
+    model: Any
+    optimizer: Any
+    batch: Any
+    length: int
+    attempts: list[int]
+
+    def window(self) -> list[Any]:
+        """The batches of one optimizer step: their results."""
+        return [self.step(self.batch) for _ in range(self.length)]
+
+    def whole_after(self) -> list[Any]:
+        """The same, where the step may be declared to be as before it: then once more. Empty where it was whole at once."""
+        import memfit
+
+        try:
+            return self.window()
+        except memfit.MemfitError:
+            return []
+
+
+class Case:
+    """A model, and after how many steps it meets its fault."""
+
+    def __init__(self, build: Callable[[], Any], before: int, device: str) -> None:
+        import torch
+
+        self.before = before
+        torch.manual_seed(0)
+        self._model, self._batch, self._settings = build()
+        self._model.to(device)
+        self._device = device
+
+    def begin(self, micro_batch: int | None = None) -> Training:
+        """A training that has run so many steps in whole batches, and goes on in parts of this size."""
+        import memfit
+        import torch
+        from torch.nn import functional
+
+        attempts: list[int] = []
+
+        def loss(model: Any, batch: Any) -> Any:
+            inputs, labels = batch
+            attempts.append(len(inputs))
+            return functional.cross_entropy(model(inputs), labels)
+
+        model = copy.deepcopy(self._model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+        settings = {**self._settings, "backup": True}
+        if settings.get("precision") == "fp16":
+            settings["scaler"] = torch.amp.GradScaler(self._device)
+        length = int(settings.get("accumulate", 1))
+        step = memfit.Step(model, optimizer, loss, **settings)
+        training = Training(step, model, optimizer, self._batch, length, attempts)
+        torch.manual_seed(1)
+        for _ in range(self.before):
+            training.window()
+        attempts.clear()
+        if micro_batch is not None:
+            step.close()
+            training.step = memfit.Step(model, optimizer, loss, micro_batch=micro_batch, **settings)
+        return training
+
+
+def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
+    """In the process that has the virtual card: each allocation of a step fails in turn."""
     import torch
-    from torch.nn import functional
 
-    warnings.simplefilter("ignore")
     fail = ctypes.CDLL("libcuda.so.1").memfit_vgpu_fail_allocations
     fail.restype = ctypes.c_uint64
     fail.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
@@ -118,77 +188,155 @@ def on_device() -> list[dict[str, Any]]:
         torch.cuda.synchronize()
         return torch.cuda.mem_get_info()[0]
 
-    found = []
-    for name, build in models().items():
-        attempts: list[int] = []
-
-        def loss(model: Any, batch: Any, attempts: list[int] = attempts) -> Any:
-            inputs, labels = batch
-            attempts.append(len(inputs))
-            return functional.cross_entropy(model(inputs), labels)
-
-        def begin(build: Callable[[], Any] = build, loss: Any = loss) -> tuple[Any, Any, int]:
-            torch.manual_seed(0)
-            model, batch, settings = build()
-            model.cuda()
-            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-            return (
-                memfit.Step(model, optimizer, loss, backup=True, **settings),
-                batch,
-                settings.get("accumulate", 1),
-            )
-
-        def window(step: Any, batch: Any, length: int) -> Any:
-            return [step(batch) for _ in range(length)][-1]
-
-        counts = {"allocations": 0, "survived": 0, "declared": 0, "lost": 0, "left": 0, "retries": 0}
+    def faults(case: Case, at: int) -> Iterator[dict[str, int]]:
         # Once without a fault: as much memory has to be free after every other one.
-        step, batch, length = begin()
-        window(step, batch, length)
+        training: Training | None = case.begin()
+        training.window()
         expected = free()
-        at = 0
-        while True:
-            step = None
-            step, batch, length = begin()
-            attempts.clear()
+        while at < _MOST:
+            training = None
+            training = case.begin()
             before = fail(at, 1)
-            try:
-                result = window(step, batch, length)
-            except memfit.MemfitError:
-                result = None
+            results = training.whole_after()
             if fail(0, 0) - before <= at:
-                break
-            counts["allocations"] += 1
-            if result is None:
-                counts["declared"] += 1
-                # It is as it was, and goes on.
-                result = window(step, batch, length)
-            else:
-                counts["retries"] += result.retries
-            last = sum(attempts[-result.micro_batches :])
-            whole = last == SAMPLES and result.stepped and step.steps == 1
-            counts["survived" if whole else "lost"] += 1
-            result = None
-            counts["left"] += int(free() < expected)
+                return
+            found = dict.fromkeys(COUNTS, 0)
+            found["faults"], found["declared"] = 1, int(not results)
+            results = results or training.window()
+            found["retried"] = int(any(result.retries for result in results))
+            last = results[-1]
+            samples = sum(training.attempts[-last.micro_batches :])
+            whole = samples == SAMPLES and last.stepped and training.step.steps == case.before + 1
+            found["lost"] = int(not whole)
+            results = last = None
+            found["left"] = int(free() < expected)
+            yield found
             at += 1
-        found.append({"model": name, **counts})
-        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    return found
+
+    return faults
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
+    """Each operation of a step fails in turn, and values are compared."""
+    import torch
+
+    sys.path.insert(0, str(ROOT / "tests/python"))
+    from training import FailAt
+
+    def state(training: Training) -> list[Any]:
+        known = [each for entries in training.optimizer.state.values() for each in entries.values()]
+        return [*training.model.state_dict().values(), *(each for each in known if torch.is_tensor(each))]
+
+    def faults(case: Case, at: int) -> Iterator[dict[str, int]]:
+        references = []
+        for size in (None, SAMPLES // 2):
+            training = case.begin(size)
+            training.window()
+            references.append(state(training))
+        while at < _MOST:
+            training = case.begin()
+            with FailAt(at + 1) as fault:
+                results = training.whole_after()
+            if not fault.raised:
+                return
+            found = dict.fromkeys(COUNTS, 0)
+            found["faults"], found["declared"] = 1, int(not results)
+            results = results or training.window()
+            found["retried"] = int(any(result.retries for result in results))
+            last = results[-1]
+            found["lost"] = int(not last.stepped or training.step.steps != case.before + 1)
+            expected, now = references[min(last.micro_batches, 2) - 1], state(training)
+            same = len(now) == len(expected) and all(map(torch.equal, now, expected))
+            found["different"] = int(not same)
+            yield found
+            at += 1
+
+    return faults
+
+
+def search(place: str, kept: Path) -> None:
+    """Goes on with all that was not finished, and writes down what it finds."""
+    import memfit
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    device, faults = ("cuda", on_card()) if place == "card" else ("cpu", on_cpu())
+    if place == "card":
+        torch.zeros(1, device=device)
+    memfit.Step  # noqa: B018
+    # What stands now stays: without it, looking for garbage takes longer than a step.
+    gc.collect()
+    gc.freeze()
+    for name, build in models().items():
+        for before in (0, 1):
+            known = json.loads(kept.read_text()) if kept.is_file() else {}
+            key = f"{place}: {name}: {before}"
+            row = known.setdefault(key, {**dict.fromkeys(COUNTS, 0), "done": False})
+            if row["done"]:
+                continue
+            for found in faults(Case(build, before, device), row["faults"]):
+                for count in COUNTS:
+                    row[count] += found[count]
+                if any(found[bad] for bad in ("lost", "left", "different")):
+                    print(f"{key}: fault {row['faults']}: {found}", file=sys.stderr, flush=True)
+                if row["faults"] % _OFTEN == 0:
+                    _keep(known, kept)
+            row["done"] = True
+            _keep(known, kept)
+            print(f"{key}: {row}", file=sys.stderr, flush=True)
+
+
+def _keep(known: dict[str, Any], kept: Path) -> None:
+    """Writes down what is known, whole or not at all."""
+    fresh = kept.with_suffix(".new")
+    fresh.write_text(json.dumps(known))
+    fresh.replace(kept)
+
+
+def table(known: dict[str, Any]) -> str:
     head = (
-        "| model | faults | the step whole in the end | of these declared first, state as before | samples lost | memory left behind |\n"
-        "|---|---|---|---|---|---|\n"
+        "| model, with AdamW | allocations that failed | steps whole in the end | samples lost | memory left behind "
+        "| operations that failed on the CPU | bit-equal in the end |\n|---|---|---|---|---|---|---|\n"
     )
-    lines = [
-        f"| {row['model']} | {row['allocations']} | {row['survived']} | {row['declared']} | {row['lost']} | {row['left']} |"
-        for row in found
+    lines, sums = [], [0] * 6
+    for name in models():
+        here: dict[str, dict[str, int]] = {}
+        for place in ("card", "cpu"):
+            rows = [known[f"{place}: {name}: {before}"] for before in (0, 1)]
+            here[place] = {count: sum(row[count] for row in rows) for count in COUNTS}
+        card, cpu = here["card"], here["cpu"]
+        whole, equal = card["faults"] - card["lost"], cpu["faults"] - cpu["different"]
+        numbers = [card["faults"], whole, card["lost"], card["left"], cpu["faults"], equal]
+        sums = [sum_ + number for sum_, number in zip(sums, numbers, strict=True)]
+        lines.append(f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    return head + "\n".join([*lines, f"| all | {' | '.join(f'{number:,}' for number in sums)} |"])
+
+
+def child(place: str) -> None:
+    """Runs one place's faults in a process of its own."""
+    import tempfile
+
+    run = [sys.executable, __file__, "--child", place]
+    environment = dict(os.environ)
+    if place == "card":
+        command = os.environ.get("MEMFIT_COMMAND") or shutil.which("memfit") or "memfit"
+        run = [command, "run", "--gpu", "t4", "--steps", "0", "--timeout", "0", "--", *run]
+        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    with tempfile.TemporaryFile("w+") as output:
+        # The run's own verdict is about the faults that were asked for, so what was found alone counts.
+        subprocess.run(run, check=False, env=environment, stdout=output)
+        output.seek(0)
+        said = output.read()
+    known = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    missing = [
+        name
+        for name in models()
+        for before in (0, 1)
+        if not known.get(f"{place}: {name}: {before}", {}).get("done")
     ]
-    total = [
-        str(sum(row[key] for row in found)) for key in ("allocations", "survived", "declared", "lost", "left")
-    ]
-    return head + "\n".join([*lines, f"| all | {' | '.join(total)} |"])
+    if missing:
+        sys.exit(f"not done on the {place}: {', '.join(dict.fromkeys(missing))}\n{said[-2000:]}")
 
 
 def main() -> None:
@@ -196,41 +344,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--print", action="store_true", help="leave the page alone")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help="forget what was found before")
+    parser.add_argument("--child", choices=("card", "cpu"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        Path(arguments.child).write_text(json.dumps(on_device()))
+        search(arguments.child, KEPT)
         return
-    command = os.environ.get("MEMFIT_COMMAND") or shutil.which("memfit") or "memfit"
-    answer = ROOT / "target" / "faults.json"
-    answer.parent.mkdir(exist_ok=True)
-    run = [
-        command,
-        "run",
-        "--gpu",
-        "t4",
-        "--steps",
-        "0",
-        "--timeout",
-        "0",
-        "--",
-        sys.executable,
-        __file__,
-        "--child",
-        str(answer),
-    ]
-    answer.unlink(missing_ok=True)
-    # The run's own verdict is about the faults that were asked for, so the answer alone counts.
-    done = subprocess.run(
-        run,
-        check=False,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    if not answer.is_file():
-        sys.exit(f"the run gave no answer:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    text = table(json.loads(answer.read_text()))
+    KEPT.parent.mkdir(exist_ok=True)
+    if arguments.again:
+        KEPT.unlink(missing_ok=True)
+    for place in ("cpu", "card"):
+        child(place)
+    text = table(json.loads(KEPT.read_text()))
     print(text)
     if not arguments.print:
         page = PAGE.read_text()

@@ -301,6 +301,66 @@ def test_logits_that_are_asked_for_are_the_real_ones() -> None:
     assert type(model(TOKENS)) is torch.Tensor
 
 
+@pytest.mark.parametrize(
+    ("form", "product", "weighted", "used"),
+    [
+        ("heads first", "bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", True),
+        ("heads inside", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", True),
+        ("keys named first", "bkhd, bqhd -> bhqk", "bkhd,bhqk->bqhd", True),
+        ("queries last", "bqhd,bkhd->bhkq", "bhqk,bkhd->bqhd", False),
+        ("over the heads", "bqhd,bkhd->dbqk", "dbqk,bkhd->bqhd", True),
+        ("keys that are shared", "bqhd,bkd->bhqk", "bhqk,bkd->bqhd", False),
+        ("a sum beside it", "bqhd,bkhd->bhqk", "bhqk,bkhe->bqhe", True),
+    ],
+)
+def test_attention_in_letters_is_recognised(
+    form: str, product: str, weighted: str, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lettered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            # No two dimensions are equally long, so none is mistaken for another.
+            q, k, v = (each(x).unflatten(-1, (2, 4)) for each in (self.q, self.k, self.v))
+            if form == "heads first":
+                q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+            if form == "keys that are shared":
+                k, v = k[:, :, 0], v[:, :, 0]
+            first, second = (k, q) if form == "keys named first" else (q, k)
+            scores = torch.einsum(product, first, second) * 0.5
+            keep = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            weights = scores.masked_fill(~keep, float("-inf")).softmax(-1)
+            if form == "queries last":
+                weights = weights.transpose(-2, -1)
+            operands = (v, weights) if form == "keys named first" else (weights, v)
+            return torch.einsum(weighted, *operands)
+
+    torch.manual_seed(0)
+    model, x = Lettered(), torch.randn(3, 6, 8)
+    calls = []
+    attention = functional.scaled_dot_product_attention
+
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append(1)
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    expected = model(x)
+    expected.pow(2).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    answer = model(x)
+    answer.pow(2).sum().backward()
+    assert bool(calls) == used
+    assert torch.allclose(answer, expected, atol=1e-6)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.allclose(parameter.grad, gradient, atol=1e-5)
+    applied.undo()
+
+
 def test_scores_that_are_something_else_are_computed_as_written() -> None:
     class Other(nn.Module):
         def __init__(self) -> None:
@@ -377,6 +437,27 @@ def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch:
     # Two of Adam's steps of at most a hundredth each, in moments of eight bits of mantissa.
     assert moved < 2e-2
     assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
+
+
+def test_updates_too_small_for_bf16_add_up_all_the_same() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.5)
+    applied = _levers.apply(Target(model, [optimizer]), [("pure-bf16", True)])
+    for _ in range(60):
+        model(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # Each is a twentieth of what separates two numbers there: rounded to the nearest, none would leave a trace.
+    moved = 1.0 - float(model.weight.double().mean())
+    assert moved == pytest.approx(60 * 2e-4, rel=0.15)
+    momentum = optimizer.state_dict()["state"][0]["momentum_buffer"]
+    assert momentum.dtype == torch.float32
+    assert float(momentum.mean()) == pytest.approx(2.0, rel=0.05)
+    applied.undo()
+    assert model.weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("table", "most"), [("signed8", 0.02), ("unsigned8", 0.01), ("normal4", 0.15)])

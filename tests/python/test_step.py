@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 import subprocess
 import sys
 import warnings
@@ -58,9 +59,11 @@ def batches(kind: str, sizes: list[int], dtype: torch.dtype) -> list[tuple[torch
 
 def whole_batches(
     model: nn.Module, data: list[Any], loss: Any, window: int, clip: float | None, scheduled: bool
-) -> list[float]:
-    """The loop that memfit stands for: a window's batches at once, one mean, one step."""
+) -> tuple[list[float], list[torch.Tensor]]:
+    """The loop that memfit stands for: a window's batches at once, one mean, one step. The losses, and the gradients that the
+    first step was made with."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    gradients = first_gradients(optimizer)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
     losses = []
     for start in range(0, len(data), window):
@@ -76,7 +79,19 @@ def whole_batches(
         if scheduler is not None:
             scheduler.step()
         losses.append(float(value.detach()))
-    return losses
+    return losses, gradients
+
+
+def first_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Will have the gradients of an optimizer's first step."""
+    gradients: list[torch.Tensor] = []
+
+    def note(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not gradients:
+            gradients.extend(p.grad.clone() for group in optimizer.param_groups for p in group["params"])
+
+    optimizer.register_step_pre_hook(note)
+    return gradients
 
 
 COMBINATIONS = list(
@@ -105,8 +120,9 @@ def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
         expected = MODELS[kind]().to(dtype)
         actual = copy.deepcopy(expected)
         data = batches(kind, sizes, dtype)
-        losses = whole_batches(expected, data, loss, window, clip, scheduled)
+        losses, gradients = whole_batches(expected, data, loss, window, clip, scheduled)
         optimizer = torch.optim.AdamW(actual.parameters(), lr=0.01)
+        first = first_gradients(optimizer)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
         with memfit.Step(
             actual,
@@ -124,6 +140,9 @@ def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
         if window == 1:
             tolerance = 1e-12 if dtype == torch.float64 else 1e-5
             assert [float(result.loss) for result in results] == pytest.approx(losses, rel=tolerance)
+        for one, other in zip(gradients, first, strict=True):
+            error = (one - other).norm() / one.norm().clamp_min(1e-3)
+            assert error < (1e-12 if dtype == torch.float64 else 1e-5), (sizes, micro, window, clip)
         difference = (flat(expected) - flat(actual)).norm() / flat(expected).norm()
         # Adam divides a gradient by its own size, so rounding of a gradient near zero is seen in the parameter.
         assert difference < (1e-10 if dtype == torch.float64 else 2e-3), (sizes, micro, window, clip)
@@ -160,15 +179,71 @@ def test_gradients_are_those_of_the_whole_batch_to_the_last_digits(kind: str) ->
                 assert error < 1e-12
 
 
-def same_split(model: nn.Module, data: list[Any], loss: Any, micro: int, **settings: Any) -> memfit.Step:
-    step = memfit.Step(
-        model, torch.optim.AdamW(model.parameters(), lr=0.01), loss, micro_batch=micro, **settings
-    )
-    for batch in data:
-        step(batch)
-    step.finish()
-    step.close()
-    return step
+DRAWING = {
+    "perceptron": (lambda: Perceptron(0.5), [None, "bf16", "fp16"]),
+    "convolutional": (lambda: Convolutional(0.5), [None, "bf16"]),
+    "transformer": (lambda: Transformer(0.5), [None, "bf16"]),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_what_draws_random_numbers_is_the_loop_with_the_same_split(kind: str) -> None:
+    """112 combinations of model, split, window, precision, clipping and schedule, bit for bit a loop written by hand."""
+    build, precisions = DRAWING[kind]
+    for micro, window, precision, clip in itertools.product([1, 3, 4, 8], [1, 2], precisions, [None, 0.1]):
+        data = batches(kind, [8] * 4, torch.float32)
+        torch.manual_seed(3)
+        expected = build()
+        actual = copy.deepcopy(expected)
+        scheduled = micro != 3
+
+        def fresh(model: nn.Module, scheduled: bool = scheduled) -> tuple[Any, Any, Any]:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
+            return optimizer, schedule, torch.amp.GradScaler("cpu", init_scale=2.0**8)
+
+        optimizer, schedule, scaler = fresh(expected)
+        torch.manual_seed(4)
+        for start in range(0, len(data), window):
+            for inputs, labels in data[start : start + window]:
+                for first in range(0, 8, micro):
+                    part = inputs[first : first + micro], labels[first : first + micro]
+                    kind_of = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
+                        precision or "", torch.float32
+                    )
+                    with torch.autocast("cpu", dtype=kind_of, enabled=precision is not None):
+                        loss = mean_loss(expected, part)
+                    loss = loss * (len(part[0]) / (8 * window))
+                    (scaler.scale(loss) if precision == "fp16" else loss).backward()
+            if precision == "fp16":
+                scaler.unscale_(optimizer)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(expected.parameters(), clip)
+            if precision == "fp16":
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
+
+        optimizer, schedule, scaler = fresh(actual)
+        torch.manual_seed(4)
+        with memfit.Step(
+            actual,
+            optimizer,
+            mean_loss,
+            micro_batch=micro,
+            accumulate=window,
+            clip_grad_norm=clip,
+            scheduler=schedule,
+            precision=precision,
+            scaler=scaler if precision == "fp16" else None,
+        ) as step:
+            for batch in data:
+                step(batch)
+        assert torch.equal(flat(actual), flat(expected)), (micro, window, precision, clip)
 
 
 FRAGILE: dict[str, tuple[Any, str, Any]] = {
@@ -259,6 +334,41 @@ def test_a_failed_attempt_holds_nothing() -> None:
     result = step(batches("perceptron", [8], torch.float32)[0])
     assert (result.retries, result.micro_batches, len(held)) == (1, 2, 1)
     assert (step.retries, step.steps) == (1, 1)
+
+
+@pytest.mark.parametrize("since", [0, 5], ids=["from the first step", "later"])
+def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
+    """A forward that takes random numbers from Python's or NumPy's generator gets the same ones when it is run again."""
+    numpy = pytest.importorskip("numpy")
+    data = batches("perceptron", [8] * 6, torch.float32)
+
+    def run(micro: int, fails: bool) -> tuple[torch.Tensor, float]:
+        random.seed(0)
+        numpy.random.seed(0)
+        torch.manual_seed(0)
+        model = Perceptron()
+        last = False
+
+        def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+            value = mean_loss(module, batch)
+            if last or step.steps >= since:
+                value = value * (random.random() + numpy.random.rand())
+            if fails and last and len(batch[0]) > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return value
+
+        step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+        for batch in data[:-1]:
+            step(batch)
+        if micro < 8:
+            step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro)
+        last = True
+        step(data[-1])
+        return flat(model), random.random() + numpy.random.rand()
+
+    retried, expected = run(8, True), run(4, False)
+    assert torch.equal(retried[0], expected[0])
+    assert retried[1] == expected[1]
 
 
 def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
@@ -412,6 +522,34 @@ def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_wind
     second = step(data[1])
     assert not second.skipped
     assert scales[:4] == [256.0, 256.0, 128.0, 128.0]
+
+
+def test_fp16_in_trouble_is_said_with_the_modules_and_the_scales() -> None:
+    torch.manual_seed(0)
+    model = Perceptron()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=10**6)
+    seen = 0
+
+    def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        value = mean_loss(module, batch)
+        # Only the last layer's gradients overflow, in every fourth step from the fortieth on.
+        return value + (module.net[3].bias.sum() * float("inf") if seen > 40 and seen % 4 == 0 else 0.0)
+
+    step = memfit.Step(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), loss, precision="fp16", scaler=scaler
+    )
+    data = batches("perceptron", [4], torch.float32)[0]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(68):
+            step(data)
+    told = [str(each.message) for each in said if "overflowed" in str(each.message)]
+    assert len(told) == 1
+    for text in ("6 of the last", "64 → 32 → 16 → 8", "most often in `net.3`", "bf16"):
+        assert text in told[0], told[0]
+    assert (step.skipped, step.scales[:2], step.scales[-1]) == (7, [64.0, 32.0], 0.5)
 
 
 def test_what_is_not_exact_is_said_once() -> None:

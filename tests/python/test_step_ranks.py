@@ -78,3 +78,14 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
         # All ranks end alike, and none hangs.
         assert len(said["ended"]) == faults
     assert said["error"].startswith("rank 1 cannot go on")
+
+
+def test_levers_about_several_ranks_train_as_one_process() -> None:
+    said = ranks(2, 1, "lever_ranks.py")
+    assert said["held"] < 0.6 * said["parameters"]
+    assert said["shard"] < 1e-5
+    assert said["apart"] == 0
+    assert said["retries"] == 1
+    assert said["views"]
+    assert said["bucket view"] == said["bucket view apart"] == 0
+    assert said["undone"]

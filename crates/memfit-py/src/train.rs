@@ -2,8 +2,8 @@
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 use memfit_train::{
-    Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Status, TrainError, Update, Verdict,
-    agree, classify,
+    Decision, Evidence, Failure, Fault, Held, Outcome, ScaleTrouble, Settings, Space, Status, TrainError,
+    Update, Verdict, agree, asked_for, classify,
 };
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -38,10 +38,31 @@ impl Controller {
         self.inner.arrive(shape, elements, items, costs, expected).map_err(value_error)
     }
 
-    /// Where the next part of a batch begins and ends, or None when all of it was run.
-    #[pyo3(signature = (batch, room = None))]
-    fn next(&mut self, batch: usize, room: Option<u64>) -> Option<(usize, usize)> {
-        self.inner.next(batch, room).map(|part| (part.start, part.end))
+    /// The next part of a batch: where it begins and ends, whether the allocator's cache is to be emptied before it, and
+    /// whether what it needs is to be looked at; None when all of it was run. `space` is called only where that matters, and
+    /// gives what the allocator may take, and what it has taken and is in no tensor; or None where nothing is known.
+    #[pyo3(signature = (batch, space = None))]
+    fn next(
+        &mut self,
+        batch: usize,
+        space: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Option<(usize, usize, bool, bool)>> {
+        let mut failed = None;
+        let ask = || {
+            let (room, cached) = space?
+                .call0()
+                .and_then(|told| told.extract::<Option<(u64, u64)>>())
+                .unwrap_or_else(|error| {
+                    failed = Some(error);
+                    None
+                })?;
+            Some(Space { room, cached })
+        };
+        let turn = self.inner.next(batch, ask);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(turn.map(|turn| (turn.part.start, turn.part.end, turn.empties, turn.watched))),
+        }
     }
 
     /// A part ran to its end.
@@ -215,12 +236,16 @@ impl Controller {
         self.inner.stepped(flushed);
     }
 
-    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing.
-    #[pyo3(signature = (live, budget = None))]
-    fn live(&mut self, live: u64, budget: Option<u64>) -> Option<(u64, Option<u64>)> {
+    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing. `budget` is called only
+    /// then, and gives what there may be.
+    fn live(&mut self, live: u64, budget: Bound<'_, PyAny>) -> PyResult<Option<(u64, Option<u64>)>> {
         let growth = self.inner.growth();
         growth.after_step(live);
-        growth.leak(budget).map(|leak| (leak.per_step, leak.steps_left))
+        if growth.leak(None).is_none() {
+            return Ok(None);
+        }
+        let budget = budget.call0()?.extract()?;
+        Ok(growth.leak(budget).map(|leak| (leak.per_step, leak.steps_left)))
     }
 
     /// Whether the last steps each added to what is live, so that it is worth to look at who holds it.
@@ -241,6 +266,36 @@ impl Controller {
                 format!("the loss scale has fallen to {scale}: fp16 gradients overflow without any scaling")
             }
         })
+    }
+
+    /// The loss scales of the last windows, one after the other.
+    #[getter]
+    fn scales(&mut self) -> Vec<f64> {
+        self.inner.scale().path()
+    }
+
+    /// Optimizer steps that the scaler skipped.
+    #[getter]
+    fn skipped(&mut self) -> u64 {
+        self.inner.scale().skipped()
+    }
+
+    /// The levers that would make room for a sample that does not fit, with the bytes that each would save, and whether that
+    /// is more than what was missing. `message` is the allocator's, `free` what was free then.
+    #[staticmethod]
+    fn remedies(
+        parameters: u64,
+        trained: u64,
+        states: u64,
+        sample: u64,
+        message: &str,
+        free: u64,
+        applied: Vec<String>,
+    ) -> (u64, Vec<(&'static str, u64, bool)>) {
+        let missing = asked_for(message).map_or(0, |asked| asked.saturating_sub(free));
+        let applied: Vec<&str> = applied.iter().map(String::as_str).collect();
+        let found = Held { parameters, trained, states, sample, missing }.remedies(&applied);
+        (missing, found.into_iter().map(|each| (each.lever, each.saves, each.suffices)).collect())
     }
 
     /// What to remember from one process to the next.

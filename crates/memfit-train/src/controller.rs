@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Status, TrainError, Window, ceiling::Ceiling,
-    predictor::largest, split, split_by_cost, split_in_pairs,
+    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Space, Status, TrainError, Window, cache::Cache,
+    ceiling::Ceiling, predictor::largest, split, split_by_cost, split_in_pairs,
 };
 
 /// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
@@ -66,6 +66,15 @@ impl Batch {
         self.parts.last().map_or(0, |part| part.end)
     }
 
+    /// As how many of the largest samples a part counts, from below: as many as it has where all are alike.
+    fn worth(&self, part: &Part) -> u32 {
+        let samples = u32::try_from(part.len()).unwrap_or(u32::MAX);
+        let Some(costs) = &self.costs else { return samples };
+        let largest = costs.iter().copied().max().unwrap_or(1).max(1);
+        let padded = costs[part.clone()].iter().copied().max().unwrap_or(0).saturating_mul(part.len() as u64);
+        u32::try_from(padded / largest).unwrap_or(u32::MAX).min(samples)
+    }
+
     /// Decides the rest: parts of at most `most` samples.
     fn cut(&mut self, most: u32, pairs: bool) {
         let start = self.covered();
@@ -82,6 +91,17 @@ impl Batch {
         };
         self.parts.extend(rest.into_iter().map(|part| start + part.start..start + part.end));
     }
+}
+
+/// A part that is to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its samples.
+    pub part: Part,
+    /// Whether the allocator's cache is to be emptied before it.
+    pub empties: bool,
+    /// Whether what it needs is to be looked at, and told with [`Controller::passed`].
+    pub watched: bool,
 }
 
 /// Which attempt at which window this is.
@@ -135,6 +155,8 @@ pub struct Controller {
     chosen: BTreeMap<String, u32>,
     /// Whether the window began in another process, and has gradients from there.
     inherits: bool,
+    /// What the allocator has blocks for.
+    cache: Cache,
 }
 
 /// What a controller remembers from one process to the next.
@@ -179,6 +201,7 @@ impl Controller {
             gradients: 0,
             chosen: BTreeMap::new(),
             inherits: false,
+            cache: Cache::default(),
         })
     }
 
@@ -203,14 +226,17 @@ impl Controller {
         Ok(first)
     }
 
-    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `room` is what it may
-    /// need beyond what was live before the window, where that is known.
-    pub fn next(&mut self, batch: usize, room: Option<u64>) -> Option<Part> {
+    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `space` tells what there
+    /// is for it; it is asked only where that matters, since to know it costs time.
+    pub fn next(&mut self, batch: usize, space: impl FnOnce() -> Option<Space>) -> Option<Turn> {
         let entry = self.batches.get(batch)?;
+        let mut ask = Some(space);
+        let mut space = None;
         if entry.given == entry.parts.len() && entry.covered() < entry.items {
-            let (most, sure) = self.size(batch, entry, room);
+            space = ask.take().and_then(|ask| ask());
+            let (most, sure) = self.size(batch, entry, space.map(|space| space.room));
             if sure {
-                self.chosen.insert(entry.shape.clone(), most);
+                self.choose(batch, most);
             }
             let entry = &mut self.batches[batch];
             if sure {
@@ -220,10 +246,53 @@ impl Controller {
                 entry.parts.push(start..(start + most as usize).min(entry.items));
             }
         }
-        let entry = &mut self.batches[batch];
-        let part = entry.parts.get(entry.given).cloned();
-        entry.given += usize::from(part.is_some());
-        part
+        let entry = &self.batches[batch];
+        let part = entry.parts.get(entry.given)?.clone();
+        let (empties, watched) = self.prepare(batch, &part, || ask.map_or(space, |ask| ask()));
+        self.batches[batch].given += 1;
+        Some(Turn { part, empties, watched })
+    }
+
+    /// Remembers the size that was taken for a batch's shape.
+    fn choose(&mut self, batch: usize, most: u32) {
+        let shape = &self.batches[batch].shape;
+        match self.chosen.get_mut(shape) {
+            Some(last) => *last = most,
+            None => _ = self.chosen.insert(shape.clone(), most),
+        }
+    }
+
+    /// Whether the allocator's cache is to be emptied before a part, and whether what the part needs is to be looked at.
+    fn prepare(&mut self, index: usize, part: &Part, space: impl FnOnce() -> Option<Space>) -> (bool, bool) {
+        if !self.settings.careful {
+            return (false, false);
+        }
+        let batch = &self.batches[index];
+        let size = batch.worth(part).max(1);
+        let first = self.is_first(index);
+        let kind = (batch.elements, size, first);
+        let held = self.cache.holds(&batch.shape, batch.elements, size);
+        let judged = self.cache.is_judged(&batch.shape, kind);
+        if held && judged {
+            return (false, false);
+        }
+        let Some(space) = space() else { return (false, false) };
+        let need = self.need(batch, size, first);
+        let seen = if first { &self.memory.first } else { &self.memory.later };
+        let known = judged || seen.knows(&batch.shape, batch.elements, size);
+        let watched = !known && (!self.is_sure(batch) || need.is_none_or(|need| space.is_near(need)));
+        let empties = watched || (!held && need.is_none_or(|need| space.is_tight(need)));
+        if empties {
+            self.cache.emptied();
+        }
+        self.cache.judges(&batch.shape, kind);
+        self.cache.runs(&batch.shape, batch.elements, size);
+        (empties, watched)
+    }
+
+    /// Whether the next part of a batch meets no gradients of parts before it.
+    fn is_first(&self, index: usize) -> bool {
+        index == 0 && self.batches[index].given == 0 && !self.inherits
     }
 
     /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is entered in steps,
@@ -314,25 +383,33 @@ impl Controller {
         self.gradients = bytes;
     }
 
-    /// A part of a batch ran to its end. `need` is the most that was live meanwhile beyond what was before the window, if
-    /// that is known.
+    /// A part of a batch ran to its end. `need` is what the allocator had taken for it beyond what was live before the
+    /// window, where that was looked at.
     pub fn passed(&mut self, index: usize, size: u32, need: Option<u64>) {
+        let inherits = self.inherits;
         let Some(batch) = self.batches.get(index) else { return };
-        let first = index == 0 && batch.given <= 1 && !self.inherits;
+        let first = index == 0 && batch.given <= 1 && !inherits;
         self.something_fitted = true;
-        if let Some(need) = need {
+        let worth = batch
+            .given
+            .checked_sub(1)
+            .and_then(|last| batch.parts.get(last))
+            .map_or(0, |part| batch.worth(part));
+        if let Some(need) = need
+            && worth > 0
+        {
             // Gradients of the parts before are there throughout a later one, and are the same however large it is.
             let (predictor, need) = if first {
                 (&mut self.memory.first, need)
             } else {
                 (&mut self.memory.later, need.saturating_sub(self.gradients))
             };
-            predictor.saw(&batch.shape, batch.elements, size, need);
+            predictor.saw(&batch.shape, batch.elements, worth, need);
         }
         // Samples of different sizes: how many of them fitted says nothing of as many of the largest.
-        if batch.costs.is_none() {
+        if batch.costs.is_none() && self.attempt == 0 {
             let ceiling = self.memory.ceilings.entry(batch.shape.clone()).or_default();
-            if self.attempt == 0 && ceiling.failed.is_none() {
+            if ceiling.failed.is_none() {
                 ceiling.safe = ceiling.safe.max(size);
             }
         }
@@ -353,6 +430,8 @@ impl Controller {
         if let Some(batch) = self.batches.get(batch) {
             self.memory.ceilings.entry(batch.shape.clone()).or_default().failed(size.max(1));
         }
+        // What was foreseen was wrong, or the circumstances are others.
+        self.cache = Cache::default();
         self.singles += u32::from(size <= 1);
         // Where nothing fitted yet, one sample is tried twice: what was in the way may be gone with the first attempt.
         let most = if self.something_fitted { TRANSIENTS } else { 2 };
@@ -368,6 +447,7 @@ impl Controller {
     /// The window begins again, after this rank's failure or another's.
     pub fn restart(&mut self) {
         self.attempt += 1;
+        self.cache.emptied();
         self.memory.window.rewind();
         for batch in &mut self.batches {
             batch.parts.clear();
@@ -423,6 +503,10 @@ impl Controller {
         let thrashes = self.thrashing >= THRASHING;
         if thrashes {
             self.thrashing = 0;
+        }
+        if flushed {
+            // The allocator gave back what it had on its own.
+            self.cache.emptied();
         }
         let mut largest: BTreeMap<&str, u32> = BTreeMap::new();
         for batch in self.batches.iter().filter(|batch| batch.costs.is_none()) {

@@ -8,6 +8,7 @@
 //! asks here what to do.
 
 mod agreement;
+mod cache;
 mod ceiling;
 mod controller;
 mod error;
@@ -16,16 +17,19 @@ mod growth;
 mod predictor;
 mod scale;
 mod split;
+mod stop;
 mod update;
 mod window;
 
 pub use agreement::{Outcome, Status, Verdict, agree};
-pub use controller::{Attempt, Controller, Decision, Failure, Settings};
+pub use cache::Space;
+pub use controller::{Attempt, Controller, Decision, Failure, Settings, Turn};
 pub use error::TrainError;
 pub use fault::{Evidence, Fault, Library, classify};
 pub use growth::{Growth, Leak};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
 pub use split::{Part, split, split_by_cost, split_in_pairs};
+pub use stop::{Held, Remedy, asked_for};
 pub use update::{Update, UpdateNeed};
 pub use window::Window;

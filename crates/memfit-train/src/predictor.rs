@@ -12,29 +12,25 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What was seen, by shape.
+/// What was seen, by kind of sample, and in each by the elements of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predictor {
-    shapes: BTreeMap<String, Shape>,
+    kinds: BTreeMap<String, BTreeMap<u64, Needs>>,
 }
 
+/// The highest need that was seen at each size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Shape {
-    /// Elements in one sample.
-    elements: u64,
-    /// The highest need that was seen at each size.
-    needs: BTreeMap<u32, u64>,
-}
+struct Needs(BTreeMap<u32, u64>);
 
-impl Shape {
+impl Needs {
     /// The need at a size, from above.
     fn at(&self, size: u32) -> Option<f64> {
-        let (&first, &least) = self.needs.first_key_value()?;
-        let below = self.needs.range(..=size).map(|(_, &need)| need).max().unwrap_or(0) as f64;
-        if let Some(&exact) = self.needs.get(&size) {
+        let (&first, &least) = self.0.first_key_value()?;
+        let below = self.0.range(..=size).map(|(_, &need)| need).max().unwrap_or(0) as f64;
+        if let Some(&exact) = self.0.get(&size) {
             return Some((exact as f64).max(below));
         }
-        let line = match above(&self.needs) {
+        let line = match above(&self.0) {
             Some((base, slope)) => base + slope * f64::from(size),
             // More samples need no more than in proportion; fewer no more than these.
             None => least as f64 * (f64::from(size) / f64::from(first)).max(1.0),
@@ -46,37 +42,40 @@ impl Shape {
 impl Predictor {
     /// A part of this size needed so much.
     pub fn saw(&mut self, shape: &str, elements: u64, size: u32, need: u64) {
-        let entry = self.shapes.entry(shape.to_owned()).or_default();
-        entry.elements = elements.max(1);
-        let highest = entry.needs.entry(size).or_default();
+        let needs = self.kinds.entry(kind_of(shape)).or_default().entry(elements.max(1)).or_default();
+        let highest = needs.0.entry(size).or_default();
         *highest = need.max(*highest);
+    }
+
+    /// Whether parts of this shape were seen that were as large, or larger.
+    pub fn knows(&self, shape: &str, elements: u64, size: u32) -> bool {
+        let own = self.kinds.get(&kind_of(shape)).and_then(|kind| kind.get(&elements.max(1)));
+        own.is_some_and(|needs| needs.0.range(size..).next().is_some())
     }
 
     /// Whether a line is known for a shape, or a chord between others: so that what is foreseen need not be tried first.
     pub fn is_sure(&self, shape: &str, elements: u64) -> bool {
-        match self.shapes.get(shape) {
-            Some(own) => own.needs.len() > 1,
-            None => self.around(shape, elements).1.is_some(),
+        let Some(kind) = self.kinds.get(&kind_of(shape)) else { return false };
+        match kind.get(&elements.max(1)) {
+            Some(own) => own.0.len() > 1,
+            None => kind.range(elements.max(1)..).next().is_some(),
         }
     }
 
     /// The need at a size, from above, if anything is known of such samples.
     pub fn need(&self, shape: &str, elements: u64, size: u32) -> Option<u64> {
-        if let Some(own) = self.shapes.get(shape) {
-            return own.at(size).map(|need| need.ceil() as u64);
-        }
+        let kind = self.kinds.get(&kind_of(shape))?;
         let elements = elements.max(1);
-        let (smaller, larger) = self.around(shape, elements);
+        let smaller = kind.range(..=elements).next_back();
+        let larger = kind.range(elements..).next();
         let need = match (smaller, larger) {
-            (Some(smaller), Some(larger)) if larger.elements > smaller.elements => {
+            (Some((&few, smaller)), Some((&many, larger))) if many > few => {
                 let (low, high) = (smaller.at(size)?, larger.at(size)?.max(smaller.at(size)?));
-                let share =
-                    (elements - smaller.elements) as f64 / (larger.elements - smaller.elements) as f64;
-                low + (high - low) * share
+                low + (high - low) * ((elements - few) as f64 / (many - few) as f64)
             }
-            (_, Some(larger)) => larger.at(size)?,
-            (Some(smaller), None) => {
-                let ratio = elements as f64 / smaller.elements as f64;
+            (_, Some((_, larger))) => larger.at(size)?,
+            (Some((&few, smaller)), None) => {
+                let ratio = elements as f64 / few as f64;
                 smaller.at(size)? * ratio * ratio
             }
             (None, None) => return None,
@@ -88,15 +87,6 @@ impl Predictor {
     /// sample does.
     pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         largest(most, room, |size| self.need(shape, elements, size))
-    }
-
-    /// The nearest shapes of the same kind with at most, and with at least, so many elements.
-    fn around(&self, shape: &str, elements: u64) -> (Option<&Shape>, Option<&Shape>) {
-        let kind = kind_of(shape);
-        let alike = || self.shapes.iter().filter(|(name, _)| kind_of(name) == kind).map(|(_, shape)| shape);
-        let smaller = alike().filter(|shape| shape.elements <= elements).max_by_key(|shape| shape.elements);
-        let larger = alike().filter(|shape| shape.elements >= elements).min_by_key(|shape| shape.elements);
-        (smaller, larger)
     }
 }
 

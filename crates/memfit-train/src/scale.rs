@@ -52,6 +52,13 @@ impl ScaleHistory {
         self.skipped
     }
 
+    /// The scales of the last windows, one after the other; how long each stood is not told.
+    pub fn path(&self) -> Vec<f64> {
+        let mut path: Vec<f64> = self.recent.iter().map(|&(scale, _)| scale).collect();
+        path.dedup();
+        path
+    }
+
     /// What is wrong, if something is.
     pub fn trouble(&self) -> Option<ScaleTrouble> {
         let &(scale, _) = self.recent.back()?;
@@ -75,6 +82,8 @@ mod tests {
         (0..40).for_each(|_| history.window(64.0, false));
         assert_eq!(history.trouble(), None);
         assert_eq!(history.skipped(), 12);
+        assert_eq!(history.path()[..3], [65536.0, 32768.0, 16384.0]);
+        assert_eq!(history.path().last(), Some(&64.0));
     }
 
     #[test]

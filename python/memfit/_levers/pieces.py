@@ -8,7 +8,7 @@ it is only called more often, with fewer parameters in its groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -60,6 +60,20 @@ class Held:
     dtype: torch.dtype
     parts: dict[tuple[int, int], Any]
 
+    def keep(self) -> Callable[[], None]:
+        """Copy all parts to the host; what is returned puts them back."""
+        copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]
+        # A part that waits on the host is written to where it is; others are replaced, and are not kept alive here.
+        kept = [
+            (place, part if _place(part).type == "cpu" else None, _place(part), copy)
+            for place, part, copy in copies
+        ]
+
+        def put_back() -> None:
+            self.parts = {place: _into(part, copy, device) for place, part, device, copy in kept}
+
+        return put_back
+
 
 @dataclass
 class _Unit:
@@ -81,6 +95,8 @@ class Pieces:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.packing: Packing | None = None
+        # Where it is set, weights of bf16 are updated in fp32, and rounded by it.
+        self.rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
         kind = type(optimizer)
         step: Any = kind.step
@@ -99,7 +115,7 @@ class Pieces:
                 if batch and count + stop - start > AT_ONCE:
                     self._update(batch)
                     batch, count = [], 0
-                batch.append(_Unit(parameter, start, stop, _piece(parameter, start, stop)))
+                batch.append(_Unit(parameter, start, stop, self._piece(parameter, start, stop)))
                 count += stop - start
         if batch:
             self._update(batch)
@@ -125,16 +141,46 @@ class Pieces:
             for group, parameters in groups:
                 group["params"] = [piece for each in parameters for piece in pieces.get(each, ())]
             self._inner(self.optimizer)
-        finally:
-            for group, parameters in groups:
-                group["params"] = parameters
+            self._round(units)
             for unit in units:
                 now = state.pop(unit.tensor, None)
                 for key, value in (now or {}).items():
                     kept[unit.parameter][key] = self._packed(key, value, unit, kept[unit.parameter].get(key))
+        finally:
+            # Also where it failed: no piece has a state of its own after it, and each parameter has one again.
+            for group, parameters in groups:
+                group["params"] = parameters
+            for unit in units:
+                state.pop(unit.tensor, None)
             for parameter, entries in kept.items():
                 if entries:
                     state[parameter] = entries
+
+    def _piece(self, parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
+        """What is updated in a parameter's stead: itself, or a piece of it in its own memory, or a wider copy of that."""
+        if not self._widens(parameter):
+            return parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
+        narrow = _piece(parameter, start, stop)
+        assert narrow.grad is not None
+        wide = nn.Parameter(narrow.detach().float(), requires_grad=True)
+        wide.grad = narrow.grad.float()
+        return wide
+
+    def _widens(self, parameter: torch.Tensor) -> bool:
+        return (
+            self.rounding is not None
+            and self.elementwise
+            and parameter.dtype == torch.bfloat16
+            and _is_flat(parameter)
+        )
+
+    def _round(self, units: list[_Unit]) -> None:
+        """Write what was updated in fp32 into the weights."""
+        for unit in units:
+            if self._widens(unit.parameter):
+                assert self.rounding is not None
+                place = _flat(unit.parameter.detach())[unit.start : unit.stop]
+                place.copy_(self.rounding(unit.tensor.detach()))
 
     def _full(self, key: str, value: Any, unit: _Unit) -> Any:
         """A moment as the update of a unit wants it."""
@@ -282,8 +328,6 @@ def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dic
 
 def _piece(parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
     """A piece of a parameter, in the parameter's own memory, with that piece of its gradient."""
-    if stop - start == parameter.numel():
-        return parameter
     gradient = parameter.grad
     assert gradient is not None
     if gradient.layout != torch.strided or gradient.stride() != parameter.stride():
@@ -295,6 +339,27 @@ def _piece(parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
     piece = nn.Parameter(_flat(parameter.detach())[start:stop], requires_grad=True)
     piece.grad = _flat(gradient.detach())[start:stop]
     return piece
+
+
+def _tensors(part: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a packed part that has several."""
+    return {name: value for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
+
+
+def _place(part: Any) -> torch.device:
+    return part.device if isinstance(part, torch.Tensor) else next(iter(_tensors(part).values())).device
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    """A copy of a packed part on a device."""
+    if isinstance(part, torch.Tensor):
+        return part.detach().to(device, copy=True)
+    return replace(part, **{name: _moved(value, device) for name, value in _tensors(part).items()})
+
+
+def _into(part: Any, copy: Any, device: torch.device) -> Any:
+    """What was copied, in the part that it was copied from where that is still there."""
+    return part.copy_(copy) if isinstance(part, torch.Tensor) else _moved(copy, device)
 
 
 def _is_flat(tensor: torch.Tensor) -> bool:

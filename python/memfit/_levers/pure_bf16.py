@@ -1,4 +1,8 @@
-"""`pure-bf16`: weights, gradients and moments in bf16. Small updates are lost in rounding, so it is another training."""
+"""`pure-bf16`: weights, gradients and moments in bf16.
+
+Most updates are smaller than half of what separates two numbers of bf16, and rounding to the nearest would lose them all. So
+an update is computed in fp32, a few parameters at a time, and what comes of it is rounded up or down by chance.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,11 @@ from typing import Any
 
 import torch
 
+from .pieces import take_over
+from .rounding import Rounding
+from .states import Halved
 from .target import CannotApply, Target, Undo, take_out
+from .wrapping import together
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
@@ -33,8 +41,10 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
         return _walk(batch)
 
     target.preparations.append(prepare)
+    exact = together([_round_updates(optimizer, name) for optimizer in target.optimizers])
 
     def undo() -> None:
+        exact()
         take_out(target.preparations, prepare)
         for parameter, kind, before in kept:
             now = parameter.data
@@ -48,6 +58,26 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
                 module._buffers[key] = buffer.copy_(torch.where(same, buffer, now.to(buffer.dtype)))
 
     return undo
+
+
+def _round_updates(optimizer: torch.optim.Optimizer, name: str) -> Undo:
+    try:
+        pieces, undo = take_over(optimizer, name)
+    except CannotApply:
+        return lambda: None
+    if not pieces.elementwise:
+        # Its update looks at whole matrices, in the type that they have.
+        undo()
+        return lambda: None
+    pieces.rounding, pieces.packing = Rounding(), Halved()
+    pieces.pack_all()
+
+    def back() -> None:
+        pieces.unpack_all()
+        pieces.rounding = pieces.packing = None
+        undo()
+
+    return back
 
 
 def _walk(value: Any) -> Any:

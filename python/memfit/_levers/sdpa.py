@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from . import einsum
 from .target import CannotApply, Target, Undo
 from .wrapping import wrap
 
@@ -150,14 +151,21 @@ class Attention(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         first = args[0] if args else None
-        if isinstance(first, Deferred):
+        if name == "einsum":
+            answer = self._einsum(args)
+            if answer is not None:
+                return answer
+        elif isinstance(first, Deferred):
             if name == "__get__" or name in ("size", "dim", "is_floating_point", "numel"):
                 return func(*args, **kwargs)
             answer = self._on(first, name, args[1:], kwargs)
             if answer is not None:
                 return answer
         elif name in _PRODUCTS and len(args) == 2 and not kwargs and not torch.is_inference_mode_enabled():
-            answer = self._begin(args[0], args[1])
+            # Keys lie transposed in memory: their rows do not lie one after the other.
+            key = args[1]
+            turned = isinstance(key, torch.Tensor) and key.dim() > 1 and key.stride(-2) == 1 != key.stride(-1)
+            answer = self._begin(args[0], key.transpose(-2, -1)) if turned else None
             if answer is not None:
                 return answer
         if any(isinstance(each, Deferred) for each in (*args, *kwargs.values())) or any(
@@ -168,29 +176,42 @@ class Attention(TorchFunctionMode):
             kwargs = {key: _outside(each) for key, each in kwargs.items()}
         return func(*args, **kwargs)
 
+    def _einsum(self, args: tuple[Any, ...]) -> Any:
+        """A product that is written with letters: of queries and keys, or of the weights and the values."""
+        equation, *rest = args
+        if not isinstance(equation, str) or torch.is_inference_mode_enabled():
+            return None
+        operands = tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else tuple(rest)
+        deferred = [index for index, each in enumerate(operands) if isinstance(each, Deferred)]
+        if not deferred:
+            found = einsum.scores(equation, operands)
+            return None if found is None else self._begin(*found)
+        if len(deferred) > 1 or len(operands) != 2:
+            return None
+        weights = operands[deferred[0]]
+        value = einsum.attended(equation, deferred[0], operands)
+        if value is None:
+            return None
+        answer = self._on(weights, "matmul", (value[0],), {})
+        return None if answer is None else answer.permute(value[1])
+
     @staticmethod
-    def _begin(query: Any, key: Any) -> Any:
-        """A product of queries and keys, by its form: heads, and keys that lie transposed in memory."""
-        if not (isinstance(query, torch.Tensor) and isinstance(key, torch.Tensor)):
+    def _begin(query: torch.Tensor, key: torch.Tensor) -> Any:
+        """A product of queries and keys, both as (batch…, rows, features)."""
+        if not isinstance(query, torch.Tensor) or query.dim() not in (3, 4):
             return None
-        if query.dim() not in (3, 4) or key.dim() != query.dim() or query.dtype != key.dtype:
+        if key.dim() != query.dim() or query.dtype != key.dtype or not query.is_floating_point():
             return None
-        if (
-            not query.is_floating_point()
-            or query.shape[:-2] != key.shape[:-2]
-            or query.shape[-1] != key.shape[-2]
-        ):
+        if query.shape[:-2] != key.shape[:-2] or query.shape[-1] != key.shape[-1]:
             return None
-        # As many pairs as are worth it; and transposed keys, whose rows do not lie one after the other.
-        if query.shape[-2] < 2 or key.stride(-2) != 1 or key.stride(-1) == 1:
+        # As many pairs as are worth it.
+        if query.shape[-2] < 2 or not (query.requires_grad or key.requires_grad):
             return None
-        if not (query.requires_grad or key.requires_grad):
-            return None
-        shape = (*query.shape[:-1], key.shape[-1])
+        shape = (*query.shape[:-1], key.shape[-2])
         kind = query.dtype
         if torch.is_autocast_enabled(query.device.type) and kind != torch.float64:
             kind = torch.get_autocast_dtype(query.device.type)
-        return _deferred(_Scores(query, key.transpose(-2, -1)), shape, kind)
+        return _deferred(_Scores(query, key), shape, kind)
 
     @staticmethod
     def _on(stand_in: Any, name: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ import torch
 
 from .codes import Coded, decode, encode
 from .pieces import Packing, take_over
+from .rounding import Rounding
 from .target import CannotApply, Target, Undo
 from .wrapping import together
 
@@ -36,25 +37,16 @@ class EightBit:
 
 
 class Halved:
-    """bf16, rounded up or down by chance, so that what is added stays true on average."""
+    """bf16, rounded up or down by chance."""
 
     def __init__(self) -> None:
-        self._numbers: dict[torch.device, torch.Generator] = {}
+        self._round = Rounding()
 
     def packs(self, name: str, value: torch.Tensor) -> bool:  # noqa: ARG002
         return value.numel() >= _LEAST and value.dtype == torch.float32
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> torch.Tensor:  # noqa: ARG002
-        numbers = self._numbers.get(value.device)
-        if numbers is None:
-            # Numbers of their own: the script's come as if nothing had been rounded.
-            numbers = self._numbers[value.device] = torch.Generator(value.device).manual_seed(0)
-        noise = torch.randint(
-            0, 1 << 16, value.shape, dtype=torch.int32, device=value.device, generator=numbers
-        )
-        noise.add_(value.view(torch.int32)).bitwise_and_(-65536)
-        rounded = noise.view(torch.float32).to(torch.bfloat16)
-        return torch.where(value.isfinite(), rounded, value.to(torch.bfloat16))
+        return self._round(value)
 
     def unpack(self, packed: torch.Tensor, device: torch.device) -> torch.Tensor:
         return packed.to(device, torch.float32)

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections import Counter, UserDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -19,6 +19,8 @@ Items = Callable[[Any], int]
 Cut = Callable[[Any, int, int], Any]
 
 _REGISTERED: dict[type, tuple[Items, Cut]] = {}
+# So many forms are kept: batches of sequences may have one for every length.
+_FORMS = 1 << 12
 
 
 def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
@@ -27,6 +29,7 @@ def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
     `items(value)` is the number of samples, `cut(value, start, stop)` the value with the samples from start to stop.
     """
     _REGISTERED[kind] = (items, cut)
+    Batch._known.clear()
 
 
 def _registered(value: Any) -> tuple[Items, Cut] | None:
@@ -47,13 +50,38 @@ def _is_fields(value: Any) -> bool:
     return not (value and all(isinstance(entry, (Mapping, str, bytes, int, float)) for entry in value))
 
 
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What batches that are built alike have in common: several tensors, and nothing in them that has to be walked."""
+
+    items: int
+    shape: str
+    elements: int
+    # Of each tensor, whether it is cut.
+    cut: tuple[bool, ...]
+
+
 class Batch:
     """A batch, and where it can be cut."""
+
+    # Forms of flat batches, by what they are made of: most of a training's batches have one of a few.
+    _known: ClassVar[dict[Any, Form]] = {}
 
     def __init__(self, value: Any, size: int | None = None) -> None:
         self.value = value
         # What each of several losses counts over the whole batch, where that is known beforehand.
         self.counts: dict[str, float] | None = None
+        self._ignored: list[float] | None = None
+        self._flat = _flat(value)
+        key = None
+        if self._flat is not None:
+            key = (type(value), size, *[(entry.shape, entry.dtype) for entry in self._flat])
+            form = self._known.get(key)
+            if form is not None:
+                self._form = form
+                self.items, self.shape, self.elements = form.items, form.shape, form.elements
+                self.costs: list[int] | None = None
+                return
         sizes: Counter[int] = Counter()
         lists: list[Any] = []
         self._survey(value, sizes, lists, top=True)
@@ -63,27 +91,24 @@ class Batch:
         self._elements = 0
         self._costs: list[int] | None = None
         self._describe(value, top=True)
-
-    @property
-    def shape(self) -> str:
-        """What the samples look like, without their number."""
-        return " ".join(self._shapes)
-
-    @property
-    def elements(self) -> int:
-        """Numbers in one sample, the largest one where they differ."""
-        return max(self._elements + (max(self._costs) if self._costs else 0), 1)
-
-    @property
-    def costs(self) -> list[int] | None:
-        """Numbers in each sample, where they differ."""
-        if self._costs is None or len(set(self._costs)) == 1:
-            return None
-        return [self._elements + cost for cost in self._costs]
+        # What the samples look like, without their number.
+        self.shape = " ".join(self._shapes)
+        # Numbers in one sample, the largest one where they differ; and in each of them, where they do.
+        self.elements = max(self._elements + (max(self._costs) if self._costs else 0), 1)
+        differ = self._costs is not None and len(set(self._costs)) > 1
+        self.costs = [self._elements + cost for cost in self._costs or ()] if differ else None
+        if key is not None and self._flat is not None:
+            cut = tuple(self._is_cut(entry) for entry in self._flat)
+            self._form = Form(self.items, self.shape, self.elements, cut)
+            if len(self._known) >= _FORMS:
+                self._known.clear()
+            self._known[key] = self._form
 
     def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
         """The samples from start to stop, on a device; with `own`, in memory that is not the batch's."""
         whole = start == 0 and stop == self.items
+        if self._flat is not None and not own:
+            return self._flat_part(self._flat, None if whole else slice(start, stop), device)
 
         def place(tensor: torch.Tensor) -> torch.Tensor:
             moved = tensor if device is None else tensor.to(device, non_blocking=True)
@@ -123,11 +148,42 @@ class Batch:
 
         return walk(self.value, True)
 
+    def _flat_part(self, entries: list[torch.Tensor], cut: slice | None, device: torch.device | None) -> Any:
+        """The same, where the batch is tensors side by side."""
+        if cut is not None:
+            entries = [
+                entry[cut] if is_cut else entry for entry, is_cut in zip(entries, self._form.cut, strict=True)
+            ]
+        if device is not None:
+            entries = [
+                entry if entry.device == device else entry.to(device, non_blocking=True) for entry in entries
+            ]
+        kind = type(self.value)
+        if kind is dict:
+            return dict(zip(self.value, entries, strict=True))
+        return entries[0] if kind is torch.Tensor else kind(entries)
+
     def versions(self) -> list[int]:
         """How often each tensor of the batch was written to."""
+        if self._flat is not None:
+            return [entry._version for entry in self._flat]
         found: list[int] = []
         visit(self.value, lambda tensor: found.append(tensor._version))
         return found
+
+    def ignored(self, start: int, stop: int) -> float | None:
+        """The share of the labels of some samples that are ignored, for batches as Hugging Face's; None where there are
+        none."""
+        if not hasattr(self.value, "get"):
+            return None
+        labels = self.value.get("labels")
+        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return None
+        if self._ignored is None:
+            # Of all samples at once: a device is waited for a single time.
+            rows = (labels == -100).flatten(1)
+            self._ignored = [count / max(rows.size(1), 1) for count in rows.sum(1).tolist()]
+        return sum(self._ignored[start:stop]) / max(stop - start, 1)
 
     def _is_cut(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.dim() > 0 and tensor.size(0) == self.items)
@@ -206,6 +262,24 @@ class Batch:
                     self._describe(entry, False)
         else:
             self._shapes.append(type(value).__name__)
+
+
+def _flat(value: Any) -> list[torch.Tensor] | None:
+    """A batch's tensors, where it is nothing but tensors side by side, or one of them."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        entries = [value]
+    elif kind is tuple or kind is list:
+        entries = list(value)
+    elif kind is dict:
+        entries = list(value.values())
+    else:
+        return None
+    for entry in entries:
+        if type(entry) is not torch.Tensor or entry.is_nested:
+            return None
+    # Somebody who registered tensors or lists has a way of their own.
+    return entries if not _REGISTERED or _registered(value) is None else None
 
 
 def _leaves(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -32,48 +33,91 @@ def room(device: torch.device) -> tuple[int, int]:
     return 0, 0
 
 
-def live(device: torch.device) -> int:
-    """What tensors take now."""
-    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
-
-
-def peak(device: torch.device) -> int:
-    """The most that tensors took so far."""
-    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else 0
-
-
-def budget(device: torch.device, fragmented: int = 0) -> int | None:
-    """What the allocator may come to, given what of that lay in no tensor before; nothing is known of the host's."""
+def budget(device: torch.device, reserved: int) -> int | None:
+    """What the allocator may come to, which has taken so much; nothing is known of the host's."""
     if device.type != "cuda":
         return None
     free, capacity = room(device)
-    reserved = torch.cuda.memory_stats(device).get("reserved_bytes.all.current", 0)
-    return max(int(free + reserved) - max(int(capacity * _MARGIN), fragmented), 0)
+    most = free + reserved - int(capacity * _MARGIN)
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    if fraction is not None:
+        with contextlib.suppress(RuntimeError):
+            most = min(most, int(capacity * float(fraction(device))))
+    return max(most, 0)
 
 
-class Fragmentation:
-    """What of the most that was reserved lay in no tensor at the worst.
+class Seen(NamedTuple):
+    """What an allocator has, in bytes."""
 
-    Looked at when tensors took more than ever before: peaks may be reset by anybody at any time, and from then until the
-    next step what is reserved says nothing of what it is needed for.
-    """
+    allocated: int
+    reserved: int
+    flushes: int
+    """How often it gave back all that it could and asked again."""
 
-    def __init__(self) -> None:
-        self._highest = 0
-        self._worst = 0
 
-    def now(self, device: torch.device) -> int:
-        """In bytes; nothing is known of the host's."""
-        if device.type != "cuda":
-            return 0
-        stats = torch.cuda.memory_stats(device)
-        allocated = int(stats.get("allocated_bytes.all.peak", 0))
-        # Short of the highest, what is reserved was needed at another time.
-        if allocated >= self._highest:
-            self._highest = allocated
-            held = int(stats.get("reserved_bytes.all.peak", 0)) - allocated
-            self._worst = max(self._worst, held)
-        return self._worst
+class Meter:
+    """What the allocator of one device has, and how much of it was there before a window."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+        # What tensors took before the window.
+        self.base = 0
+        # What was reserved then, with nothing cached, and lay in no tensor: segments that are kept by a block in use.
+        self._pinned = 0
+        self._flushes = 0
+
+    def look(self) -> Seen:
+        """What there is now. One look tells all: the allocator's books are long, and each look copies them."""
+        if not self.cuda or not torch.cuda.is_initialized():
+            return Seen(0, 0, 0)
+        books = torch.cuda.memory_stats_as_nested_dict(self.device)
+        allocated, reserved = books.get("allocated_bytes"), books.get("reserved_bytes")
+        if not allocated or not reserved:
+            return Seen(0, 0, 0)
+        return Seen(
+            allocated["all"]["current"], reserved["all"]["current"], books.get("num_alloc_retries", 0)
+        )
+
+    def begin(self) -> None:
+        """A window begins."""
+        if self.cuda:
+            self.base = self.look().allocated
+
+    def empty(self, between: bool) -> None:
+        """Give back what the allocator has cached; `between` windows, what stays tells what is in the way."""
+        torch.cuda.empty_cache()
+        seen = self.look()
+        if between:
+            self._pinned = max(seen.reserved - seen.allocated, 0)
+        self._flushes = seen.flushes
+
+    @property
+    def floor(self) -> int:
+        """What is reserved before a window's first part, with nothing cached."""
+        return self.base + self._pinned
+
+    def space(self) -> tuple[int, int] | None:
+        """What a part may need beyond what was there before the window, and what is reserved and in no tensor now."""
+        seen = self.look()
+        most = budget(self.device, seen.reserved)
+        return None if most is None else (max(most - self.floor, 0), max(seen.reserved - seen.allocated, 0))
+
+    def budget(self) -> int | None:
+        """What the allocator may come to."""
+        return budget(self.device, self.look().reserved)
+
+    def need(self) -> tuple[int | None, int]:
+        """What the allocator has taken since the cache was emptied, beyond what was there before the window, and what of it
+        is in tensors still."""
+        seen = self.look()
+        if not seen.reserved:
+            return None, 0
+        need = seen.reserved - self.floor
+        if seen.flushes > self._flushes:
+            # It met the end of the memory and went on: all of it was needed.
+            need = max(need, (budget(self.device, seen.reserved) or 0) - self.floor)
+        return max(need, 0), max(seen.allocated - self.base, 0)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -86,10 +86,10 @@ class Exactness:
             ]
         )
 
-    def watch_coupling(self, part: Any, items: int) -> contextlib.AbstractContextManager[Any]:
-        """Watches the forward of one part, the first of a batch that is run in several."""
+    def watch_coupling(self, part: Any, items: int) -> contextlib.AbstractContextManager[Any] | None:
+        """Watches the forward of one part, the first of a batch that is run in several; None where it was done."""
         if self._watched or items < 2 or torch.compiler.is_compiling() or self._compiled:
-            return contextlib.nullcontext()
+            return None
         self._watched = True
         inputs: list[torch.Tensor] = []
         visit(part, inputs.append)
@@ -111,14 +111,6 @@ class Exactness:
                 self._said.add(text)
                 warn(text, ChangesTraining)
         return tuple(found)
-
-
-def ignored_labels(part: Any) -> float | None:
-    """The share of labels that are ignored, for batches as Hugging Face's; None where there are none."""
-    labels = part.get("labels") if hasattr(part, "get") else None
-    if isinstance(labels, torch.Tensor) and labels.dim() > 1 and not labels.is_floating_point():
-        return float((labels == -100).sum()) / float(max(labels.numel(), 1))
-    return None
 
 
 def _some(names: list[str]) -> str:

@@ -34,6 +34,8 @@ class Fault:
     message: str
     free: int
     capacity: int
+    # What tensors took then.
+    live: int = 0
 
     @property
     def kind(self) -> str:
@@ -45,7 +47,8 @@ class Fault:
         """What an exception says."""
         names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
         free, capacity = room(device)
-        return cls(names, str(error), free, capacity)
+        live = torch.cuda.memory_allocated(device) if device.type == "cuda" and capacity else 0
+        return cls(names, str(error), free, capacity, int(live))
 
 
 def is_memory(error: BaseException, device: torch.device) -> bool:

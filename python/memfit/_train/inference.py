@@ -13,7 +13,7 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch, join
-from .device import budget, device_of, live, peak
+from .device import Meter, device_of
 from .faults import Fault, StepDoesNotFit, collect, forget
 from .precision import Precision
 
@@ -36,6 +36,7 @@ class Inference:
         self._precision = precision
         self._output = torch.device(output_device) if output_device is not None else None
         self._forward = forward if forward is not None else _call
+        self._meter = Meter(self.device)
         self._controller = _core.Controller(micro_batch=batch_size, careful=self.device.type == "cuda")
         self._modes: dict[nn.Module, bool] = {}
         self._stack: contextlib.ExitStack | None = None
@@ -80,15 +81,16 @@ class Inference:
     def _run(self, entry: Batch) -> list[Any]:
         outputs: list[Any] = []
         done = 0
-        base = live(self.device)
-        while (part := self._controller.next(0, self._room(base))) is not None:
-            start, stop = part
+        self._meter.begin()
+        while (turn := self._controller.next(0, self._meter.space)) is not None:
+            start, stop, empties, watched = turn
             if stop <= done:
                 # It ran before a later part failed: its output is here already.
                 self._controller.passed(0, stop - start)
                 continue
             start = max(start, done)
-            before = peak(self.device)
+            if empties:
+                self._meter.empty(between=not outputs)
             fault = None
             try:
                 value = entry.part(start, stop, self.device if self._move else None)
@@ -101,8 +103,7 @@ class Inference:
                     raise
                 forget(error)
             if fault is None:
-                after = peak(self.device)
-                self._controller.passed(0, stop - start, after - base if after > before else None)
+                self._controller.passed(0, stop - start, self._meter.need()[0] if watched else None)
                 continue
             decision = self._controller.failed(
                 0, stop - start, fault.types, fault.message, fault.free, fault.capacity
@@ -116,11 +117,6 @@ class Inference:
                 )
             self._controller.restart()
         return outputs
-
-    def _room(self, base: int) -> int | None:
-        """What a part may need beyond what was live."""
-        most = budget(self.device)
-        return None if most is None else max(most - base, 0)
 
     def sliding(
         self,

@@ -42,6 +42,11 @@ class Precision:
         else:
             yield
 
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the scaler forget that it unscaled gradients that are gone."""
+        if self.scaler is not None:
+            getattr(self.scaler, "_per_optimizer_states", {}).pop(id(optimizer), None)
+
     def close(self) -> None:
         """Put back what was set."""
         if self._before is not None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .batches import Batch
-from .device import budget, live
 from .transaction import RandomState
 
 if TYPE_CHECKING:
@@ -35,9 +34,9 @@ class Probe:
     micro_batch: int
     """In parts of how many samples it will run, once the optimizer has its state."""
     peak: int | None
-    """The most that tensors are foreseen to take then, in bytes; nothing is known of the host's memory."""
+    """The most that the allocator is foreseen to take then, in bytes; nothing is known of the host's memory."""
     budget: int | None
-    """What they may take."""
+    """What it may take."""
 
     def __str__(self) -> str:
         looked = (
@@ -59,7 +58,7 @@ def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> P
     until = time.monotonic() + seconds
     try:
         for batch in step._target.load(loader):
-            entry = Batch(step._target.arrive(batch), step._batch_size(batch) if step._batch_size else None)
+            entry = step.entry(step._target.arrive(batch))
             known = found.get(entry.shape)
             if known is None or _cost(entry) > _cost(known):
                 found[entry.shape] = entry
@@ -73,13 +72,14 @@ def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> P
             raise ValueError("the loader gave no batch: there is nothing to probe")
         chosen = _telling(list(found.values()), _RUN)
         for entry in chosen:
-            step._try(entry)
+            step._window.attempt(entry)
     finally:
         kept.restore()
     worst = max(found.values(), key=_cost)
     states, _ = step._updates.need(coming=True)
-    base = live(step.device) + states
-    most = budget(step.device, step._fragmentation.now(step.device))
+    step._meter.begin()
+    base = step._meter.floor + states
+    most = step._meter.budget()
     size, peak = worst.items, None
     if most is not None:
         wanted = min(worst.items, step._planned.micro_batch or worst.items)

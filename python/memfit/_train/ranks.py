@@ -6,7 +6,7 @@ suffice is never waited for in a collective that it does not come to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +16,16 @@ from torch import nn
 
 from memfit import _core
 
+Turn = tuple[int, int, bool, bool]
+# A part that counts nothing, run for the sake of other ranks.
+IDLE: Turn = (0, 1, False, False)
+
 # Gradients travel together up to this size.
 _BUCKET = 32 << 20
+
+
+class PeerFailed(RuntimeError):  # noqa: N818
+    """Another rank did not come to a collective: raised in its place, and never seen by the user."""
 
 
 class Alone:
@@ -32,9 +40,11 @@ class Alone:
     def begin(self) -> None:
         """A window begins."""
 
-    def turn(self, controller: _core.Controller, more: bool) -> str:  # noqa: ARG002
-        """Before a part, of which this rank may have none left: "run" one, all are at the "end", or one has "failed"."""
-        return "run" if more else "end"
+    def parts(self, controller: _core.Controller, batch: int, space: Callable[[], Any]) -> Iterator[Turn]:
+        """The parts of a batch of the window, as the controller cuts it: where each begins and ends, whether the allocator's
+        cache is to be emptied before it, and whether what it needs is to be looked at."""
+        while (turn := controller.next(batch, space)) is not None:
+            yield turn
 
     def failed(self) -> None:
         """This rank stops in the middle of a part."""
@@ -50,8 +60,8 @@ class Alone:
         """Undo what was set."""
 
     def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:  # noqa: ARG002
-        """What all ranks do."""
-        return _core.Controller.agree([controller.status(outcome)], 0)
+        """What all ranks do, and what all counted."""
+        return ("step", controller.counted) if outcome == "done" else (outcome, 0.0)
 
     def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
         """Sum the gradients of all ranks."""

@@ -9,7 +9,7 @@ announced there before it begins, so that no rank enters one to which another do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +19,10 @@ from torch import nn
 
 from memfit import _core
 
-from .ranks import Together
+from .ranks import IDLE, PeerFailed, Together, Turn
 
 # What a rank says before each part, and in the first part of each kind before each collective.
 _COLLECTIVE, _NO_MORE, _MORE, _FAILED = range(4)
-
-
-class PeerFailed(RuntimeError):  # noqa: N818
-    """Another rank did not come to a collective: raised in its place, and never seen by the user."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +109,23 @@ class Sharded(Together):
     def begin(self) -> None:
         self._fresh = True
 
-    def turn(self, controller: _core.Controller, more: bool) -> str:
+    def parts(self, controller: _core.Controller, batch: int, space: Callable[[], Any]) -> Iterator[Turn]:
+        # All ranks run equally many parts: one that has none left runs a part that counts nothing.
+        while True:
+            turn = controller.next(batch, space)
+            if not self._run_another(controller, turn is not None):
+                return
+            yield IDLE if turn is None else turn
+
+    def _run_another(self, controller: _core.Controller, more: bool) -> bool:
+        """Before a part, of which this rank may have none left: whether one is run."""
         if self._running:
             self._known[self._kind] = self._seen
             self._running = False
         said = self._tell([float(_MORE if more else _NO_MORE), controller.divisor])
         states = [int(row[0]) for row in said]
         if _FAILED in states:
-            return "failed"
+            raise PeerFailed("another rank failed")
         if _COLLECTIVE in states:
             raise RuntimeError(
                 f"rank {states.index(_COLLECTIVE)} is in a collective that this rank does not come to\n"
@@ -131,12 +136,12 @@ class Sharded(Together):
             controller.divide_by(sum(row[1] for row in said))
             self._fresh = False
         if _MORE not in states:
-            return "end"
+            return False
         self._kind = tuple(bool(one.is_unsharded) for one in self._groups)
         self._ahead = self._known.get(self._kind)
         self._seen = []
         self._running = True
-        return "run"
+        return True
 
     def announce(self, collective: _Collective) -> None:
         """A collective is about to begin."""

@@ -13,6 +13,18 @@ from .faults import is_memory
 Weighed = tuple[torch.Tensor, float]
 
 
+def scalar(value: torch.Tensor) -> torch.Tensor:
+    """A loss as a number without dimensions."""
+    if value.dim() == 0:
+        return value
+    if value.numel() != 1:
+        raise TypeError(
+            f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
+            "hint: return the mean of the losses, or `(losses.sum(), count)`"
+        )
+    return value.reshape(())
+
+
 def read_losses(
     returned: Any, counted: float | Mapping[str, float]
 ) -> tuple[dict[str, Weighed], dict[str, float]]:
@@ -23,18 +35,11 @@ def read_losses(
     read: dict[str, Weighed] = {}
     counts: dict[str, float] = {}
     for name, value in named.items():
-        weight = float(counted[name] if isinstance(counted, Mapping) else counted)
         if isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                raise TypeError(
-                    f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
-                    "hint: return the mean of the losses, or `(losses.sum(), count)`"
-                )
-            read[name], counts[name] = (value if value.dim() == 0 else value.reshape(()), weight), weight
+            weight = float(counted[name] if isinstance(counted, Mapping) else counted)
+            read[name], counts[name] = (scalar(value), weight), weight
         elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], torch.Tensor):
-            total = value[0]
-            read[name] = total if total.dim() == 0 else total.reshape(()), 1.0
-            counts[name] = float(value[1])
+            read[name], counts[name] = (scalar(value[0]), 1.0), float(value[1])
         else:
             raise TypeError(
                 f"the loss function returned {type(value).__name__}\n"
@@ -44,22 +49,22 @@ def read_losses(
 
 
 class Tally:
-    """What a batch's parts came to."""
+    """What a batch's parts came to.
+
+    Kept are the parts' shares of the window's loss, which are there anyway; they are added when somebody asks, since most
+    steps' losses are never looked at.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._sums: dict[str, torch.Tensor] = {}
+        # Each loss's shares with what makes sums of them, and its count.
+        self._shares: dict[str, list[Weighed]] = {}
         self._counts: dict[str, float] = {}
         self._ignored: list[float] = []
         self._ratios: dict[str, float] = {}
         self.ratios_differ = False
-        self.looks_at_labels = True
         self.parts = 0
         self.changed: tuple[str, ...] = ()
-
-    @property
-    def counted(self) -> float:
-        return next(iter(self._counts.values()), 0.0)
 
     @property
     def labels_differ(self) -> bool:
@@ -70,38 +75,50 @@ class Tally:
         if whole is not None and name in whole:
             return whole[name] / max(next(iter(whole.values())), 1e-300)
         here = count / max(main, 1e-300)
+        if not count and name not in self._ratios:
+            # A part that counts none of a loss does not tell how they are related.
+            return 0.0
         ratio = self._ratios.setdefault(name, here)
         self.ratios_differ |= abs(ratio - here) > 1e-9 * ratio
         return ratio
 
     def labels(self, share: float | None) -> None:
-        if share is None:
-            self.looks_at_labels = False
-        else:
+        """The share of a part's labels that are ignored, if it has labels."""
+        if share is not None:
             self._ignored.append(share)
 
-    def add(self, read: dict[str, Weighed], counts: dict[str, float]) -> None:
-        self.parts += 1
-        for name, (value, weight) in read.items():
-            total = value.detach() if weight == 1.0 else value.detach() * weight
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0.0) + counts[name]
+    def add(self, name: str, share: torch.Tensor, back: float, count: float) -> None:
+        """A loss's share, what makes a sum over so many of it."""
+        self._shares.setdefault(name, []).append((share, back))
+        self._counts[name] = self._counts.get(name, 0.0) + count
 
     def _means(self) -> dict[str, torch.Tensor]:
         try:
-            return {name: total / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
+            return {name: self._mean(name, shares) for name, shares in self._shares.items()}
         except RuntimeError as error:
             if not is_memory(error, self._device):
                 raise
-            # The step is done; not even a number fits beside it now.
-            return {name: total.cpu() / max(self._counts[name], 1e-300) for name, total in self._sums.items()}
+        # The step is done; not even a number fits beside it now.
+        return {
+            name: self._mean(name, [(share.cpu(), back) for share, back in shares])
+            for name, shares in self._shares.items()
+        }
+
+    def _mean(self, name: str, shares: list[Weighed]) -> torch.Tensor:
+        count = max(self._counts[name], 1e-300)
+        total = None
+        for share, back in shares:
+            part = share if back == count else share * (back / count)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
 
     def mean(self) -> torch.Tensor:
         means = list(self._means().values())
         return sum(means[1:], means[0]) if means else torch.zeros((), device=self._device)
 
     def named(self) -> dict[str, torch.Tensor] | None:
-        return None if set(self._sums) <= {""} else self._means()
+        return None if set(self._shares) <= {""} else self._means()
 
 
 def is_mean(returned: Any) -> bool:

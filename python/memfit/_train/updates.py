@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from memfit import _core
+from memfit._levers.pieces import Held
 from memfit._levers.saying import warn
 
-from .device import local, room
+from .device import Meter, local, room
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
+
+
+def _keep(tensor: torch.Tensor) -> Callable[[], Any]:
+    copy = tensor.detach().to("cpu", copy=True)
+    return lambda: tensor.copy_(copy)
+
+
+# Steps after which the room for a step's temporaries is looked at again, where it was ample.
+_ROOMY = 16
 
 
 class Updates:
@@ -24,31 +35,36 @@ class Updates:
     time of that copy and as much of the host's memory as parameters and states have."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, backup: bool) -> None:
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._backup = backup
         self._said = False
+        # Steps for which there is room in any case.
+        self._roomy = 0
         self._known: set[torch.Tensor] = set()
         self._versions: list[int] = []
-        self._copies: list[torch.Tensor] | None = None
+        self._copies: list[Callable[[], Any]] | None = None
 
     def begin(self) -> None:
         """Remember what there is before a backward that updates as it goes."""
-        self._known = set(self._optimizer.state)
+        self._known = set(self.optimizer.state)
         self._versions = [tensor._version for tensor in self._written()]
         self._copies = self._copied()
 
     def undo(self, fault: Fault) -> None:
         """Take back what such a backward did before it failed."""
-        for parameter in [each for each in self._optimizer.state if each not in self._known]:
-            del self._optimizer.state[parameter]
+        for parameter in [each for each in self.optimizer.state if each not in self._known]:
+            del self.optimizer.state[parameter]
         wrote = [tensor._version for tensor in self._written()] != self._versions
         self._undo(self._known, self._copies, fault, wrote)
 
-    def _copied(self) -> list[torch.Tensor] | None:
+    def _copied(self) -> list[Callable[[], Any]] | None:
+        """Copies of all that a step writes to, as what puts each back; none where they were not asked for."""
         if not self._backup:
             return None
         try:
-            return [tensor.detach().to("cpu", copy=True) for tensor in self._written()]
+            held = [value.keep() for value in self._states() if isinstance(value, Held)]
+            entries = {parameter: dict(known) for parameter, known in self.optimizer.state.items()}
+            return [*held, *[_keep(tensor) for tensor in self._written()], lambda: self._replace(entries)]
         except Exception as error:
             fault = Fault.of(error, torch.device("cpu"))
             if fault.kind not in ("device", "host"):
@@ -59,15 +75,16 @@ class Updates:
             f"hint: it takes as much of the host's memory as parameters and states have\n{fault.message}"
         )
 
-    def run(self, step: Callable[[], bool], device: torch.device) -> bool:
+    def run(self, step: Callable[[], bool], meter: Meter) -> bool:
         """Run a step; whether it was skipped."""
-        state = self._optimizer.state
-        count = sum(len(group["params"]) for group in self._optimizer.param_groups)
+        device = meter.device
+        state = self.optimizer.state
+        count = sum([len(group["params"]) for group in self.optimizer.param_groups])
         # Once all have a state, a failed step makes no new ones.
         known = set(state) if len(state) < count else None
         # Where the backward updated already, the copies are those from before it.
         copies = self._copied() if self._copies is None else self._copies
-        one_by_one = not self._has_room(device)
+        one_by_one = meter.cuda and not self._has_room(meter)
         for last in (one_by_one, True):
             fault, wrote, skipped = self._attempt(step, device, last)
             if fault is None:
@@ -86,7 +103,7 @@ class Updates:
         self, step: Callable[[], bool], device: torch.device, one_by_one: bool
     ) -> tuple[Fault | None, bool, bool]:
         """What went wrong, whether something may have been written by then, and whether the step was skipped."""
-        kept = [(group, group["foreach"]) for group in self._optimizer.param_groups if "foreach" in group]
+        kept = [(group, group["foreach"]) for group in self.optimizer.param_groups if "foreach" in group]
         if one_by_one:
             for group, _ in kept:
                 if not group.get("fused"):
@@ -111,18 +128,17 @@ class Updates:
     def _undo(
         self,
         known: set[torch.Tensor] | None,
-        copies: list[torch.Tensor] | None,
+        copies: list[Callable[[], Any]] | None,
         fault: Fault,
         wrote: bool,
     ) -> None:
         """Take back what a failed step did."""
         # States that were made half-way would be taken for whole ones.
-        state = self._optimizer.state
+        state = self.optimizer.state
         for parameter in [each for each in state if known is not None and each not in known]:
             del state[parameter]
         if not wrote:
             return
-        written = list(self._written())
         if copies is None:
             raise StepInvalid(
                 "the optimizer ran out of memory in the middle of its step: some parameters have moved, and others have "
@@ -131,34 +147,45 @@ class Updates:
                 f"`memfit.Step(..., backup=True)` keeps a copy on the host to go back to\n{fault.message}"
             )
         with torch.no_grad():
-            for tensor, copy in zip(written, copies, strict=True):
-                tensor.copy_(copy)
+            for put_back in copies:
+                put_back()
 
     def _written(self) -> Iterator[torch.Tensor]:
         """What a step writes to: the parameters, and the states that there are."""
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                yield parameter
-                state = self._optimizer.state.get(parameter)
-                if state:
-                    yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+        yield from (value for value in self._states() if isinstance(value, torch.Tensor))
 
-    def _has_room(self, device: torch.device) -> bool:
+    def _replace(self, entries: dict[Any, dict[str, Any]]) -> None:
+        """Let parameters have these states, and no others."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update({parameter: dict(known) for parameter, known in entries.items()})
+
+    def _states(self) -> Iterator[Any]:
+        """The states that there are."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                yield from (self.optimizer.state.get(parameter) or {}).values()
+
+    def _has_room(self, meter: Meter) -> bool:
         """Whether what a step on all parameters at once makes fits: states of the first one, and temporaries."""
-        if device.type != "cuda":
+        if self._roomy > 0:
+            self._roomy -= 1
             return True
         states, temporaries = self.need()
-        free, _ = room(device)
-        stats = torch.cuda.memory_stats(device)
-        cached = stats.get("reserved_bytes.all.current", 0) - stats.get("allocated_bytes.all.current", 0)
-        return bool(free + cached > states + temporaries)
+        free, _ = room(meter.device)
+        seen = meter.look()
+        spare = free + seen.reserved - seen.allocated - states - temporaries
+        # Where there is room for twice as much, it is not looked at in every step.
+        self._roomy = _ROOMY if not states and spare > temporaries else 0
+        return spare > 0
 
     def need(self, coming: bool = False) -> tuple[int, int]:
         """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without gradients as
         well, which will have one by then."""
-        kind = type(self._optimizer).__name__
+        kind = type(self.optimizer).__name__
         states = temporaries = 0
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             moved = [
                 each for each in group["params"] if each.requires_grad and (coming or each.grad is not None)
             ]
@@ -174,7 +201,7 @@ class Updates:
                 decays=bool(group.get("weight_decay")),
                 moved=sum(local(each).nbytes for each in moved),
                 largest=max(local(each).nbytes for each in moved),
-                new=sum(local(each).nbytes for each in moved if not self._optimizer.state.get(each)),
+                new=sum(local(each).nbytes for each in moved if not self.optimizer.state.get(each)),
             )
             states, temporaries = states + made, max(temporaries, passing)
         return states, temporaries

@@ -11,20 +11,19 @@ struct Device {
     each: u64,
     capacity: u64,
     failures: u32,
-    highest: u64,
 }
 
 impl Device {
     fn new(capacity: u64) -> Self {
-        Self { base: 100, each: 10, capacity, failures: 0, highest: 0 }
+        Self { base: 100, each: 10, capacity, failures: 0 }
     }
 
     /// Runs a step on a batch of one shape; the sizes that ran in the end, or why none did.
     fn step(&mut self, controller: &mut Controller, items: u32, known: bool) -> Result<Vec<usize>, Failure> {
-        let room = known.then_some(self.capacity);
+        let space = known.then_some(space(self.capacity));
         controller.arrive("shape", 1, items, None, f64::from(items)).expect("a batch");
         let mut sizes = Vec::new();
-        while let Some(part) = controller.next(0, room) {
+        while let Some(Turn { part, watched, .. }) = controller.next(0, || space) {
             let size = u32::try_from(part.len()).expect("small");
             let need = self.base + self.each * u64::from(size);
             if need > self.capacity {
@@ -39,9 +38,7 @@ impl Device {
                 sizes.clear();
                 continue;
             }
-            let highest = (need > self.highest).then_some(need);
-            self.highest = self.highest.max(need);
-            controller.passed(0, size, highest);
+            controller.passed(0, size, watched.then_some(need));
             controller.count(f64::from(size)).expect("a count");
             sizes.push(part.len());
         }
@@ -49,6 +46,11 @@ impl Device {
         controller.stepped(false);
         Ok(sizes)
     }
+}
+
+/// What there is for a part, where the allocator has nothing cached.
+fn space(room: u64) -> Space {
+    Space { room, cached: 0 }
 }
 
 fn controller(settings: Settings) -> Controller {
@@ -63,9 +65,9 @@ fn gradients_are_no_part_of_what_grows() {
     // One sample needs a tenth of what its gradients take, and so eight fit beside them; the first part's peak does not
     // tell which is which, the second's does.
     let (mut sizes, mut parts) = (Vec::new(), 0);
-    while let Some(part) = controller.next(0, Some(1_800)) {
+    while let Some(Turn { part, watched, .. }) = controller.next(0, || Some(space(1_800))) {
         let size = u32::try_from(part.len()).expect("small");
-        controller.passed(0, size, Some(1_000 + 100 * u64::from(size)));
+        controller.passed(0, size, watched.then_some(1_000 + 100 * u64::from(size)));
         sizes.push(size);
         parts += size;
     }
@@ -85,6 +87,73 @@ fn a_room_that_differs_by_little_changes_no_size() {
     // Smaller where it has to be; larger only where that is worth it.
     assert_eq!(sizes, [20, 20, 19, 19, 19, 19, 26]);
     assert_eq!(device.failures, 0);
+}
+
+#[test]
+fn the_cache_is_emptied_before_what_is_new_and_where_it_is_tight() {
+    let mut controller = controller(Settings { careful: true, micro_batch: Some(8), ..Settings::default() });
+    let mut run = |shape: &str, elements: u64, cached: u64, asked: bool| {
+        let mut was_asked = false;
+        controller.arrive(shape, elements, 8, None, 8.0).expect("a batch");
+        let turn = controller
+            .next(0, || {
+                was_asked = true;
+                Some(Space { room: 1_000, cached })
+            })
+            .expect("a part");
+        controller.passed(0, 8, turn.watched.then_some(100 + 10 * elements));
+        controller.stepped(false);
+        assert_eq!(was_asked, asked, "{shape}");
+        (turn.empties, turn.watched)
+    };
+    assert_eq!(run("int64[10]", 10, 500, true), (true, true), "nothing is known");
+    assert_eq!(run("int64[40]", 40, 500, true), (true, true), "the square of the ratio is above the room");
+    assert_eq!(run("int64[20]", 20, 0, true), (false, false), "between both, and far from the room");
+    assert_eq!(run("int64[20]", 20, 0, true), (false, false));
+    assert_eq!(run("int64[10]", 10, 900, true), (true, false), "known, and what is cached may be in the way");
+    assert_eq!(run("int64[40]", 40, 300, true), (false, false));
+}
+
+#[test]
+fn what_runs_again_and_again_is_not_asked_about() {
+    let mut controller = controller(Settings { careful: true, micro_batch: Some(8), ..Settings::default() });
+    for step in 0..4 {
+        controller.arrive("shape", 10, 20, None, 20.0).expect("a batch");
+        let mut asked = 0;
+        while let Some(turn) = controller.next(0, || {
+            asked += 1;
+            Some(Space { room: 1_000, cached: 990 })
+        }) {
+            assert!(step == 0 || !(turn.empties || turn.watched));
+            let need = turn.watched.then_some(100 + 10 * turn.part.len() as u64);
+            controller.passed(0, u32::try_from(turn.part.len()).expect("small"), need);
+        }
+        controller.stepped(false);
+        // To cut a batch, the room is asked for; its parts are the ones that ran before.
+        assert!(step == 0 || asked == 1, "{asked} times in step {step}");
+    }
+}
+
+#[test]
+fn samples_of_different_sizes_are_known_by_the_largest() {
+    let mut controller = controller(Settings { careful: true, ..Settings::default() });
+    let mut run = |largest: u64| {
+        let costs = vec![largest, 10, 10, 10];
+        controller.arrive("samples", largest, 4, Some(costs), 4.0).expect("a batch");
+        let mut parts = Vec::new();
+        while let Some(turn) = controller.next(0, || Some(space(2_000))) {
+            // As padded: as many as there are of the largest in the part.
+            let need = 100 + turn.part.len() as u64 * if turn.part.start == 0 { largest } else { 10 };
+            controller.passed(0, 1, turn.watched.then_some(need));
+            parts.push(turn.part);
+        }
+        controller.stepped(false);
+        parts
+    };
+    run(100);
+    run(200);
+    assert_eq!(run(150).len(), 1, "between two that were seen");
+    assert_eq!(run(1_000)[0], 0..1, "one that may need 25 times as much is tried alone");
 }
 
 #[test]
@@ -133,9 +202,12 @@ fn one_sample_that_fails_where_more_fitted_is_tried_again() {
     controller.arrive("shape", 1, 5, None, 5.0).expect("a batch");
     let mut failures = 0;
     loop {
-        assert_eq!(controller.next(0, None).map(|part| part.len()), Some(if failures == 0 { 4 } else { 1 }));
+        assert_eq!(
+            controller.next(0, || None).map(|turn| turn.part.len()),
+            Some(if failures == 0 { 4 } else { 1 })
+        );
         controller.passed(0, 1, None);
-        controller.next(0, None);
+        controller.next(0, || None);
         failures += 1;
         match controller.failed(0, 1, Fault::DeviceMemory(Library::Torch)) {
             Decision::Again => controller.restart(),
@@ -148,7 +220,7 @@ fn one_sample_that_fails_where_more_fitted_is_tried_again() {
 fn what_is_not_memory_is_not_tried_again() {
     let mut controller = controller(Settings::default());
     controller.arrive("shape", 1, 4, None, 4.0).expect("a batch");
-    controller.next(0, None);
+    controller.next(0, || None);
     assert_eq!(controller.failed(0, 4, Fault::Sticky), Decision::GiveUp(Failure::Sticky));
     assert_eq!(controller.failed(0, 4, Fault::Other), Decision::GiveUp(Failure::NotMemory));
 }
@@ -158,18 +230,18 @@ fn thrashing_lowers_the_size_before_anything_fails() {
     let mut controller = controller(Settings::default());
     for flushed in [true, true] {
         controller.arrive("shape", 1, 16, None, 16.0).expect("a batch");
-        assert_eq!(controller.next(0, None), Some(0..16));
+        assert_eq!(controller.next(0, || None).map(|turn| turn.part), Some(0..16));
         controller.stepped(flushed);
     }
     controller.arrive("shape", 1, 16, None, 16.0).expect("a batch");
-    assert_eq!(controller.next(0, None), Some(0..8));
+    assert_eq!(controller.next(0, || None).map(|turn| turn.part), Some(0..8));
 }
 
 #[test]
 fn samples_of_different_sizes_share_by_their_cost() {
     let mut controller = controller(Settings { micro_batch: Some(2), ..Settings::default() });
     controller.arrive("ragged", 100, 5, Some(vec![100, 100, 20, 20, 20]), 5.0).expect("a batch");
-    let parts: Vec<Part> = std::iter::from_fn(|| controller.next(0, None)).collect();
+    let parts: Vec<Part> = std::iter::from_fn(|| controller.next(0, || None)).map(|turn| turn.part).collect();
     assert_eq!(parts, [0..2, 2..5]);
 }
 

@@ -1,0 +1,121 @@
+"""Forward and backward of one part of a batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit import _core
+from memfit._levers import Target
+
+from .batches import Batch
+from .exactness import Exactness
+from .precision import Precision
+from .tally import Tally, is_mean, read_losses, scalar
+
+Loss = Callable[[nn.Module, Any], Any]
+# A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it counts.
+Share = tuple[str, torch.Tensor, torch.Tensor, float, float]
+
+
+class Runner:
+    """Runs parts, and divides their losses by what their window counts."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        count: Callable[[Any], Any] | None,
+        controller: _core.Controller,
+        precision: Precision,
+        target: Target,
+        exactness: Exactness,
+        place: torch.device | None,
+    ) -> None:
+        self._model = model
+        self._loss = loss
+        self._count = count
+        self._controller = controller
+        self._precision = precision
+        self._target = target
+        self._exactness = exactness
+        # Where parts are moved to; none where the model does it.
+        self._place = place
+        # Whether parts get memory of their own, because somebody writes into them.
+        self.own = False
+
+    def run(
+        self, entry: Batch, start: int, stop: int, tally: Tally, *, opens: float = 0.0, idle: bool = False
+    ) -> None:
+        """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks. A part that `opens`
+        a window of so many of its batches tells what a sample of it counts, where only the loss function knows."""
+        samples = stop - start
+        whole = samples == entry.items
+        part = entry.part(start, stop, self._place, self.own)
+        if self._target.preparations:
+            part = self._target.prepare(part)
+        returned = self._forward(part, samples, whole)
+        if not whole and self._count is None and is_mean(returned):
+            tally.labels(entry.ignored(start, stop))
+        if self._count is None and isinstance(returned, torch.Tensor):
+            # The ordinary case: one mean, over samples.
+            main, value, divisor = float(samples), scalar(returned), self._controller.divisor
+            loss = value if main == divisor else value * (main / divisor)
+            shares = [("", loss, value, divisor, main)]
+        else:
+            loss, main, shares = self._several(entry, returned, part, samples, tally, opens)
+        if not loss.requires_grad:
+            raise RuntimeError(
+                "the loss has no gradient: it was computed under `no_grad`, or detached\n"
+                "hint: return the loss itself from the loss function, without `.item()` or `.detach()`"
+            )
+        if idle:
+            loss = loss * 0.0
+        scaler = self._precision.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if idle:
+            return
+        self._controller.count(main)
+        tally.parts += 1
+        for name, share, value, divisor, count in shares:
+            # What the loss function made may lie in memory that its next result is written to.
+            kept = share.detach()
+            tally.add(name, kept.clone() if share is value else kept, divisor, count)
+        if tally.ratios_differ:
+            tally.changed += self._exactness.ratios()
+        if tally.labels_differ:
+            tally.changed += self._exactness.uncounted()
+
+    def _forward(self, part: Any, samples: int, whole: bool) -> Any:
+        watch = None if whole else self._exactness.watch_coupling(part, samples)
+        if self._precision.name is None and not self._target.contexts and watch is None:
+            return self._loss(self._model, part)
+        with self._precision(), self._target.around(), watch or contextlib.nullcontext():
+            return self._loss(self._model, part)
+
+    def _several(
+        self, entry: Batch, returned: Any, part: Any, samples: int, tally: Tally, opens: float
+    ) -> tuple[torch.Tensor, float, list[Share]]:
+        """The part's loss, what it counts, and its shares, where there are several losses or counts of their own."""
+        counted = self._count(part) if self._count is not None else float(samples)
+        losses, counts = read_losses(returned, counted)
+        main = next(iter(counts.values()))
+        if opens and self._count is None and not is_mean(returned):
+            # Only now is it known what a sample counts; all of the window is taken to be like its first part.
+            self._controller.divide_by(main / samples * entry.items * opens)
+        loss: torch.Tensor | None = None
+        shares: list[Share] = []
+        for name, (value, weight) in losses.items():
+            # Every loss has its own mean: its divisor is to the first one's as its count is to the first one's.
+            divisor = self._controller.divisor * tally.ratio(name, main, counts[name], entry.counts)
+            # What counts nothing adds nothing.
+            factor = weight / divisor if divisor else 0.0
+            share = value if factor == 1.0 else value * factor
+            loss = share if loss is None else loss + share
+            shares.append((name, share, value, divisor, counts[name]))
+        assert loss is not None
+        return loss, main, shares
