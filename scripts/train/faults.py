@@ -34,7 +34,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "training.md"
-KEPT = ROOT / "target" / "faults.json"
 BEGIN, END = "<!-- faults: scripts/train/faults.py -->", "<!-- end of faults -->"
 SAMPLES = 8
 COUNTS = ("faults", "retried", "declared", "lost", "left", "different")
@@ -42,6 +41,11 @@ COUNTS = ("faults", "retried", "declared", "lost", "left", "different")
 _OFTEN = 20
 # A step that meets more faults than this before it is done does not end by itself.
 _MOST = 5000
+
+
+def kept(place: str) -> Path:
+    """Where what was found in a place is written down."""
+    return ROOT / "target" / f"faults-{place}.json"
 
 
 def models() -> dict[str, Callable[[], Any]]:
@@ -254,7 +258,7 @@ def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
     return faults
 
 
-def search(place: str, kept: Path) -> None:
+def search(place: str) -> None:
     """Goes on with all that was not finished, and writes down what it finds."""
     import memfit
     import torch
@@ -270,7 +274,7 @@ def search(place: str, kept: Path) -> None:
     gc.freeze()
     for name, build in models().items():
         for before in (0, 1):
-            known = json.loads(kept.read_text()) if kept.is_file() else {}
+            known = read(place)
             key = f"{place}: {name}: {before}"
             row = known.setdefault(key, {**dict.fromkeys(COUNTS, 0), "done": False})
             if row["done"]:
@@ -281,17 +285,22 @@ def search(place: str, kept: Path) -> None:
                 if any(found[bad] for bad in ("lost", "left", "different")):
                     print(f"{key}: fault {row['faults']}: {found}", file=sys.stderr, flush=True)
                 if row["faults"] % _OFTEN == 0:
-                    _keep(known, kept)
+                    keep(known, place)
             row["done"] = True
-            _keep(known, kept)
+            keep(known, place)
             print(f"{key}: {row}", file=sys.stderr, flush=True)
 
 
-def _keep(known: dict[str, Any], kept: Path) -> None:
+def read(place: str) -> dict[str, Any]:
+    """What was found so far."""
+    return json.loads(kept(place).read_text()) if kept(place).is_file() else {}
+
+
+def keep(known: dict[str, Any], place: str) -> None:
     """Writes down what is known, whole or not at all."""
-    fresh = kept.with_suffix(".new")
+    fresh = kept(place).with_suffix(".new")
     fresh.write_text(json.dumps(known))
-    fresh.replace(kept)
+    fresh.replace(kept(place))
 
 
 def table(known: dict[str, Any]) -> str:
@@ -328,7 +337,7 @@ def child(place: str) -> None:
         subprocess.run(run, check=False, env=environment, stdout=output)
         output.seek(0)
         said = output.read()
-    known = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    known = read(place)
     missing = [
         name
         for name in models()
@@ -348,14 +357,16 @@ def main() -> None:
     parser.add_argument("--child", choices=("card", "cpu"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        search(arguments.child, KEPT)
+        search(arguments.child)
         return
-    KEPT.parent.mkdir(exist_ok=True)
+    (ROOT / "target").mkdir(exist_ok=True)
+    places = ("cpu", "card")
     if arguments.again:
-        KEPT.unlink(missing_ok=True)
-    for place in ("cpu", "card"):
+        for place in places:
+            kept(place).unlink(missing_ok=True)
+    for place in places:
         child(place)
-    text = table(json.loads(KEPT.read_text()))
+    text = table({**read("cpu"), **read("card")})
     print(text)
     if not arguments.print:
         page = PAGE.read_text()

@@ -301,6 +301,48 @@ def test_logits_that_are_asked_for_are_the_real_ones() -> None:
     assert type(model(TOKENS)) is torch.Tensor
 
 
+def test_logits_are_made_whole_only_where_they_are_asked_for() -> None:
+    class Doubled(torch.autograd.Function):
+        """A loss of somebody's own, which takes tensors as they are."""
+
+        @staticmethod
+        def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+            return logits.new_zeros(())
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient.expand(*TOKENS.shape, CLASSES)
+
+    torch.manual_seed(0)
+    model = Language(0.0)
+    (model(TOKENS) * 2).square().mean().backward()
+    expected = model.head.weight.grad.clone()
+    model.zero_grad()
+    made: list[int] = []
+    inner = model.head.forward
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        made.append(hidden.shape[:-1].numel())
+        return inner(hidden)
+
+    model.head.forward = forward  # type: ignore[method-assign]
+    applied = _levers.apply(target_of(model), [("chunked-loss", 8)])
+    loss = language_loss(model, TOKENS)
+    rows = TOKENS.shape[0] * (TOKENS.shape[1] - 1)
+    assert made == [8] * (rows // 8) + [rows % 8] * (rows % 8 > 0)
+    loss.backward()
+    assert max(made) == 8, "in the backward as well"
+    model.zero_grad()
+    # What is asked for is the real thing, and can be learned from.
+    (model(TOKENS) * 2).square().mean().backward()
+    assert torch.allclose(model.head.weight.grad, expected, atol=1e-7)
+    assert made[-1] == TOKENS.numel()
+    model.zero_grad()
+    with pytest.raises(RuntimeError, match="chunked-loss"):
+        Doubled.apply(model(TOKENS)).backward()
+    applied.undo()
+
+
 @pytest.mark.parametrize(
     ("form", "product", "weighted", "used"),
     [

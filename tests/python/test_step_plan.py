@@ -379,7 +379,10 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     # This model's peak lies where the backward begins, before there are gradients.
     assert saves("in backward") > -0.01 * plain["peak"]
     assert found["quantized"]["start"] < found["lora"]["start"] - 0.5 * parameters
-    assert saves("compiled") > 0.95 * saves("checkpointing")
+    # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands in their place.
+    logits = 16 * 511 * 8000 * 4
+    assert saves("chunked") > 1.8 * logits
+    assert saves("compiled") > saves("checkpointing") + 0.5 * logits
     left = {name: run["left"] for name, run in found.items()}
     assert set(left.values()) == {left["plain"]}, left
 

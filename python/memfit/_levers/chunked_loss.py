@@ -132,7 +132,9 @@ def _make(
     )
     made._memfit_forward, made._memfit_hidden, made._memfit_tokens = forward, hidden, tokens
     made._memfit_casts, made._memfit_second, made._memfit_real = casts, second, None
-    made.register_hook(_lost)
+    with torch._C.DisableTorchFunctionSubclass():
+        # On the promise itself: to ask it for anything else would be to ask for the logits.
+        made.register_hook(_lost)
     return made
 
 
@@ -363,6 +365,7 @@ _PLAIN = {
         "is_cuda",
         "is_cpu",
         "is_leaf",
+        "grad_fn",
         "layout",
         "is_sparse",
         "is_nested",
