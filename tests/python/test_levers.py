@@ -306,11 +306,11 @@ def test_logits_are_made_whole_only_where_they_are_asked_for() -> None:
         """A loss of somebody's own, which takes tensors as they are."""
 
         @staticmethod
-        def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+        def forward(_ctx: Any, logits: torch.Tensor) -> torch.Tensor:
             return logits.new_zeros(())
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
             return gradient.expand(*TOKENS.shape, CLASSES)
 
     torch.manual_seed(0)
