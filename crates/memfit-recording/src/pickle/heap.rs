@@ -245,14 +245,23 @@ impl Heap {
         *kind.get_or_insert(own) == own
     }
 
-    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists. Says whether it did.
-    pub(super) fn keep_rows(&mut self, list: Value, kind: RowKind, shape: &mut impl Shape) -> bool {
-        let Value::Object(id) = list else { return false };
-        if self.objects[id as usize] != Object::EmptyList || !shape.keeps(kind) {
-            return false;
+    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists: under which number it did.
+    pub(super) fn keep_rows(&mut self, list: Value, kind: RowKind, shape: &mut impl Shape) -> Option<u32> {
+        if self.object(list)? != Object::EmptyList || !shape.keeps(kind) {
+            return None;
         }
-        self.objects[id as usize] = Object::Kept(shape.keep(None, &self.rows));
-        true
+        let kept = shape.keep(None, &self.rows);
+        self.keep_again(list, kept).then_some(kept)
+    }
+
+    /// Makes an empty list one that the shape keeps already. Says whether it was one.
+    pub(super) fn keep_again(&mut self, list: Value, kept: u32) -> bool {
+        let Value::Object(id) = list else { return false };
+        let empty = self.objects[id as usize] == Object::EmptyList;
+        if empty {
+            self.objects[id as usize] = Object::Kept(kept);
+        }
+        empty
     }
 
     fn add_list(&mut self, elements: &[Value]) -> Object {

@@ -4,6 +4,7 @@ use std::io::Read;
 
 use super::heap::{Heap, Object, Shape, Value};
 use super::input::Input;
+use super::repeats::{Body, Repeats};
 use super::{PickleError, PickleErrorKind, PickleLimits, op};
 
 /// About how many values are made between two looks at the memory in use.
@@ -19,6 +20,7 @@ pub(crate) struct Machine<'shape, R, S> {
     /// Where in the stack the open marks are.
     marks: Vec<usize>,
     memo: Vec<Value>,
+    repeats: Repeats,
 }
 
 /// The bytes of the longest of the common operations, `LONG1` with eight bytes of number.
@@ -39,6 +41,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),
+            repeats: Repeats::default(),
         }
     }
 
@@ -79,7 +82,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     /// nothing is wrong with them. The first that is not so is left for [`Self::step`], which knows them all. Returns about
     /// how many values it made, and one for the step that follows.
     fn common_steps(&mut self) -> usize {
-        let Self { input, stack, memo, marks, heap, limits, shape } = self;
+        let Self { input, stack, memo, marks, heap, limits, shape, repeats } = self;
         let bytes = input.buffered();
         let mut at = 0;
         let mut kept = 0;
@@ -137,7 +140,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                 }
                 op::MARK if marks.len() < limits.depth => {
                     let list = stack[floor..].last().copied();
-                    if let Some(length) = kept_list(&bytes[at..], list, memo, heap, *shape) {
+                    if let Some(length) = kept_list(&bytes[at..], list, memo, heap, *shape, repeats) {
                         kept += length;
                         length
                     } else {
@@ -334,6 +337,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let (place, count) = (index as usize, self.memo.len());
         if place < count {
             self.memo[place] = value;
+            self.repeats.forget();
         } else if place == count {
             self.memo.push(value);
         } else if place == count + 1 {
@@ -443,7 +447,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     }
 
     fn check_memory(&self) -> Done {
-        let values = (self.stack.len() + self.memo.len()) * size_of::<Value>();
+        let values = (self.stack.len() + self.memo.len()) * size_of::<Value>() + self.repeats.memory();
         let bytes = self.heap.memory() + self.shape.memory() + values as u64;
         if bytes > self.limits.memory { Err(PickleErrorKind::TooLarge(self.limits.memory)) } else { Ok(()) }
     }
@@ -492,12 +496,22 @@ fn kept_list(
     memo: &[Value],
     heap: &mut Heap,
     shape: &mut impl Shape,
+    repeats: &mut Repeats,
 ) -> Option<usize> {
-    let mut kind = None;
-    let mut rest = bytes.get(1..)?;
-    if !matches!(rest.first(), Some(&(op::BINGET | op::LONG_BINGET))) {
+    if !matches!(bytes.get(1), Some(&(op::BINGET | op::LONG_BINGET))) {
         return None;
     }
+    if let Some((length, kept)) = repeats.guess(bytes) {
+        return heap.keep_again(list?, kept).then_some(length);
+    }
+    let body = Body::at(bytes);
+    if let Some(body) = body
+        && let Some(kept) = repeats.get(body)
+    {
+        return heap.keep_again(list?, kept).then_some(body.bytes.len());
+    }
+    let mut kind = None;
+    let mut rest = bytes.get(1..)?;
     heap.begin_rows();
     loop {
         let index;
@@ -507,7 +521,11 @@ fn kept_list(
             }
             [op::BINGET, index, ref behind @ ..] => (usize::from(index), behind),
             [op::APPENDS, ref behind @ ..] => {
-                return heap.keep_rows(list?, kind?, shape).then_some(bytes.len() - behind.len());
+                let kept = heap.keep_rows(list?, kind?, shape)?;
+                if let Some(body) = body {
+                    repeats.remember(body, kept);
+                }
+                return Some(bytes.len() - behind.len());
             }
             _ => return None,
         };

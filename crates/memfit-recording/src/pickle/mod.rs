@@ -12,6 +12,7 @@ mod heap;
 mod input;
 mod machine;
 mod op;
+mod repeats;
 
 pub use error::{PickleError, PickleErrorKind};
 pub(crate) use heap::{Heap, Object, Row, RowKind, Shape, Value};
