@@ -7,7 +7,8 @@ use memfit_allocator::{
     Program, Release, Settings, SimulatedDevice, Stream, Ticket, recording, rewind, track, verify,
 };
 use memfit_recording::{
-    MomentKind, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
+    Limits, MomentKind, PickleLimits, Recording, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId,
+    TextId, TraceAction, TraceEvent,
 };
 use proptest::prelude::*;
 
@@ -391,4 +392,75 @@ fn a_snapshot_that_names_no_pools_is_of_an_older_release() {
     assert_eq!(Given::from_snapshot(&snapshot).release, Release::NEWEST);
     snapshot.events.iter_mut().for_each(|event| event.pool = None);
     assert_eq!(Given::from_snapshot(&snapshot).release, Release::new(2, 11));
+}
+
+/// A snapshot that was made a recording, written to a file, read from it and made a snapshot again.
+fn there_and_back(snapshot: &Snapshot, given: &Given) -> Snapshot {
+    let recorded = recording(snapshot, given).expect("the snapshot is consistent");
+    let mut file = Vec::new();
+    recorded.recording.write(&mut file).expect("memory can be written to");
+    let read = Recording::read(&file[..], Limits::default()).expect("it was just written");
+    assert_eq!(read, recorded.recording);
+    let mut pickle = Vec::new();
+    Snapshot::from_track(&read.tracks[0]).write(&mut pickle).expect("memory can be written to");
+    let (again, problems) =
+        Snapshot::read(&pickle[..], PickleLimits::default()).expect("it was just written");
+    assert!(problems.is_empty(), "{problems:?}");
+    again
+}
+
+/// What a snapshot says of an event: address, size and stream, and the pool.
+type Said = (TraceAction, [u64; 3], (u64, u64));
+/// What it says of a segment: address, size and stream, whether it can grow, its pool and its blocks.
+type Laid = ([u64; 3], bool, (u64, u64), Vec<[u64; 3]>);
+
+/// The events, without the snapshot's own numbers for streams and pools.
+fn events_of(snapshot: &Snapshot) -> Vec<Said> {
+    let said = |event: &TraceEvent| {
+        let pool = event.pool_index().map(|pool| snapshot.pools[pool]).unwrap_or_default();
+        (event.action, [event.address, event.size, snapshot.streams[usize::from(event.stream)]], pool)
+    };
+    snapshot.events.iter().map(said).collect()
+}
+
+/// The segments and blocks. What was asked for is stale where a block is free.
+fn segments_of(snapshot: &Snapshot) -> Vec<Laid> {
+    let block = |block: &SegmentBlock| {
+        let requested = if block.state == SegmentBlockState::Inactive { 0 } else { block.requested };
+        [block.address, block.size, requested + block.state as u64]
+    };
+    let mut segments: Vec<_> = snapshot
+        .segments
+        .iter()
+        .map(|segment| {
+            let blocks = snapshot.blocks_of(segment).iter().map(block).collect();
+            let place = [segment.address, segment.size, segment.stream];
+            (place, segment.expandable, segment.pool, blocks)
+        })
+        .collect();
+    segments.sort_unstable();
+    segments
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_snapshot_comes_back_from_a_recording_as_it_was(conf in conf(), steps in prop::collection::vec(step(), 0..200), kept in 0..400_usize) {
+        let allocator = run(conf, steps);
+        let before = snapshot(&allocator, kept);
+        let after = there_and_back(&before, &given(conf));
+        // What was there before the trace began stands in front of it.
+        let (told, again) = (events_of(&before), events_of(&after));
+        let new = again.len() - told.len();
+        prop_assert_eq!(&again[new..], &told[..]);
+        if kept >= allocator.device().trace.len() {
+            prop_assert_eq!(new, 0);
+        }
+        prop_assert_eq!(segments_of(&after), segments_of(&before));
+        // From there on, nothing changes any more.
+        let third = there_and_back(&after, &given(conf));
+        prop_assert_eq!(events_of(&third), again);
+        prop_assert_eq!(segments_of(&third), segments_of(&after));
+    }
 }

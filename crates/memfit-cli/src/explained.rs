@@ -2,7 +2,7 @@
 
 use memfit_allocator::{Given, Release, recording};
 use memfit_explain::{Card, Case, Explanation, OtherProcess, explain as explained, explain_text};
-use memfit_recording::{MomentKind, Recording, Snapshot, Source, TraceAction, Track};
+use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 
 use crate::CliError;
 use crate::commands::facts;
@@ -42,12 +42,8 @@ fn of_snapshot(asked: &Asked, snapshot: &Snapshot) -> Result<Explanation, CliErr
         return Ok(Explanation::of_nothing(0));
     }
     let (track, device) = chosen(asked, &tracks)?;
-    // Where it failed, PyTorch wrote what the device had left.
-    let trace = snapshot.trace(usize::from(device));
-    let free = trace.iter().rfind(|event| event.action == TraceAction::Oom).map(|event| event.address);
-    let held = track.moments().iter().rfind(|moment| matches!(moment.kind, MomentKind::Oom(_)));
-    let limit = free.zip(held).map(|(free, held)| held.reserved.saturating_add(free));
-    let card = Card { limit: asked.limit.or(limit), ..Card::default() };
+    let limit = asked.limit.or_else(|| track.limit_at_oom(device));
+    let card = Card { limit, ..Card::default() };
     let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
     Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
 }
@@ -65,7 +61,7 @@ pub(crate) fn of_recording(asked: &Asked, recording: &Recording) -> Result<Expla
     let (track, device) = chosen(asked, &tracks)?;
     let origin = &recording.origin;
     let facts::Facts { given, alloc_conf, told } = facts::of(origin, track, asked.torch);
-    let limit = asked.limit.or(told.limit);
+    let limit = asked.limit.or(told.limit).or_else(|| track.limit_at_oom(device));
     let others = others(track, device, &tracks, told.others);
     let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))

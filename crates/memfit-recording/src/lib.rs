@@ -40,6 +40,7 @@ pub use source::{OpenError, OpenLimits, Source, open, read};
 pub use table::{BlockIter, BlockTable, MomentIter, Moments};
 pub use texts::{TextId, Texts};
 pub use track::{
-    Block, Call, Moment, MomentKind, NEVER, NamedRange, PoolRef, RangeSource, Span, StreamRef, Totals, Track,
+    Block, Call, Moment, MomentKind, NEVER, NamedRange, PoolRef, RangeSource, Refusal, Span, StreamRef,
+    Totals, Track,
 };
 pub use unknown::Unknown;

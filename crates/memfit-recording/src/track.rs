@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use memfit_levers::{Category, Phase};
+use serde::{Deserialize, Serialize};
 
 use crate::table::{BlockTable, Blocks, Moments};
 use crate::{StackId, Stacks, TextId, Texts, TracedSettings, Unknown};
@@ -37,6 +38,8 @@ pub struct Track {
     pub ranges: Vec<NamedRange>,
     /// The allocator's settings, where the source has them.
     pub settings: Option<TracedSettings>,
+    /// Requests that could not be served, by their moments, where the source tells more of them than what was asked for.
+    pub refusals: BTreeMap<u32, Refusal>,
     /// What this track does not say, or may say wrongly.
     pub unknown: Vec<Unknown>,
     pub(crate) moments: Moments,
@@ -57,6 +60,7 @@ impl Default for Track {
             spans: Vec::new(),
             ranges: Vec::new(),
             settings: None,
+            refusals: BTreeMap::new(),
             unknown: Vec::new(),
             moments: Moments::default(),
             blocks: Blocks::default(),
@@ -132,11 +136,11 @@ impl MomentKind {
 }
 
 /// A place in [`Track::streams`]. Zero is the default stream, and stands where the source tells of none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamRef(pub u16);
 
 /// A place in [`Track::pools`]. Zero is the default pool, and stands where the source tells of none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolRef(pub u16);
 
 /// A block of memory, from when it was handed out to when it was given back.
@@ -253,6 +257,17 @@ impl Span {
     pub const fn is_live_at(&self, moment: u32) -> bool {
         self.born <= moment && moment < self.freed
     }
+}
+
+/// A request that could not be served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What the device had left.
+    pub left: u64,
+    /// The stream that it was for.
+    pub stream: StreamRef,
+    /// The pool that it was for.
+    pub pool: PoolRef,
 }
 
 /// Something that the program announced: a `record_function`, an NVTX range.
@@ -441,6 +456,15 @@ impl Track {
     pub fn tell(&mut self, kind: MomentKind, device: u8, stack: StackId, totals: Totals) -> u32 {
         let Totals { allocated, reserved, time_us } = totals;
         self.moments.push(Moment { kind, device, allocated, reserved, time_us, stack })
+    }
+
+    /// What the allocator could have had when the last request on a device failed: what it held, and what the device had left.
+    pub fn limit_at_oom(&self, device: u8) -> Option<u64> {
+        let failed = |(place, refusal): (&u32, &Refusal)| {
+            let moment = self.moment(*place).filter(|moment| moment.device == device)?;
+            matches!(moment.kind, MomentKind::Oom(_)).then(|| moment.reserved.saturating_add(refusal.left))
+        };
+        self.refusals.iter().rev().find_map(failed)
     }
 
     /// What was asked for, for a block.

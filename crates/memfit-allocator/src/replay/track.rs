@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memfit_levers::Phase;
 use memfit_recording::{
-    Annotation, Block, MomentKind, NEVER, Origin, OriginKind, PoolRef, RangeSource, Recording, Snapshot,
-    Span, StackId, StreamRef, Totals, TraceAction, TraceEvent, Track, Unknown,
+    Annotation, Block, MomentKind, NEVER, Origin, OriginKind, PoolRef, RangeSource, Recording, Refusal,
+    Snapshot, Span, StackId, StreamRef, Totals, TraceAction, TraceEvent, Track, Unknown,
 };
 
 use super::verify::follow;
@@ -310,7 +310,11 @@ impl Tracker<'_> {
             }
             TraceAction::SegmentUnmap => self.unmap(event, totals),
             TraceAction::Oom => {
-                self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
+                // In the place of an address, there is what the device had left.
+                let oom = self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
+                let refusal =
+                    Refusal { left: event.address, stream: self.stream(event), pool: self.pool(event) };
+                self.track.refusals.insert(oom, refusal);
             }
             TraceAction::Snapshot => {
                 self.track.tell(MomentKind::Snapshot, self.device, event.stack, totals);

@@ -116,13 +116,13 @@ impl<'input> Subject<'input> {
             Verification::default()
         };
         let events = own(track, device).count() as u64;
-        let told = facts.told;
+        let limit = facts.told.limit.or_else(|| track.limit_at_oom(device));
         let oom = last_failure(track, device).map(|(place, moment)| ReplayOom {
             event: own(track, device).take_while(|(at, _)| *at < place).count() as u64,
             requested: if let MomentKind::Oom(bytes) = moment.kind { bytes } else { 0 },
             allocated: moment.allocated,
             reserved: moment.reserved,
-            device_free: told.limit.and_then(|limit| limit.checked_sub(moment.reserved)),
+            device_free: limit.and_then(|limit| limit.checked_sub(moment.reserved)),
         });
         let mut ranks: Vec<u32> = recording.tracks.iter().filter_map(|track| track.rank).collect();
         ranks.sort_unstable();
@@ -132,7 +132,7 @@ impl<'input> Subject<'input> {
             devices: track.devices().into_iter().map(u32::from).collect(),
             track: Cow::Borrowed(track),
             device,
-            limit: told.limit.filter(|_| oom.is_some()),
+            limit: limit.filter(|_| oom.is_some()),
             given: facts.given,
             alloc_conf: facts.alloc_conf,
             found: Verification { events, ..found },

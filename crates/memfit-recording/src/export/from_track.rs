@@ -24,11 +24,11 @@ impl Snapshot {
             ..Self::default()
         };
         // Whether a block waits for other streams is told, or every free is at once.
-        let tells_completion =
-            track.moments().iter().any(|moment| matches!(moment.kind, MomentKind::FreeCompleted(_)));
+        let tells_completion = tells_completion(track);
         for device in 0..devices {
             let start = snapshot.events.len();
-            for moment in track.moments().iter().filter(|moment| usize::from(moment.device) == device) {
+            let own = (0..).zip(track.moments()).filter(|(_, moment)| usize::from(moment.device) == device);
+            for (place, moment) in own {
                 let mut event = TraceEvent {
                     address: 0,
                     size: 0,
@@ -70,6 +70,11 @@ impl Snapshot {
                     }
                     MomentKind::Oom(bytes) => {
                         (event.action, event.size) = (TraceAction::Oom, bytes);
+                        if let Some(refusal) = track.refusals.get(&place) {
+                            event.address = refusal.left;
+                            event.stream = refusal.stream.0;
+                            event.pool = pool(refusal.pool);
+                        }
                     }
                     MomentKind::Snapshot => event.size = moment.allocated,
                     _ => continue,
@@ -132,7 +137,12 @@ fn annotations(track: &Track) -> Vec<Annotation> {
 /// The segments at the end, and the blocks that fill them.
 fn segments(track: &Track, snapshot: &mut Snapshot) {
     let last = track.now();
-    let mut live: Vec<Block> = track.blocks().iter().filter(|block| is_held(block, last)).collect();
+    let told = tells_completion(track);
+    let held = |(index, block): &(u32, Block)| {
+        block.born <= last && (block.freed == NEVER || told && is_pending(track, *index, block, last))
+    };
+    let mut live: Vec<Block> =
+        (0..).zip(track.blocks().iter()).filter(held).map(|(_, block)| block).collect();
     live.sort_by_key(|block| (block.device, block.address));
     for span in joined(track, last) {
         let start = snapshot.blocks.len();
@@ -176,9 +186,15 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
     }
 }
 
-/// Whether a block is in use, or waits for other streams.
-const fn is_held(block: &Block, last: u32) -> bool {
-    block.born <= last && (block.freed == NEVER || (block.completed != NEVER && block.completed > last))
+/// Whether a block's return and its becoming free are told apart anywhere: where they are not, every free is at once.
+fn tells_completion(track: &Track) -> bool {
+    track.moments().iter().any(|moment| matches!(moment.kind, MomentKind::FreeCompleted(_)))
+}
+
+/// Whether a block that was given back, and not merely lost sight of, still waits for other streams.
+fn is_pending(track: &Track, index: u32, block: &Block, last: u32) -> bool {
+    let given_back = track.moment(block.freed).is_some_and(|moment| moment.kind == MomentKind::Free(index));
+    given_back && (block.completed == NEVER || block.completed > last)
 }
 
 fn gap(snapshot: &mut Snapshot, from: u64, to: u64) {

@@ -1,5 +1,6 @@
 //! Reading, one section at a time.
 
+use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 
 use memfit_levers::{Category, Phase};
@@ -9,8 +10,8 @@ use super::{Limits, MAGIC, Result, VERSION, damaged, device, from_index, from_op
 use crate::columns::ColumnReader;
 use crate::table::decode;
 use crate::{
-    Block, Call, Frame, Moment, NEVER, NamedRange, Origin, PoolRef, RangeSource, RecordingError, Span,
-    StackId, StreamRef, TextId, TracedSettings, Unknown,
+    Block, Call, Frame, Moment, NEVER, NamedRange, Origin, PoolRef, RangeSource, RecordingError, Refusal,
+    Span, StackId, StreamRef, TextId, TracedSettings, Unknown,
 };
 
 /// So many bytes are unpacked at once.
@@ -53,6 +54,8 @@ pub enum Part {
         settings: Option<TracedSettings>,
         /// What the track does not say.
         unknown: Vec<Unknown>,
+        /// Requests that could not be served, by their moments.
+        refusals: BTreeMap<u32, Refusal>,
     },
 }
 
@@ -90,6 +93,8 @@ struct Facts {
     truncated: bool,
     settings: Option<TracedSettings>,
     unknown: Vec<Unknown>,
+    #[serde(default)]
+    refusals: BTreeMap<u32, Refusal>,
 }
 
 /// What a recording unpacks to. It is read number by number, which asking the decompressor each time would make slow.
@@ -215,7 +220,8 @@ impl<R: Read> RecordingReader<R> {
             tag::FACTS => {
                 let facts: Facts = serde_json::from_slice(&from.bytes()?)
                     .map_err(|_| damaged("what it says of a track is not valid"))?;
-                Part::Facts { truncated: facts.truncated, settings: facts.settings, unknown: facts.unknown }
+                let Facts { truncated, settings, unknown, refusals } = facts;
+                Part::Facts { truncated, settings, unknown, refusals }
             }
             _ => return Err(damaged("a section is unknown")),
         }))

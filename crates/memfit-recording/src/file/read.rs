@@ -98,8 +98,9 @@ fn add(track: &mut Track, part: Part) -> Result<()> {
                 amend(track, what, row, value)?;
             }
         }
-        Part::Facts { truncated, settings, unknown } => {
+        Part::Facts { truncated, settings, unknown, refusals } => {
             (track.truncated, track.settings, track.unknown) = (truncated, settings, unknown);
+            track.refusals = refusals;
         }
         Part::Begin(..) => {}
     }

@@ -1,5 +1,7 @@
 //! Tests of the file format: what is written is read, and damage is seen.
 
+use std::collections::BTreeMap;
+
 use memfit_link::events::{Event, EventLog, Place, SegmentChange};
 use proptest::prelude::*;
 
@@ -203,6 +205,7 @@ fn full(steps: u32) -> Track {
         track.end_range(range, time);
         track.tell(MomentKind::Step(step + 1), 0, StackId::NONE, Totals::default());
     }
+    track.refusals = BTreeMap::from([(11, crate::Refusal { left: 3 << 20, stream, pool })]);
     track.unknown.push(Unknown::Before { blocks: 1, bytes: 2 });
     track.settings =
         Some(crate::TracedSettings { text: "max_split_size_mb:128".into(), ..Default::default() });

@@ -1,5 +1,6 @@
 //! Writing, all at once or while a run goes on.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
@@ -7,7 +8,7 @@ use serde::Serialize;
 use super::{MAGIC, ROWS, Result, VERSION, index, optional, tag};
 use crate::columns::ColumnWriter;
 use crate::table::{Told, encode};
-use crate::{MomentKind, NEVER, Origin, TracedSettings, Track, Unknown};
+use crate::{MomentKind, NEVER, Origin, Refusal, TracedSettings, Track, Unknown};
 
 /// zstd's level 3: fast, and columns compress well enough.
 const LEVEL: i32 = 3;
@@ -42,6 +43,8 @@ struct Facts<'track> {
     truncated: bool,
     settings: &'track Option<TracedSettings>,
     unknown: &'track [Unknown],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    refusals: &'track BTreeMap<u32, Refusal>,
 }
 
 impl<W: Write> RecordingWriter<W> {
@@ -118,7 +121,12 @@ impl<W: Write> RecordingWriter<W> {
         let begun = self.written[number];
         amendments(columns, track, told, (begun.blocks, done.blocks), (0, done.spans))?;
         columns.number(tag::FACTS)?;
-        let facts = Facts { truncated: track.truncated, settings: &track.settings, unknown: &track.unknown };
+        let facts = Facts {
+            truncated: track.truncated,
+            settings: &track.settings,
+            unknown: &track.unknown,
+            refusals: &track.refusals,
+        };
         columns.bytes(&serde_json::to_vec(&facts).map_err(std::io::Error::from)?)?;
         self.written[number] = done;
         Ok(())
