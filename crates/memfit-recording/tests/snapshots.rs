@@ -13,6 +13,7 @@ const SMALL: [&[u8]; 4] = [
     include_bytes!("data/small-5.pickle"),
 ];
 const SEGMENTS: &[u8] = include_bytes!("data/segments.pickle");
+const BACKWARD: &[u8] = include_bytes!("data/backward.pickle");
 const BASE: u64 = 0x7f00_0000_0000;
 const MIB: u64 = 1 << 20;
 
@@ -31,6 +32,26 @@ fn error(bytes: &[u8]) -> PickleError {
 /// A pickle of protocol 4 with these operations.
 fn pickle(operations: &[u8]) -> Vec<u8> {
     [&[0x80, 4], operations].concat()
+}
+
+#[test]
+fn what_a_backward_asks_for_has_the_lines_of_its_forward() {
+    let (snapshot, problems) = read(BACKWARD).expect("the file is whole");
+    assert!(problems.is_empty(), "{problems:?}");
+    let stacks: Vec<Vec<(&str, u32, &str)>> = snapshot
+        .trace(0)
+        .iter()
+        .map(|event| {
+            let frames = snapshot.stacks.get(event.stack);
+            frames
+                .map(|frame| (snapshot.texts.get(frame.file), frame.line, snapshot.texts.get(frame.name)))
+                .collect()
+        })
+        .collect();
+    let forward = [("train.py", 7, "step"), ("train.py", 12, "<module>")];
+    assert_eq!(stacks[0], forward);
+    assert_eq!(stacks[1][0], ("??", 0, "torch::autograd::Engine::thread_main()"));
+    assert_eq!(stacks[1][1..], forward);
 }
 
 #[test]

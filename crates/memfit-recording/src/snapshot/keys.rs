@@ -39,6 +39,7 @@ words! {
     STREAM = "stream",
     TIME_US = "time_us",
     FRAMES = "frames",
+    FORWARD_FRAMES = "forward_frames",
     DEVICE_FREE = "device_free",
     USER_METADATA = "user_metadata",
     POOL_ID = "pool_id",

@@ -91,6 +91,7 @@ impl Builder {
             category: None,
             action: TraceAction::Snapshot,
         };
+        let mut forward = Value::None;
         for (key, value) in entries(pairs) {
             match key {
                 keys::ACTION => {
@@ -103,6 +104,7 @@ impl Builder {
                 keys::STREAM => event.stream = number_of(&mut self.snapshot.streams, stream(value)?)?,
                 keys::TIME_US => event.time_us = value.as_u64()?,
                 keys::FRAMES => event.stack = stack(value, heap)?,
+                keys::FORWARD_FRAMES => forward = value,
                 keys::USER_METADATA => event.metadata = TextId(value.as_text().unwrap_or(0)),
                 keys::CATEGORY => {
                     let name = self.snapshot.texts.get(TextId(value.as_text().unwrap_or(0)));
@@ -115,8 +117,27 @@ impl Builder {
                 _ => {}
             }
         }
+        event.stack = self.with_forward(event.stack, heap.elements(forward));
         self.snapshot.events.push(event);
         row(EVENT, self.snapshot.events.len())
+    }
+
+    /// The stack of what a backward asked for: its own frames, and behind them those of the forward that it goes back through, which
+    /// releases since 2.13 write in anomaly mode, as lines of a traceback with the outermost first.
+    fn with_forward(&mut self, own: StackId, lines: &[Value]) -> StackId {
+        let mut numbers = Vec::new();
+        for line in lines.iter().rev().filter_map(|line| line.as_text()) {
+            let Some(traced) = line_of_traceback(self.snapshot.texts.get(TextId(line))) else { continue };
+            let (file, line, name) = (traced.0.to_owned(), traced.1, traced.2.to_owned());
+            let frame = Frame { name: TextId(self.text(&name)), file: TextId(self.text(&file)), line };
+            numbers.push(self.snapshot.stacks.intern_frame(frame).0);
+        }
+        if numbers.is_empty() {
+            return own;
+        }
+        let stacks = &mut self.snapshot.stacks;
+        let whole = [stacks.elements_of(own), &numbers].concat();
+        stacks.intern_numbers(&whole)
     }
 
     fn block(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
@@ -295,6 +316,13 @@ impl Shape for Builder {
     }
 }
 
+/// File, line and function of `  File "train.py", line 12, in main`, whatever follows.
+fn line_of_traceback(text: &str) -> Option<(&str, u32, &str)> {
+    let (file, rest) = text.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (line, name) = rest.split_once(", in ")?;
+    Some((file, line.parse().ok()?, name.lines().next()?))
+}
+
 /// The pairs whose keys are texts.
 fn entries(pairs: &[Value]) -> impl Iterator<Item = (u32, Value)> + '_ {
     pairs.chunks_exact(2).filter_map(|pair| pair[0].as_text().map(|key| (key, pair[1])))
@@ -362,4 +390,25 @@ fn number_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> Option<u16> {
     });
     // A hostile file may name any number of them, and looking for one must not take forever.
     u16::try_from(place).ok().filter(|place| *place < 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_tracebacks_are_read() {
+        for (text, expected) in [
+            (
+                "  File \"/me/train.py\", line 12, in main\n    loss = model(x)\n           ^^^^^^^^\n",
+                Some(("/me/train.py", 12, "main")),
+            ),
+            ("File \"a \\\"b\\\".py\", line 3, in <module>", Some(("a \\\"b\\\".py", 3, "<module>"))),
+            ("  File \"/me/train.py\", line many, in main", None),
+            ("  File \"/me/train.py\"", None),
+            ("", None),
+        ] {
+            assert_eq!(line_of_traceback(text), expected, "{text}");
+        }
+    }
 }

@@ -81,11 +81,34 @@ def snapshot() -> dict:
     }
 
 
+def backward() -> dict:
+    """What a backward asked for in anomaly mode: with native frames of its own, and with none."""
+    lines = [
+        '  File "train.py", line 12, in <module>\n    step()\n',
+        '  File "train.py", line 7, in step\n    loss = model(x)\n           ^^^^^^^^\n',
+    ]
+    engine = {"name": "torch::autograd::Engine::thread_main()", "filename": "??", "line": 0}
+    trace = [
+        {
+            "action": "alloc",
+            "addr": BASE + 512 * index,
+            "size": 512,
+            "stream": 0,
+            "time_us": 1_000_000 + index,
+            "forward_frames": lines,
+            "frames": frames,
+        }
+        for index, frames in enumerate([[], [engine]])
+    ]
+    return {"segments": [], "device_traces": [trace]}
+
+
 def main() -> None:
     folder = Path(__file__).parent
     for protocol in range(2, 6):
         (folder / f"small-{protocol}.pickle").write_bytes(pickle.dumps(snapshot(), protocol=protocol))
     (folder / "segments.pickle").write_bytes(pickle.dumps(snapshot()["segments"], protocol=4))
+    (folder / "backward.pickle").write_bytes(pickle.dumps(backward(), protocol=4))
 
 
 if __name__ == "__main__":
