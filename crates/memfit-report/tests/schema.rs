@@ -4,7 +4,7 @@
 
 mod support;
 
-use memfit_report::wire::{ExplainReport, RunReport};
+use memfit_report::wire::{ExplainReport, ReplayReport, RunReport};
 use serde_json::Value;
 use support::all;
 
@@ -106,6 +106,33 @@ fn every_explanation_is_as_promised() {
         let mut broken = value;
         broken["peak"]["reserved"] = Value::from("21 GiB");
         assert!(!check_against(&broken, &schema).is_empty());
+    }
+}
+
+#[test]
+fn every_replay_is_as_promised() {
+    let schema: Value = serde_json::from_str(include_str!("../schema/replay.json")).unwrap();
+    for (name, report) in support::replayed::each() {
+        let good = serde_json::to_value(&report).unwrap();
+        assert_eq!(check_against(&good, &schema), Vec::<String>::new(), "{name}");
+        assert_eq!(serde_json::from_value::<ReplayReport>(good.clone()).unwrap(), report);
+        for (pointer, value) in [
+            ("/schema", Value::from("memfit.replay/2")),
+            ("/addresses/matching", Value::from(-1)),
+            ("/peak/reserved", Value::from("21 GiB")),
+            ("/under/torch", Value::Null),
+            ("/oom", Value::from(false)),
+            ("/recorded", Value::from(1)),
+        ] {
+            let mut broken = good.clone();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            assert!(!check_against(&broken, &schema).is_empty(), "{name}: {pointer}");
+        }
+        for (field, _) in good.as_object().unwrap() {
+            let mut broken = good.clone();
+            broken.as_object_mut().unwrap().remove(field);
+            assert!(!check_against(&broken, &schema).is_empty(), "{name} without {field}");
+        }
     }
 }
 

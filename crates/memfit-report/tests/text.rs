@@ -36,6 +36,18 @@ fn an_explanation_of_each_cause() {
 }
 
 #[test]
+fn replays() {
+    for (name, report) in support::replayed::each() {
+        for (width, unicode) in [(100, true), (72, false)] {
+            let text = text::replay(&report, Canvas { width, unicode });
+            let text = anstream::adapter::strip_str(&text).to_string();
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            insta::assert_snapshot!(format!("replay_{name}_at_{width}_columns"), text);
+        }
+    }
+}
+
+#[test]
 fn styles_are_those_of_a_terminal() {
     let text = text::run(&fits(), Canvas { width: 80, unicode: true });
     insta::assert_snapshot!("fits_in_colour", text.replace('\u{1b}', "\\e"));

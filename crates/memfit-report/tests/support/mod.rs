@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its share")]
 
 pub(crate) mod explained;
+pub(crate) mod replayed;
 
 use memfit_devices::Origin;
 use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
