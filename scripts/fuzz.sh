@@ -19,6 +19,8 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 for target in "$@"; do
     corpus="corpus/$target"
     mkdir -p "$corpus" artifacts
+    # What longer runs have found so far (scripts/fuzz_hours.py).
+    if [ -f "$corpus.tar.gz" ]; then tar -xzf "$corpus.tar.gz" -C "$corpus"; fi
     echo "fuzzing $target for $seconds s"
     "target/$host/release/$target" "$corpus" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 \
         -max_len=65536 -artifact_prefix="artifacts/$target-" -print_final_stats=1 -verbosity=0 2>&1 |
