@@ -24,6 +24,7 @@ DEFAULTS = "expandable_segments:False"
 def attempt(script: Path, settings: str, snapshot: Path) -> dict[str, object]:
     """Whether a script fits, under these allocator settings."""
     torch.cuda.memory._set_allocator_settings(settings or DEFAULTS)
+    torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.memory._record_memory_history(stacks="python")
     torch.cuda.reset_peak_memory_stats()
     problem = failed = None
