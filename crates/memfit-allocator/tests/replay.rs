@@ -449,6 +449,9 @@ proptest! {
     fn a_snapshot_comes_back_from_a_recording_as_it_was(conf in conf(), steps in prop::collection::vec(step(), 0..200), kept in 0..400_usize) {
         let allocator = run(conf, steps);
         let before = snapshot(&allocator, kept);
+        // A recording in which no block ever becomes free cannot tell those that wait for it from those that are gone.
+        let waits = before.blocks.iter().any(|block| block.state == SegmentBlockState::Pending);
+        prop_assume!(!waits || before.events.iter().any(|event| event.action == TraceAction::FreeCompleted));
         let after = there_and_back(&before, &given(conf));
         // What was there before the trace began stands in front of it.
         let (told, again) = (events_of(&before), events_of(&after));
