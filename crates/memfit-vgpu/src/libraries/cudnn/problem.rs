@@ -31,7 +31,7 @@ pub(super) mod attribute {
     pub(crate) const HEURISTICS_RESULTS: i32 = 202;
     pub(crate) const CONFIG_ENGINE: i32 = 300;
     pub(crate) const PLAN_CONFIG: i32 = 401;
-    pub(crate) const ENGINE_NOTES: i32 = 1302;
+    pub(crate) const ENGINE_NOTES: i32 = 1303;
     pub(super) const FORWARD: [i32; 3] = [704, 703, 705];
     pub(super) const DATA: [i32; 3] = [710, 709, 711];
     pub(super) const FILTER: [i32; 3] = [716, 715, 717];
