@@ -3,7 +3,8 @@
 torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in bfloat16 on
 one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of active memory and to the
 tokens a second, each added to those above it. This is a model of that shape, written anew: it has the sizes of the
-model, and does what the techniques do, with random weights and tokens. The last row's optimizer is torchao's.
+model, and does what the techniques do, with random weights and tokens. Whose 8-bit AdamW the last row has, the README does not
+say, and torchtune takes either: torchao's unless `--eight-bit bitsandbytes` says otherwise.
 
     memfit run --gpu a100-80gb --steps 3 -- python scripts/accuracy/ablation.py --level 3
 """
@@ -182,10 +183,13 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
         return tensor
 
 
-def optimizers(model, level):
+def optimizers(model, level, library):
     """The optimizers to step, and those that step by themselves in the backward."""
     if level >= EIGHT_BIT:
-        from torchao.optim import AdamW8bit
+        if library == "torchao":
+            from torchao.optim import AdamW8bit
+        else:
+            from bitsandbytes.optim import AdamW8bit
 
         def made(parameters):
             return AdamW8bit(parameters, lr=2e-5)
@@ -215,6 +219,7 @@ def main():
     arguments.add_argument("--batch", type=int, default=2)
     arguments.add_argument("--length", type=int, default=4096)
     arguments.add_argument("--steps", type=int, default=4)
+    arguments.add_argument("--eight-bit", choices=["torchao", "bitsandbytes"], default="torchao")
     given = arguments.parse_args()
     level = given.level
 
@@ -228,7 +233,7 @@ def main():
             block.compile()
         # That release compiles only the loss in chunks: of the plain one it drops what it has compiled.
         loss = torch.compile(cross_entropy) if level >= CHUNKS else cross_entropy
-    stepped = optimizers(model, level)
+    stepped = optimizers(model, level, given.eight_bit)
 
     angles = torch.outer(
         torch.arange(given.length, dtype=torch.float32),

@@ -40,6 +40,12 @@ Not all of the speeds are independent of this table: after it was first seen, th
 long copies achieve was lowered from 0.88 to 0.86 (published STREAM results say 0.86 to 0.91), and that of Inductor's kernels
 from 0.92 to 0.88 of it, for which there is no source.
 
+The kernels of the 8-bit optimizer are not bound by memory: for each parameter they look 22 values up in tables. Their time is that
+of the instructions in their machine code, or of these loads out of the first-level cache, in which the words of a warp collide as
+chance has it; neither was fitted to the table. Of its memory, 1.7 GiB are missing, and why is not known: bitsandbytes' optimizer
+(`ablation.py --eight-bit bitsandbytes`) comes to the same 15.9 GiB, one byte a state and its scale. Temporaries in the step of the
+embedding, which the compiler of that release may have made, would account for it.
+
 | row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
 |---|---|---|---|---|---|---|
 """

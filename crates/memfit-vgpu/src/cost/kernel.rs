@@ -6,6 +6,7 @@
 mod attention;
 mod family;
 mod foreach;
+mod grouped;
 #[cfg(test)]
 mod tests;
 
@@ -22,37 +23,44 @@ use super::{
     launched::Operands,
     speeds::{Math, Speeds},
 };
-use crate::{kernels::Param, values::Arguments};
+use crate::{
+    kernels::{Code, Function, Param},
+    values::Arguments,
+};
 
 /// What is known of a kernel's length.
 #[derive(Debug)]
 pub(crate) struct KernelCost {
     family: Family,
-    params: OnceLock<Vec<Param>>,
+    function: OnceLock<Function>,
 }
 
 /// More bytes an element than any operand has, for operands whose type is not known.
 const WIDEST: f64 = 8.0;
 /// How many shortest kernels a short one is as long as.
 const SHORT: f64 = 4.0;
+/// Words that the lanes of a warp look up in a table lie in the same bank of the cache so often: the fullest of 32 bins after
+/// 32 throws, in the mean.
+const COLLISIONS: f64 = 3.5;
 /// What a random access wastes: whole sectors are moved for single elements.
 const SCATTERED: f64 = 2.0;
 
 impl KernelCost {
     /// The cost of the kernel with this mangled name.
     pub(crate) fn of(mangled: &str) -> Self {
-        Self { family: Family::of(mangled), params: OnceLock::new() }
+        Self { family: Family::of(mangled), function: OnceLock::new() }
     }
 
-    /// How long a launch takes; `params` gives the kernel's parameters, which are only asked for where they are needed.
+    /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is needed.
     pub(crate) fn work(
         &self,
         grid: Grid,
         arguments: Arguments,
         speeds: &Speeds,
-        params: impl Fn() -> Vec<Param>,
+        function: impl Fn() -> Function,
     ) -> Work {
-        let operands = || Operands::of(self.params.get_or_init(&params), arguments);
+        let function = || self.function.get_or_init(&function);
+        let operands = || Operands::of(&function().params, arguments);
         let moved =
             |kind, bytes: f64, share: f64| Work::new(kind, speeds.launch + speeds.traffic(bytes, share));
         let shortest = Work::new(WorkKind::Guess, speeds.launch);
@@ -86,13 +94,23 @@ impl KernelCost {
             }
             Family::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
             Family::Compiled => {
-                let bytes = compiled(self.params.get_or_init(&params), arguments, &operands());
-                moved(WorkKind::Memory, bytes, 0.88)
+                let bytes = compiled(&function().params, arguments, &operands());
+                let computing = computing(function().code, grid, bytes, speeds);
+                Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes, 0.88).max(computing))
             }
+            Family::Prepares(numbers) => {
+                grouped::prepare(arguments, grid.threads, *numbers);
+                Work::new(WorkKind::Memory, speeds.launch)
+            }
+            Family::Grouped => match grouped::take() {
+                Some(gemm) => gemm.work(speeds),
+                None => shortest,
+            },
             Family::Template => template(&operands().bytes(f64::INFINITY), speeds),
             Family::Unknown => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
-                moved(WorkKind::Guess, bytes, 0.6)
+                let computing = computing(function().code, grid, bytes, speeds);
+                Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(bytes, 0.6).max(computing))
             }
         }
     }
@@ -116,6 +134,19 @@ fn compiled(params: &[Param], arguments: Arguments, operands: &Operands) -> f64 
     }
     let most = if elements > 1.0 { elements * WIDEST } else { f64::INFINITY };
     operands.bytes(most).iter().sum()
+}
+
+/// Nanoseconds in which the multiprocessors get through the instructions of a launch, beside what they look up: a word that is
+/// loaded again, when every operand has been loaded once, comes out of a table in the cache.
+fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
+    const WARP: f64 = 32.0;
+    const WORD: f64 = 4.0;
+    let threads =
+        grid.blocks.iter().map(|blocks| f64::from(*blocks)).product::<f64>() * f64::from(grid.threads);
+    let instructions = threads / WARP * f64::from(code.instructions) / speeds.instructions;
+    let again = (threads * f64::from(code.loaded) - bytes).max(0.0);
+    let lookups = again / (WARP * WORD) * COLLISIONS / speeds.lookups;
+    instructions.max(lookups)
 }
 
 /// A product of matrices that Inductor made a kernel of its own for: of its three largest operands, each is a product of

@@ -36,6 +36,18 @@ impl Work {
         Self { length: nanoseconds.clamp(0.0, LONGEST) as u64, kind }
     }
 
+    /// How much of its time it has the card's multiprocessors and memory to itself: all but the launch. Copies to the host have
+    /// engines of their own, and collectives run on a few multiprocessors.
+    #[inline]
+    pub(crate) fn demand(self) -> u64 {
+        /// What a launch takes without using the card.
+        const LATENCY: u64 = 2_000;
+        match self.kind {
+            WorkKind::Transfer | WorkKind::Communication => 0,
+            _ => self.length.saturating_sub(LATENCY),
+        }
+    }
+
     /// No work.
     pub(crate) const fn none(kind: WorkKind) -> Self {
         Self { length: 0, kind }

@@ -41,6 +41,10 @@ pub(crate) struct Speeds {
     pub(crate) staging: f64,
     /// Bytes a nanosecond to and from other cards, in collectives.
     pub(crate) peers: f64,
+    /// Instructions of whole warps a nanosecond.
+    pub(crate) instructions: f64,
+    /// Loads of whole warps from the first-level caches a nanosecond, each from its own bank.
+    pub(crate) lookups: f64,
     /// Nanoseconds of the shortest kernel.
     pub(crate) launch: f64,
     /// Compute capability as in `sm_89`.
@@ -89,6 +93,11 @@ impl Speeds {
             host: device.host_link.bandwidth as f64 * achieved.host_link.factor() / 1e9,
             staging,
             peers: or(seen.peers, peers / 1e9),
+            // A lane's multiply-add is two operations of one instruction.
+            instructions: f32 / 64.0,
+            // The loads of one warp a cycle on each multiprocessor.
+            lookups: f64::from(device.sm_count) * f64::from(device.sm_clock_khz) / 1e6
+                * achieved.ordinary.factor(),
             launch: f64::from(achieved.launch_ns),
             version,
         }

@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::fatbin::{u16_at, u32_at, u64_at};
+use super::{
+    code::Code,
+    fatbin::{u16_at, u32_at, u64_at},
+};
 
 /// What one kernel is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub(crate) struct Function {
     pub(crate) constant: u32,
     /// Most threads that a block may have by the kernel's launch bounds; 0 if it has none.
     pub(crate) launch_bound: u32,
+    /// What a thread of it does.
+    pub(crate) code: Code,
 }
 
 /// One parameter of a kernel.
@@ -69,7 +74,9 @@ pub(crate) fn functions(elf: &[u8]) -> HashMap<String, Function> {
     for section in &sections {
         if let Some(name) = section.name.strip_prefix(".text.") {
             // Before ABI 8 the count of registers is also here, in the upper byte.
-            functions.entry(name.to_owned()).or_default().registers = section.info >> 24;
+            let function = functions.entry(name.to_owned()).or_default();
+            function.registers = section.info >> 24;
+            function.code = Code::of(section.data);
         }
     }
     for section in &sections {

@@ -109,6 +109,7 @@ fn a_kernel_is_read_whole() {
         local: 16,
         constant: 0,
         launch_bound: 256,
+        code: Code::default(),
     };
     assert_eq!(functions.len(), 1);
     assert_eq!(functions["k"], expected);

@@ -149,7 +149,9 @@ impl Kernel {
         let cost = self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy()));
         let blocks = [launch.grid.x, launch.grid.y, launch.grid.z];
         let grid = Grid { blocks, threads: launch.block.volume() as u32 };
-        cost.work(grid, arguments, &card.speeds, || self.params(card))
+        cost.work(grid, arguments, &card.speeds, || {
+            self.function(card.device.compute_capability.sm_version()).unwrap_or_default()
+        })
     }
 
     /// Its parameters on a card; none where its machine code does not tell them.

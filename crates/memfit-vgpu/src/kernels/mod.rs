@@ -5,6 +5,7 @@
 
 mod arch;
 mod attributes;
+mod code;
 mod cubin;
 mod errors;
 mod fatbin;
@@ -19,4 +20,5 @@ mod register;
 mod registry;
 mod variables;
 
-pub(crate) use cubin::{Param, Section, sections};
+pub(crate) use code::Code;
+pub(crate) use cubin::{Function, Param, Section, sections};

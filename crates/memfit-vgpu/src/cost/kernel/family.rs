@@ -1,6 +1,6 @@
 //! Which family a kernel is of, by its name.
 
-use super::{Attention, Foreach};
+use super::{Attention, Foreach, Math, grouped};
 use crate::values::{Elementwise, Signature, Type};
 
 /// How a kernel's length is found.
@@ -24,6 +24,10 @@ pub(super) enum Family {
     Compiled,
     /// Inductor's own: products of matrices.
     Template,
+    /// Prepares many products of matrices of a type, for one kernel.
+    Prepares((Math, f64)),
+    /// Many products of matrices, as they were prepared.
+    Grouped,
     /// Nothing but where its arguments lead.
     Unknown,
 }
@@ -84,6 +88,12 @@ impl Family {
                 Some("tem" | "mm") if rest.contains("_mm") || rest.contains("convolution") => Self::Template,
                 _ => Self::Unknown,
             };
+        }
+        if mangled.contains("prepare_grouped_gemm_data") {
+            return Self::Prepares(grouped::numbers(mangled));
+        }
+        if mangled.contains("GroupProblemShape") {
+            return Self::Grouped;
         }
         if let Some(attention) = Attention::of(mangled) {
             return Self::Attention(attention);

@@ -16,7 +16,7 @@ impl Packed {
         let addresses: Vec<u64> = self.0.iter().map(|argument| argument.as_ptr() as u64).collect();
         let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
         let grid = Grid { blocks: [blocks, 1, 1], threads: 128 };
-        KernelCost::of(name).work(grid, arguments, &of_card("a100-80gb"), Vec::new)
+        KernelCost::of(name).work(grid, arguments, &of_card("a100-80gb"), Function::default)
     }
 }
 
@@ -83,6 +83,8 @@ fn names_tell_families() {
         Family::Short => "short",
         Family::Compiled => "compiled",
         Family::Template => "template",
+        Family::Prepares(_) => "prepares",
+        Family::Grouped => "grouped",
         Family::Unknown => "unknown",
     };
     for (name, family) in [
@@ -112,4 +114,52 @@ fn attention_without_a_readable_shape_is_guessed() {
     let operations = 4.0 * 8.0 * 12.0 * 2048.0 * 2048.0 * 64.0;
     let rate = operations / work.length as f64 / 1e3;
     assert!((40.0..200.0).contains(&rate), "{rate} TFLOP/s");
+}
+
+#[test]
+fn products_in_groups_take_as_long_as_all_of_them() {
+    const PREPARES: &str =
+        "_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tES4_S4_fEEvPT_";
+    const PRODUCTS: &str = "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalINS1_17GroupProblemShapeIN4cute5tupleIJiiiEEEEEEEEvNT_6ParamsE";
+    let (tokens, width, hidden, groups) = (1_u64 << 15, 4096_u64, 1024_u64, 16.0);
+    // Fifteen addresses, the extents, three lists of strides, and the extents of both operands; the tokens are divided.
+    let mut arguments = vec![vec![0]; 15];
+    arguments.extend([vec![u64::from(u32::MAX)], vec![hidden], vec![width]]);
+    arguments.extend(vec![vec![0; 3]; 3]);
+    arguments.extend([vec![tokens, width, 0], vec![groups as u64, width, hidden]]);
+    let prepare = |arguments: Vec<Vec<u64>>| {
+        let packed = Packed(arguments);
+        let addresses: Vec<u64> = packed.0.iter().map(|argument| argument.as_ptr() as u64).collect();
+        let grid = Grid { blocks: [1, 1, 1], threads: groups as u32 };
+        let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+        KernelCost::of(PREPARES).work(grid, arguments, &of_card("h100"), Function::default)
+    };
+    assert!(prepare(arguments).length < 10_000);
+    let packed = Packed(vec![vec![0]]);
+    let time = packed.launch(PRODUCTS, 132).length as f64;
+    let operations = 2.0 * (tokens * width * hidden) as f64;
+    let rate = operations / time / 1e3;
+    assert!((100.0..300.0).contains(&rate), "{rate} TFLOP/s of 312");
+    assert!(packed.launch(PRODUCTS, 132).length < 10_000, "what was prepared is used once");
+}
+
+#[test]
+fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
+    let empty: [u64; 1] = [0];
+    let time = |instructions: u32, loaded: u32| {
+        let function = || Function { code: Code { instructions, loaded }, ..Function::default() };
+        let grid = Grid { blocks: [108 * 64, 1, 1], threads: 128 };
+        let arguments = Arguments::new(In::from_address(empty.as_ptr() as u64));
+        KernelCost::of("triton_per_fused_0").work(grid, arguments, &of_card("a100-80gb"), function).length
+            as f64
+    };
+    let launch = time(0, 0);
+    // Warps of an A100's multiprocessor begin two instructions a cycle, at 1.41 GHz and nine tenths of that.
+    let (warps, cycles) = (64.0 * 4.0, 1.41 * 0.9);
+    let computing = time(1_000, 0) - launch;
+    assert!((0.95..1.05).contains(&(computing / (warps * 1_000.0 / 2.0 / cycles))), "{computing} ns");
+    assert!((0.95..1.05).contains(&((time(2_000, 0) - launch) / computing / 2.0)));
+    // A hundred words, each of which comes in three to four turns.
+    let looking_up = (time(10, 400) - launch) / (warps * 100.0 / cycles);
+    assert!((3.0..4.0).contains(&looking_up), "{looking_up}");
 }
