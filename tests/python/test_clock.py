@@ -46,7 +46,7 @@ SCRIPT = """
             for _ in range(times):
                 torch.mm(a, b, out=c)
 
-    # Events: what one stream does takes its time, what two do at once no longer than one of them.
+    # Events: what one stream does takes its time. Kernels on two streams have the card between them, a copy has it beside them.
     def elapsed(*streams):
         torch.cuda.synchronize()
         first, *ends = (torch.cuda.Event(enable_timing=True) for _ in range(1 + len(streams)))
@@ -61,7 +61,19 @@ SCRIPT = """
 
     said["one"], said["one done"] = elapsed(main)
     said["two"], said["two done"] = elapsed(main, side)
-    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first, second, third = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    host = torch.empty(64 << 20, pin_memory=True)
+    many = torch.empty(64 << 20, device=device)
+    first.record()
+    side.wait_event(first)
+    work(main)
+    second.record()
+    with torch.cuda.stream(side):
+        host.copy_(many, non_blocking=True)
+        third.record()
+    torch.cuda.synchronize()
+    said["beside a copy"] = [first.elapsed_time(each) for each in (second, third)]
+    del host, many
     work(main)
     first.record()
     side.wait_stream(main)
@@ -245,7 +257,13 @@ def test_events_complete_when_the_clock_says() -> None:
     assert never == pytest.approx(estimate, rel=0.05), "what is never done early still takes as long"
     assert [done for (done,) in each("one done")] == [True, False, False]
     instant, estimate, never = each("two")
-    assert max(estimate) < 1.1 * each("one")[1][0], "two streams run side by side"
+    alone = each("one")[1][0]
+    assert estimate[0] == pytest.approx(alone, rel=0.1), "its end was told before anything ran beside it"
+    assert estimate[1] == pytest.approx(2 * alone, rel=0.1), "two streams have one card between them"
+    computing, copying = each("beside a copy")[1]
+    assert computing == pytest.approx(alone, rel=0.1)
+    # 256 MiB over a link of 32 GB/s at most.
+    assert 256 * MIB / 32e9 * 1000 < copying < alone, "a copy does not wait for kernels"
     assert each("two done") == [[True, True], [False, False], [False, False]]
     assert all(0 <= waited < 1 for waited in each("waited")), "behind what it waited for"
 

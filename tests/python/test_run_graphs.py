@@ -82,11 +82,57 @@ def test_a_replay_computes_with_what_is_there_then(tmp_path: Path):
             lengths.copy_(torch.tensor(values))
             graph.replay()
             found.append([kept.tolist(), doubled.tolist(), most.item()])
-        answer(found=found)
+        # What a library makes of it is not what was there, at any launch.
+        left, product = torch.ones(2, 2, device=device), torch.zeros(2, 2, device=device)
+        torch.mm(left, left)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.mm(left, left, out=product)
+        product.copy_(torch.full((2, 2), 7.0))
+        before = product.tolist()
+        graph.replay()
+        answer(found=found, before=before, product=product.tolist())
         """,
         tmp_path,
     )
     assert answer.status == 0, answer.output
+    assert answer.said["before"] == [[7.0, 7.0], [7.0, 7.0]] != answer.said["product"]
     captured, *replayed = answer.said["found"]
     assert replayed == [[[5, 7], [10, 14], 14], [[2, 9], [4, 18], 18]]
     assert captured in ([0, 0], [3, 1])
+
+
+def test_a_pool_of_ones_own_keeps_its_segments_apart(tmp_path: Path):
+    answer = on_device(
+        """
+        MIB = 1 << 20
+        def tensor(size):
+            return torch.empty(size * MIB, dtype=torch.uint8, device=device)
+        def segments():
+            found = torch.cuda.memory_snapshot()
+            return {tuple(each["segment_pool_id"]): each["total_size"] // MIB for each in found}
+        tensor(1)
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            first = tensor(256)
+        inside = segments()[tuple(pool.id)]
+        del first
+        torch.cuda.empty_cache()
+        # What its own segment would have room for lies elsewhere outside of the pool.
+        other = tensor(256)
+        both = (free - torch.cuda.mem_get_info()[0]) // MIB
+        with torch.cuda.use_mem_pool(pool):
+            again = tensor(256)
+        served = (free - torch.cuda.mem_get_info()[0]) // MIB
+        del again, pool
+        torch.cuda.empty_cache()
+        answer(inside=inside, both=both, served=served, after=(free - torch.cuda.mem_get_info()[0]) // MIB)
+        """,
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+    assert answer.said["inside"] == 256
+    assert answer.said["both"] == answer.said["served"] == 512, "the pool's segment served the pool again"
+    assert answer.said["after"] == 256, "and went with it"

@@ -78,6 +78,12 @@ pub(crate) fn set(mode: ClockMode, host: HostTime) {
     MEASURED.store(u8::from(host == HostTime::Measured), Relaxed);
 }
 
+/// Whether work takes its time.
+#[inline]
+pub(crate) fn is_running() -> bool {
+    MODE.load(Relaxed) != INSTANT
+}
+
 /// The host's time.
 pub(crate) fn now() -> u64 {
     HOST.load(Relaxed)
@@ -143,29 +149,48 @@ fn measured() -> u64 {
 
 /// When the work that is queued will be done.
 #[derive(Debug, Default)]
-pub(crate) struct Timeline(AtomicU64);
+pub(crate) struct Timeline {
+    end: AtomicU64,
+    /// Since when there has been work without a gap.
+    since: AtomicU64,
+}
 
 impl Timeline {
     /// A timeline without work.
     pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self { end: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
     /// Forgets what was queued.
     pub(crate) fn clear(&self) {
-        self.0.store(0, Relaxed);
+        self.end.store(0, Relaxed);
+        self.since.store(0, Relaxed);
     }
 
     /// When everything queued until now is done.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.end.load(Relaxed)
+    }
+
+    /// How much work there is from a time on, of what there is without a gap; nothing where that begins only after `until`.
+    #[inline]
+    pub(crate) fn beyond(&self, time: u64, until: u64) -> u64 {
+        let since = self.since.load(Relaxed);
+        if since >= until { 0 } else { self.end().saturating_sub(time.max(since)) }
     }
 
     /// Lets what is queued from here on begin no earlier than at a time.
     #[inline]
     pub(crate) fn wait_for(&self, time: u64) {
-        self.0.fetch_max(time, Relaxed);
+        if self.end.fetch_max(time, Relaxed) < time {
+            self.since.store(time, Relaxed);
+        }
+    }
+
+    /// What is queued takes longer than was thought; gives the time when it will be done.
+    pub(crate) fn delay(&self, by: u64) -> u64 {
+        self.end.fetch_add(by, Relaxed) + by
     }
 
     /// Queues work of a length; gives the time when it will be done.
@@ -176,7 +201,7 @@ impl Timeline {
         ASKED.store(0, Relaxed);
         if MODE.load(Relaxed) == INSTANT {
             // What it waits for is done at once, too.
-            self.0.fetch_max(asked, Relaxed);
+            self.wait_for(asked);
             return asked;
         }
         self.append(asked, length)
@@ -185,7 +210,11 @@ impl Timeline {
     /// Puts work of a length behind what is there, no earlier than at a time.
     pub(crate) fn append(&self, earliest: u64, length: u64) -> u64 {
         let end = |tail: u64| tail.max(earliest).saturating_add(length);
-        self.0.fetch_update(Relaxed, Relaxed, |tail| Some(end(tail))).map_or(earliest, end)
+        let tail = self.end.fetch_update(Relaxed, Relaxed, |tail| Some(end(tail))).unwrap_or(0);
+        if tail < earliest {
+            self.since.store(earliest, Relaxed);
+        }
+        end(tail)
     }
 }
 

@@ -64,6 +64,8 @@ struct Graph {
 struct GraphWork {
     /// Nanoseconds of the longest way through it.
     length: u64,
+    /// For how long its kernels have the card, one after the other.
+    demand: u64,
     /// How much there is of each kind.
     parts: Vec<Work>,
 }
@@ -71,6 +73,7 @@ struct GraphWork {
 impl GraphWork {
     fn add(&mut self, work: Work, end: u64) {
         self.length = self.length.max(end);
+        self.demand = self.demand.saturating_add(work.demand());
         match self.parts.iter_mut().find(|part| part.kind == work.kind) {
             Some(part) => part.length = part.length.saturating_add(work.length),
             None => self.parts.push(work),
@@ -182,7 +185,7 @@ pub(crate) fn end(stream: u64) -> Outcome<u64> {
 }
 
 /// A stream waits for an event: if the event was recorded in a capture, the stream takes part in it.
-pub(crate) fn join(stream: &StreamRef<'_>, event: &Event) -> Outcome {
+pub(crate) fn join(stream: &StreamRef, event: &Event) -> Outcome {
     let (of_event, of_stream) = (event.capture.load(Relaxed), stream.capture());
     if of_event == 0 && of_stream == 0 {
         return Ok(());
@@ -229,6 +232,11 @@ pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     }
 }
 
+/// The captures that are under way.
+pub(crate) fn under_way() -> Vec<u64> {
+    if ACTIVE.load(Relaxed) == 0 { Vec::new() } else { lock().captures.keys().copied().collect() }
+}
+
 /// A node that is being captured does this to memory.
 pub(crate) fn add_act(capture: u64, act: Act) {
     let mut all = lock();
@@ -247,7 +255,7 @@ pub(crate) fn add_nodes(capture: u64, parts: &[Work], end: u64) {
 }
 
 /// A stream's capture: its status, its number and its graph.
-pub(crate) fn capture_of(stream: &StreamRef<'_>) -> (CaptureStatus, u64, u64) {
+pub(crate) fn capture_of(stream: &StreamRef) -> (CaptureStatus, u64, u64) {
     let id = stream.capture();
     if id == 0 {
         return (CaptureStatus::None, 0, 0);
@@ -312,7 +320,7 @@ pub(crate) fn launch(executable: u64, stream: u64) -> Outcome {
         let found = all.executables.get(&executable).ok_or(Status::INVALID_VALUE)?;
         (found.work.clone(), Arc::clone(&found.acts))
     };
-    streams::launch_graph(stream, work.length, &work.parts)?;
+    streams::launch_graph(stream, work.length.max(work.demand), work.demand, &work.parts)?;
     match streams::resolve(stream)?.capture() {
         0 => acts.iter().for_each(|act| act.0()),
         capture => acts.iter().for_each(|act| add_act(capture, act.clone())),

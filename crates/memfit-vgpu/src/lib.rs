@@ -27,6 +27,7 @@ mod mark;
 mod memory;
 mod properties;
 mod runtime;
+mod sharing;
 mod status;
 mod streams;
 mod stubs;

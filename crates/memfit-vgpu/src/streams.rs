@@ -13,6 +13,7 @@ use crate::{
     graphs,
     handles::Table,
     machine::{self, Card},
+    sharing::Shared,
     status::{Outcome, Status},
     thread,
 };
@@ -75,11 +76,18 @@ struct CardLines {
     blocking: Timeline,
     /// The latest end of any stream.
     all: Timeline,
+    /// What kernels of all streams have between them.
+    shared: Shared,
 }
 
 impl CardLines {
     const fn new() -> Self {
-        Self { default: Timeline::new(), blocking: Timeline::new(), all: Timeline::new() }
+        Self {
+            default: Timeline::new(),
+            blocking: Timeline::new(),
+            all: Timeline::new(),
+            shared: Shared::new(),
+        }
     }
 
     fn of(card: u32) -> &'static Self {
@@ -89,11 +97,11 @@ impl CardLines {
 
 /// What a stream handle stands for.
 #[derive(Clone, Copy)]
-pub(crate) enum StreamRef<'a> {
+pub(crate) enum StreamRef {
     /// A default stream of the current card.
     Default(u64),
     /// A stream that a program made.
-    Made(&'a Stream),
+    Made(&'static Stream),
 }
 
 /// Makes a stream on a card.
@@ -123,7 +131,7 @@ pub(crate) fn destroy(stream: u64) -> Outcome {
 
 /// What a handle stands for; a default stream also needs a context on the current card.
 #[inline]
-pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
+pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef> {
     if stream <= PER_THREAD {
         machine::current_context()?;
         return Ok(StreamRef::Default(stream.max(LEGACY)));
@@ -134,12 +142,12 @@ pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef<'static>> {
 
 /// Work is queued on a stream: what is captured becomes a node, everything else takes its time.
 #[inline]
-pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRef<'static>> {
+pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRef> {
     let stream = resolve(stream)?;
     match stream.capture() {
         0 => {
             clock::count(work);
-            stream.work(work.length, effort);
+            stream.work(work.length, work.demand(), effort);
         }
         capture => {
             let end = stream.captured().map_or(work.length, |line| line.append(0, work.length));
@@ -156,15 +164,15 @@ pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome<u64> {
     if stream.card() == thread::device() { Ok(stream.capture()) } else { Err(Status::INVALID_HANDLE) }
 }
 
-/// A graph is launched on a stream: it takes as long as the longest way through it.
-pub(crate) fn launch_graph(stream: u64, length: u64, parts: &[Work]) -> Outcome {
+/// A graph of a length is launched on a stream, which has the card for `demand` of it.
+pub(crate) fn launch_graph(stream: u64, length: u64, demand: u64, parts: &[Work]) -> Outcome {
     let stream = resolve(stream)?;
     match stream.capture() {
         0 => {
             for part in parts {
                 clock::count(*part);
             }
-            stream.work(length, Effort::Operator);
+            stream.work(length, demand, Effort::Operator);
         }
         capture => {
             let end = stream.captured().map_or(length, |line| line.append(0, length));
@@ -184,31 +192,34 @@ pub(crate) fn card_end(card: u32) -> u64 {
     CardLines::of(card).all.end()
 }
 
-impl StreamRef<'_> {
-    fn line(&self) -> &Timeline {
+impl StreamRef {
+    fn line(&self) -> &'static Timeline {
         match self {
             Self::Default(_) => &CardLines::of(self.card()).default,
             Self::Made(stream) => &stream.line,
         }
     }
 
-    /// Queues work of a length. The default stream and streams of the blocking kind wait for each other.
+    /// Queues work of a length, which has the card for `demand` of it. The default stream and streams of the blocking kind
+    /// wait for each other.
     #[inline]
-    fn work(&self, nanoseconds: u64, effort: Effort) {
+    fn work(&self, nanoseconds: u64, demand: u64, effort: Effort) {
         let (line, card) = (self.line(), CardLines::of(self.card()));
-        let end = match self {
-            Self::Default(_) => {
-                line.wait_for(card.blocking.end());
-                line.queue(nanoseconds, effort)
-            }
-            Self::Made(stream) if stream.flags.load(Relaxed) & NON_BLOCKING == 0 => {
-                line.wait_for(card.default.end());
-                let end = line.queue(nanoseconds, effort);
-                card.blocking.wait_for(end);
-                end
-            }
-            Self::Made(_) => line.queue(nanoseconds, effort),
-        };
+        let is_blocking = self.flags() & NON_BLOCKING == 0;
+        match self {
+            Self::Default(_) => line.wait_for(card.blocking.end()),
+            Self::Made(_) if is_blocking => line.wait_for(card.default.end()),
+            Self::Made(_) => {}
+        }
+        let mut end = line.queue(nanoseconds, effort);
+        if demand > 0 && clock::is_running() {
+            end = card.shared.take(line, end, nanoseconds, demand);
+            // It may have held up others.
+            card.all.wait_for(card.shared.latest());
+        }
+        if is_blocking && matches!(self, Self::Made(_)) {
+            card.blocking.wait_for(end);
+        }
         card.all.wait_for(end);
     }
 
@@ -326,14 +337,14 @@ pub(crate) fn event(event: u64) -> Outcome<&'static Event> {
 impl Event {
     /// Records the work that its stream has now.
     #[inline]
-    pub(crate) fn record(&self, stream: &StreamRef<'_>) -> Outcome {
+    pub(crate) fn record(&self, stream: &StreamRef) -> Outcome {
         if self.card.load(Relaxed) != stream.card() {
             return Err(Status::INVALID_HANDLE);
         }
         let capture = stream.capture();
         self.capture.store(capture, Relaxed);
         if capture == 0 {
-            stream.work(RECORD, Effort::Call);
+            stream.work(RECORD, 0, Effort::Call);
             self.recorded.store(stream.end(), Relaxed);
         } else {
             self.captured.store(stream.captured().map_or(0, Timeline::end), Relaxed);

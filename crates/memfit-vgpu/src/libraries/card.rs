@@ -7,6 +7,7 @@ use memfit_link::{Confession, SizedInterval, TallyKind};
 use super::entry::Ptr;
 use crate::clock::Effort;
 use crate::cost::{Speeds, Work};
+use crate::graphs::{self, Act};
 use crate::memory::{Kind, device};
 use crate::{copies, machine, streams, thread, values, versions, watch};
 
@@ -70,12 +71,22 @@ pub(super) fn put(address: Ptr, bytes: &[u8], answered: bool) {
 
 /// A library wrote its result there, nobody knows how much of it: what was known there is known no more.
 pub(super) fn overwritten(address: Ptr) {
-    values::overwritten(address as u64);
+    let address = address as u64;
+    now_and_in_graphs(move || values::overwritten(address));
 }
 
 /// A library wrote a result of so many bytes there.
 pub(super) fn computed(address: Ptr, size: u64) {
-    values::computed(address as u64, size);
+    let address = address as u64;
+    now_and_in_graphs(move || values::computed(address, size));
+}
+
+/// What becomes of memory by a call of a library: now, and whenever a graph is launched into which it may be captured.
+fn now_and_in_graphs(act: impl Fn() + Clone + Send + Sync + 'static) {
+    for capture in graphs::under_way() {
+        graphs::add_act(capture, Act::new(act.clone()));
+    }
+    act();
 }
 
 /// A library was handed this memory as its workspace.

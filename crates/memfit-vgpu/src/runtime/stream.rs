@@ -27,7 +27,7 @@ fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
 }
 
 /// The stream, of which nothing may be asked while it is being captured.
-fn uncaptured(stream: u64) -> Outcome<StreamRef<'static>> {
+fn uncaptured(stream: u64) -> Outcome<StreamRef> {
     let stream = streams::resolve(stream)?;
     match stream.capture() {
         0 => Ok(stream),
