@@ -197,7 +197,7 @@ mod tests {
 it may change in the peaks: `bytes`, or `null` where nothing bounds it.
 
 These are all the remarks that there are, by the words that each holds. A test holds this page to the table in the source
-(`crates/memfit-link/src/confession.rs`), and another makes them happen (`tests/python/test_confessions.py`).
+(`crates/memfit-link/src/confession.rs`); `tests/python/test_confessions.py` makes them happen, or names the test that does.
 
 | `id` | words | what it may change |
 |---|---|---|

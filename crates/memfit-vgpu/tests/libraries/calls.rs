@@ -465,3 +465,8 @@ pub(crate) fn made(make: impl FnOnce(&mut usize) -> i32) -> usize {
     assert_ne!(handle, 0);
     handle
 }
+
+/// Whether a remark has been made.
+pub(crate) fn confessed(confession: memfit_link::Confession) -> bool {
+    crate::machine::ledger().tally.iter().any(|entry| entry.name == confession.words)
+}

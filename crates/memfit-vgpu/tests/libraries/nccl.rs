@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use memfit_link::Confession;
+
 use crate::calls::*;
 use crate::machine::{COMMUNICATOR, alone, enter, ledger};
 use crate::real;
@@ -203,10 +205,59 @@ fn a_rank_that_is_gone_is_not_waited_for() {
     let flag = upload(&[7]);
     assert_eq!(ncclAllReduce(flag, flag, 1, INT32, SUM, communicator, 0), 0);
     assert_eq!(download(flag, 1), [7], "taken to be its own");
-    let noted = ledger().tally.iter().any(|entry| entry.name.contains("did not answer"));
-    assert!(noted, "and the report says so");
+    assert!(confessed(Confession::RANK_SILENT), "and the report says so");
     assert_eq!(ncclCommDestroy(communicator), 0);
     assert_eq!(cudaFree(flag), 0);
+}
+
+#[test]
+fn a_part_that_nobody_sizes_has_the_size_of_the_whole() {
+    enter();
+    let communicator = join_alone(8, 3);
+    let part = made(|made| ncclCommSplit(communicator, 0, 5, made, 0));
+    assert_eq!((place(part).0, place(part).1), (8, 5));
+    assert!(confessed(Confession::NCCL_SPLIT));
+    for each in [part, communicator] {
+        assert_eq!(ncclCommDestroy(each), 0);
+    }
+}
+
+#[test]
+fn what_finds_no_room_on_the_board_is_told() {
+    enter();
+    let id = new_id();
+    let both = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let both = &both;
+            scope.spawn(move || {
+                let communicator = join(id, 2, rank);
+                both.wait();
+                if rank == 0 {
+                    fill_boards();
+                    let flag = upload(&[7]);
+                    assert_eq!(ncclSend(flag, 1, INT32, 1, communicator, 0), 0);
+                    assert_eq!(cudaFree(flag), 0);
+                }
+                both.wait();
+                assert_eq!(ncclCommDestroy(communicator), 0);
+            });
+        }
+    });
+    assert!(confessed(Confession::RANKS_FULL));
+}
+
+/// Lets the boards of the run be as long as a board may be, without writing so much.
+fn fill_boards() {
+    const LONGER_THAN_ANY: u64 = 1 << 30;
+    let run = std::env::var_os(memfit_link::env::RUN_DIR).unwrap();
+    let files = std::fs::read_dir(run).unwrap().map(|entry| entry.unwrap());
+    let boards: Vec<_> =
+        files.filter(|file| file.file_name().to_string_lossy().starts_with("board-")).collect();
+    assert!(!boards.is_empty());
+    for board in boards {
+        std::fs::OpenOptions::new().write(true).open(board.path()).unwrap().set_len(LONGER_THAN_ANY).unwrap();
+    }
 }
 
 #[test]

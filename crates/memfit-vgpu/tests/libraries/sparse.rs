@@ -1,5 +1,7 @@
 //! cuSPARSE.
 
+use memfit_link::Confession;
+
 use crate::calls::*;
 use crate::machine::enter;
 use crate::real;
@@ -72,5 +74,6 @@ fn a_sum_has_at_most_both_matrices_entries() {
     };
     assert_eq!(total(100, 100, 30, 40), 70);
     assert_eq!(total(5, 5, 20, 20), 25, "no more than there are places");
+    assert!(confessed(Confession::CUSPARSE_SUM));
     assert_eq!(cusparseDestroy(handle), 0);
 }
