@@ -10,10 +10,12 @@ __all__ = [
     "Recipe",
     "Samples",
     "__version__",
+    "format_size",
     "jpeg_decoder",
     "lever_conflict",
     "lever_label",
     "main",
+    "parse_size",
     "read_plan",
 ]
 
@@ -33,6 +35,8 @@ def read_plan(
     gpu: str | None = None,
     capacity: int | None = None,
 ) -> dict[str, Any]: ...
+def parse_size(text: str) -> int: ...
+def format_size(size: int) -> str: ...
 def lever_conflict(names: Sequence[str]) -> str | None: ...
 def lever_label(name: str) -> Literal["exact", "rounding", "precision", "changes-training"]: ...
 

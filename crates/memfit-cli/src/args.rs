@@ -8,6 +8,7 @@ mod data;
 mod documented;
 mod plan;
 mod replay;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use replay::ReplayArgs;
+pub(crate) use watch::WatchArgs;
 
 use crate::printer::Colour;
 use crate::synthetic::Samples;
@@ -80,6 +82,8 @@ pub(crate) enum Verb {
     Convert(ConvertArgs),
     /// What is in this folder of images, how fast would it feed training, and what does loading it take?
     Data(DataArgs),
+    /// How full are the cards of a run that is in progress, and how far is it?
+    Watch(WatchArgs),
     /// List the GPUs that are known, or show one.
     Gpus(GpusArgs),
     /// Measure the GPU of this machine, so that runs for its kind need no estimates of others.

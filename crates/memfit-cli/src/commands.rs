@@ -15,6 +15,7 @@ mod rule;
 mod run;
 mod server;
 mod view;
+mod watch;
 
 use std::path::Path;
 
@@ -35,6 +36,7 @@ pub(crate) use rule::rule;
 pub(crate) use run::run;
 pub(crate) use server::server;
 pub(crate) use view::view;
+pub(crate) use watch::watch;
 
 use crate::CliError;
 use crate::args::{Format, OutputArgs};

@@ -259,6 +259,15 @@ pub enum CliError {
     /// More than one folder of images.
     #[error("several paths are tar shards, all of them, or one folder")]
     SeveralFolders,
+    /// There is nothing to watch.
+    #[error("{}", match .pid {
+        Some(pid) => format!("process {pid} is no part of a run of memfit"),
+        None => "no run of memfit is in progress here".to_owned(),
+    })]
+    NothingToWatch {
+        /// The process that was named.
+        pid: Option<u32>,
+    },
     /// A plan could not be read or written.
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
@@ -303,6 +312,7 @@ impl CliError {
             | Self::NothingNamed(_)
             | Self::UnknownOutputFormat { .. }
             | Self::SeveralFolders
+            | Self::NothingToWatch { .. }
             | Self::PlanForLocal
             | Self::OutputExists { .. } => "usage",
             Self::NoLocalGpu | Self::NothingToCalibrate => "no-local-gpu",
@@ -441,6 +451,9 @@ impl Hint for CliError {
             Self::Serve(error) => vec![error.hint().to_owned()],
             Self::Data(error) => error.hint().map(str::to_owned).into_iter().collect(),
             Self::SeveralFolders => vec!["run it once for each folder".to_owned()],
+            Self::NothingToWatch { .. } => vec![
+                "`memfit run --gpu NAME --steps 0 -- python train.py` can be watched from another terminal; with `--gpu local` it trains on the real GPU".to_owned(),
+            ],
             Self::Plan(error) => vec![error.hint().to_owned()],
             Self::NothingToPlan { hint, .. } => vec![hint.clone()],
             Self::PlanForLocal => {

@@ -81,6 +81,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Server => commands::server(&settings),
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
         Verb::Data(args) => commands::data(&args, &settings, &printer),
+        Verb::Watch(args) => commands::watch(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),
         Verb::Calibrate(args) => commands::calibrate(&args, &settings, home, &printer),
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),

@@ -102,6 +102,21 @@ impl Printer {
         Ok(())
     }
 
+    /// One of several answers, for programs: a line each.
+    pub fn json_line(&self, value: &impl Serialize) -> Result<(), CliError> {
+        let mut text = serde_json::to_string(value).map_err(CliError::Json)?;
+        text.push('\n');
+        let mut out = io::stdout().lock();
+        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        Ok(())
+    }
+
+    /// An answer that changes: drawn in place on a terminal, one below the other elsewhere.
+    pub fn screen(&self) -> Screen {
+        let in_place = io::stdout().is_terminal() && !dumb_terminal();
+        Screen { in_place, colour: self.colour, lines: 0, any: false }
+    }
+
     /// Something worth knowing beside the answer.
     pub fn remark(&self, text: &str) {
         if !self.quiet {
@@ -180,6 +195,44 @@ fn unicode() -> bool {
         let locale = locale.to_ascii_lowercase();
         locale.contains("utf-8") || locale.contains("utf8")
     })
+}
+
+/// An answer that is drawn again and again.
+#[derive(Debug)]
+pub struct Screen {
+    in_place: bool,
+    colour: Colour,
+    /// Lines of the last drawing that the terminal still shows.
+    lines: usize,
+    any: bool,
+}
+
+impl Screen {
+    /// Draws it anew. What would not fit on the terminal is left out at its end.
+    pub fn draw(&mut self, text: &str) {
+        let stream = io::stdout();
+        let choice = self.colour.choice(&stream);
+        let mut out = stream.lock();
+        let mut shown = text;
+        if self.in_place {
+            let height = terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0));
+            let room = height.saturating_sub(1).max(1);
+            if let Some((end, _)) = text.match_indices('\n').nth(room - 1) {
+                shown = &text[..=end];
+            }
+            // Up to the first line of the last drawing, and nothing left from there on: no style, so it goes around
+            // what strips styles.
+            let _gone = match self.lines {
+                0 => Ok(()),
+                lines => write!(out, "\x1b[{lines}A\r\x1b[J"),
+            };
+            self.lines = shown.matches('\n').count();
+        } else if std::mem::replace(&mut self.any, true) {
+            let _gone = out.write_all(b"\n");
+        }
+        let mut out = AutoStream::new(out, choice);
+        let _gone = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+    }
 }
 
 /// To the beginning of the terminal's line, and nothing left of it.

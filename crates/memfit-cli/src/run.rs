@@ -12,6 +12,7 @@ mod host;
 mod inbox;
 mod interrupt;
 mod keeper;
+mod live;
 pub(crate) mod local;
 mod outside;
 pub(crate) mod preflight;
@@ -37,6 +38,7 @@ use memfit_link::ValuePolicy;
 
 pub(crate) use facts::Facts;
 pub(crate) use interrupt::Interrupt;
+pub(crate) use live::LiveRun;
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use remedies::Diagnosis;
 pub(crate) use report::{exit, failure, report};

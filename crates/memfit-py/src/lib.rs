@@ -6,6 +6,7 @@
 mod data;
 mod levers;
 mod plan;
+mod sizes;
 mod train;
 
 use std::ffi::OsString;
@@ -26,6 +27,8 @@ mod _core {
     use crate::levers::{lever_conflict, lever_label};
     #[pymodule_export]
     use crate::plan::read_plan;
+    #[pymodule_export]
+    use crate::sizes::{format_size, parse_size};
     #[pymodule_export]
     use crate::train::Controller;
 

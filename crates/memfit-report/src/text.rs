@@ -13,6 +13,7 @@ mod plan;
 mod replay;
 mod rules;
 mod run;
+mod watch;
 
 pub use calibrate::calibration;
 pub use canvas::{Canvas, paint};
@@ -26,6 +27,7 @@ pub use plan::plan;
 pub use replay::replay;
 pub use rules::{rule, rules};
 pub use run::run;
+pub use watch::watch;
 
 /// A size for people: binary units, with the unit, and as many decimals as matter.
 pub fn size(bytes: u64) -> String {

@@ -12,6 +12,7 @@ mod plan;
 mod replay;
 mod rules;
 mod run;
+mod watch;
 
 pub use calibrate::{CalibrateReport, CalibrationList, Compared};
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport, Region};
@@ -32,6 +33,7 @@ pub use run::{
     OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem,
     Rank, RunReport, Script, Time, Verdict,
 };
+pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};
 
 /// The schema versions, one for each kind of document.
 pub mod schema {
@@ -57,6 +59,8 @@ pub mod schema {
     pub const DATA: &str = "memfit.data/1";
     /// What `memfit calibrate --show` says.
     pub const CALIBRATIONS: &str = "memfit.calibrations/1";
+    /// What `memfit watch` says, each time that it looks.
+    pub const WATCH: &str = "memfit.watch/1";
     /// What `memfit doctor` says.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

@@ -9,7 +9,10 @@ use memfit_devices::{
     Interval, Spread,
 };
 use memfit_report::text::{self, Canvas};
-use memfit_report::wire::{CalibrateReport, Check, DoctorReport, Health, RunReport};
+use memfit_report::wire::{
+    CalibrateReport, CardKind, Check, DoctorReport, Health, RunReport, WatchReport, WatchedCard, WatchedOom,
+    WatchedProcess, WatchedRun, schema,
+};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without its styles.
@@ -45,6 +48,59 @@ fn replays() {
             insta::assert_snapshot!(format!("replay_{name}_at_{width}_columns"), text);
         }
     }
+
+fn runs_in_progress() {
+    let process = |pid, rank, alive| WatchedProcess {
+        pid,
+        rank,
+        alive,
+        steps: 1234,
+        allocated: 9 << 30,
+        peak_allocated: 11 << 30,
+        used: Some(12 << 30),
+        resident: 2 << 30,
+        pinned: 0,
+    };
+    let card = WatchedCard {
+        name: "Tesla T4".into(),
+        capacity: 16 << 30,
+        used: 12 << 30,
+        peak: 14 << 30,
+        history: (0..30).map(|look| look << 29).collect(),
+    };
+    let ranks = WatchedRun {
+        pid: 4711,
+        command: vec!["torchrun".into(), "--nproc-per-node".into(), "2".into(), "train.py".into()],
+        ended: false,
+        seconds: 3725.0,
+        steps: 1234,
+        steps_wanted: None,
+        torch: Some("2.15.0".into()),
+        kind: CardKind::Virtual,
+        cards: vec![card.clone(), WatchedCard { used: 0, ..card.clone() }],
+        processes: vec![process(4712, Some(0), true), process(4713, Some(1), false)],
+        oom: Some(WatchedOom {
+            pid: 4713,
+            requested: 3 << 30,
+            step: 1235,
+            phase: "forward".into(),
+            module: Some("encoder.layer.3".into()),
+            line: Some("train.py:17 in step".into()),
+        }),
+    };
+    let real = WatchedRun {
+        ended: true,
+        steps_wanted: Some(2000),
+        torch: None,
+        kind: CardKind::Real,
+        cards: vec![card],
+        processes: vec![WatchedProcess { used: None, ..process(4712, None, true) }],
+        oom: None,
+        ..ranks.clone()
+    };
+    let report = WatchReport { schema: schema::WATCH, runs: vec![ranks, real] };
+    let text = text::watch(&report, Canvas { width: 80, unicode: true });
+    insta::assert_snapshot!("runs_in_progress", anstream::adapter::strip_str(&text).to_string());
 }
 
 #[test]

@@ -52,7 +52,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit", &["memfit-cli"]),
-    ("memfit-py", &["memfit-cli", "memfit-levers", "memfit-loader", "memfit-plan", "memfit-train"]),
+    (
+        "memfit-py",
+        &[
+            "memfit-cli",
+            "memfit-devices",
+            "memfit-levers",
+            "memfit-loader",
+            "memfit-plan",
+            "memfit-report",
+            "memfit-train",
+        ],
+    ),
     ("memfit-tidy", &[]),
 ];
 

@@ -71,6 +71,11 @@ impl Memory {
     }
 }
 
+/// The resident memory of a process now.
+pub(super) fn resident(pid: u32) -> Option<u64> {
+    Memory::of(pid).map(|memory| memory.resident)
+}
+
 fn proportional(pid: u32) -> Option<u64> {
     Some(field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"))
 }

@@ -33,6 +33,12 @@ pub(super) fn all() -> BTreeMap<u32, Entry> {
         .collect()
 }
 
+/// Whether a process is there and has not ended.
+pub(super) fn is_running(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    parse_stat(&stat).is_some_and(|entry| !entry.zombie)
+}
+
 /// A line of `/proc/PID/stat`. The name in parentheses may itself hold spaces and parentheses.
 fn parse_stat(line: &[u8]) -> Option<Entry> {
     let end = line.iter().rposition(|byte| *byte == b')')?;

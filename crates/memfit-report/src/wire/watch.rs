@@ -1,0 +1,97 @@
+//! `memfit.watch/1`: the runs that are in progress, at one moment.
+
+use serde::Serialize;
+
+use super::CardKind;
+
+/// The runs that are in progress.
+#[derive(Clone, Debug, Serialize)]
+pub struct WatchReport {
+    /// [`super::schema::WATCH`].
+    pub schema: &'static str,
+    /// The runs, the one that was started first before the others.
+    pub runs: Vec<WatchedRun>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WatchedRun {
+    /// Its first process.
+    pub pid: u32,
+    /// The command line of that.
+    pub command: Vec<String>,
+    /// Whether it has ended since it was looked at before.
+    pub ended: bool,
+    /// For how long it has been there.
+    pub seconds: f64,
+    /// Its completed optimizer steps, of the rank that has most.
+    pub steps: u64,
+    /// After so many it is stopped; nothing where it goes to its own end.
+    pub steps_wanted: Option<u64>,
+    /// `torch.__version__`, once it is imported.
+    pub torch: Option<String>,
+    /// Whether its cards are virtual.
+    pub kind: CardKind,
+    /// Its cards.
+    pub cards: Vec<WatchedCard>,
+    /// Its processes that have said or booked anything.
+    pub processes: Vec<WatchedProcess>,
+    /// The last time that memory ran out.
+    pub oom: Option<WatchedOom>,
+}
+
+/// Memory ran out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WatchedOom {
+    /// The process.
+    pub pid: u32,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The step it struck in, from 1.
+    pub step: u64,
+    /// `forward`, `backward`, `optimizer` or `other`.
+    pub phase: String,
+    /// The innermost module.
+    pub module: Option<String>,
+    /// The innermost line of the user's own.
+    pub line: Option<String>,
+}
+
+/// One card of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WatchedCard {
+    /// Its name.
+    pub name: String,
+    /// Its memory.
+    pub capacity: u64,
+    /// What is taken of it now, inside and outside the allocator.
+    pub used: u64,
+    /// The most that was.
+    pub peak: u64,
+    /// What was taken at the looks before this one, the oldest first.
+    #[serde(skip)]
+    pub history: Vec<u64>,
+}
+
+/// One process of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WatchedProcess {
+    /// Process id.
+    pub pid: u32,
+    /// `RANK`, where it is one of several.
+    pub rank: Option<u32>,
+    /// Whether it still runs.
+    pub alive: bool,
+    /// Its completed optimizer steps.
+    pub steps: u64,
+    /// Bytes in PyTorch's blocks after its last step.
+    pub allocated: u64,
+    /// The most bytes in blocks in any step.
+    pub peak_allocated: u64,
+    /// What it has of the cards now; nothing on a real card, whose driver does not say whose bytes are whose.
+    pub used: Option<u64>,
+    /// Its resident memory on the host.
+    pub resident: u64,
+    /// Page-locked host memory.
+    pub pinned: u64,
+}

@@ -1,0 +1,213 @@
+"""`@pytest.mark.memfit(gpu="t4", max_device="14 GiB")`: a memory regression test that needs no GPU.
+
+A marked test runs in a process of its own, under `memfit run`, on the virtual card that its mark names. It fails where
+memory runs out there, and where a peak is above what the mark allows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memfit._core import format_size, parse_size
+
+#: Where the test's own process leaves its reports.
+REPORTS = "MEMFIT_PYTEST_REPORTS"
+PEAKS = ("device", "device_upper", "allocated", "reserved")
+OPTIONS = {"gpu", "memory", "timeout", *(f"max_{peak}" for peak in PEAKS)}
+MARK = (
+    "memfit(gpu, *, memory=None, timeout=None, max_device=None, max_device_upper=None, max_allocated=None,"
+    " max_reserved=None): run this test on a virtual GPU, and fail it where its memory passes a limit."
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+    if path := os.environ.get(REPORTS):
+        config.pluginmanager.register(Reporter(config, Path(path)), "memfit-reporter")
+
+
+class Reporter:
+    """In the test's own process: writes down what came of it."""
+
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self.config = config
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
+        with self.path.open("a") as file:
+            file.write(json.dumps(data, default=repr) + "\n")
+
+
+class Question:
+    """What a test's mark asks."""
+
+    def __init__(self, item: pytest.Item, mark: pytest.Mark) -> None:
+        asked = dict(zip(["gpu"], mark.args, strict=False)) | dict(mark.kwargs)
+        if unknown := sorted(set(asked) - OPTIONS) or list(mark.args[1:]):
+            raise pytest.UsageError(
+                f"{item.nodeid}: the mark memfit takes {', '.join(sorted(OPTIONS))}, not {unknown[0]!r}"
+            )
+        self.item = item
+        self.options: list[str] = []
+        for name in ("gpu", "memory", "timeout"):
+            if asked.get(name) is not None:
+                self.options += [f"--{name}", str(asked[name])]
+        self.limits: dict[str, int] = {}
+        for peak in PEAKS:
+            if (limit := asked.get(f"max_{peak}")) is not None:
+                try:
+                    self.limits[peak] = parse_size(str(limit))
+                except ValueError as error:
+                    raise pytest.UsageError(f"{item.nodeid}: max_{peak}: {error}") from None
+
+    def plugin(self) -> str:
+        """The name that this plugin goes by: an entry point's, or its module's where somebody named that."""
+        return self.item.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
+
+    def ask(self) -> tuple[list[pytest.TestReport], dict[str, Any] | None, str]:
+        """Runs the test: its reports, what memfit says of the run, and what either wrote beside that."""
+        config = self.item.config
+        path, _, name = self.item.nodeid.partition("::")
+        arguments = [
+            f"{config.rootpath / path}::{name}",
+            f"--rootdir={config.rootpath}",
+            "--override-ini=addopts=",
+        ]
+        arguments += [
+            "-q",
+            "-p",
+            self.plugin(),
+            "-p",
+            "no:cacheprovider",
+            f"--import-mode={config.getoption('importmode')}",
+        ]
+        if config.inipath is not None:
+            arguments += ["-c", str(config.inipath)]
+        with tempfile.TemporaryDirectory(prefix="memfit-pytest-") as folder:
+            reports = Path(folder) / "reports"
+            command = [sys.executable, "-m", "memfit", "--quiet", "run", "--format", "json", "--steps", "0"]
+            command += [
+                "--no-prove",
+                "--show-output",
+                *self.options,
+                "--",
+                sys.executable,
+                "-m",
+                "pytest",
+                *arguments,
+            ]
+            done = subprocess.run(
+                command,
+                cwd=config.invocation_params.dir,
+                env={**os.environ, REPORTS: str(reports)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            lines = reports.read_text().splitlines() if reports.exists() else []
+        read = config.hook.pytest_report_from_serializable
+        found = [read(config=config, data=with_tuples(json.loads(line))) for line in lines]
+        said = json.loads(done.stdout) if done.stdout.strip() else None
+        return found, said, done.stderr
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A mark that cannot be understood is told before anything runs.
+    for item in items:
+        if mark := item.get_closest_marker("memfit"):
+            Question(item, mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    mark = item.get_closest_marker("memfit")
+    # Inside a run, whoever started it, the test is what it is.
+    if mark is None or os.environ.get("MEMFIT_RUN_DIR"):
+        return None
+    question = Question(item, mark)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports, said, beside = question.ask()
+    for report in judged(question, reports, said, beside):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def judged(
+    question: Question, reports: list[pytest.TestReport], said: dict[str, Any] | None, beside: str
+) -> list[pytest.TestReport]:
+    """The reports of a test, with what its memory says."""
+    call = next((report for report in reports if report.when == "call"), None)
+    if call is None and any(report.outcome != "passed" for report in reports):
+        return reports  # It was skipped, or its fixtures failed: that is the answer.
+    problem = None
+    peak: dict[str, int] = (said or {}).get("peak") or {}
+    if said is not None and said["verdict"] == "oom":
+        problem = out_of_memory(said)
+    elif said is None or call is None:
+        problem = f"the test could not be run on a virtual card\n{beside.strip()}"
+    elif call.outcome == "passed":
+        problem = over(question.limits, said)
+    if call is None:
+        call = blank(question.item)
+        reports = [*reports, call]
+    # Some forms take what a test is about from its last report, others from that of the call.
+    for report in reports:
+        report.user_properties += [(f"memfit.peak.{name}", bytes_) for name, bytes_ in peak.items()]
+    # What fails by itself says more than the card it failed on; but an OOM caught by a test's own `raises` is its own.
+    if problem and call.outcome == "passed" and not (said and (said.get("oom") or {}).get("caught")):
+        call.outcome = "failed"
+        call.longrepr = problem
+    elif problem and call.outcome == "failed" and said and said["verdict"] == "oom":
+        call.sections.append(("memfit", problem))
+    return reports
+
+
+def with_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists alone; pytest tells where a skipped test stands by a tuple."""
+    return {
+        name: tuple(value) if name in ("location", "longrepr") and isinstance(value, list) else value
+        for name, value in data.items()
+    }
+
+
+def blank(item: pytest.Item) -> pytest.TestReport:
+    keywords: Any = dict.fromkeys(item.keywords, 1)
+    return pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "call")
+
+
+def out_of_memory(said: dict[str, Any]) -> str:
+    oom, device = said["oom"], said["device"]
+    where = f" in {oom['module']}" if oom.get("module") else ""
+    return (
+        f"out of memory on {device['name']} ({format_size(device['capacity'])}): {format_size(oom['requested'])} were"
+        f" asked for, {oom['phase']}{where}\n{held(said)}"
+    )
+
+
+def over(limits: dict[str, int], said: dict[str, Any]) -> str | None:
+    """What is above its limit, and what fills it."""
+    peak = said["peak"]
+    lines = [
+        f"peak of {name}: {format_size(peak[name])}, {format_size(peak[name] - limit)} above {format_size(limit)}"
+        for name, limit in limits.items()
+        if peak[name] > limit
+    ]
+    return "\n".join([*lines, held(said)]) if lines else None
+
+
+def held(said: dict[str, Any]) -> str:
+    """What fills memory at the peak, the largest first."""
+    at_peak = said.get("at_peak") or {}
+    parts = sorted((at_peak.get("by_category") or {}).items(), key=lambda part: -part[1])
+    lines = [f"  {name:<14} {format_size(size):>10}" for name, size in parts if size]
+    return "\n".join(["at the peak:", *lines]) if lines else ""
