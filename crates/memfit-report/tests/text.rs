@@ -48,7 +48,9 @@ fn replays() {
             insta::assert_snapshot!(format!("replay_{name}_at_{width}_columns"), text);
         }
     }
+}
 
+#[test]
 fn runs_in_progress() {
     let process = |pid, rank, alive| WatchedProcess {
         pid,
