@@ -326,7 +326,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     found = on_device(
         RAGGED
         + textwrap.dedent("""
-        batch = torch.randint(0, 8000, (16, 512))
+        large, small = torch.randint(0, 8000, (16, 512)), torch.randint(0, 8000, (1, 64))
         peaks = {}
         for name, levers in {
             "plain": {},
@@ -339,6 +339,8 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
             "bf16 state": {"bf16-optimizer-state": True},
             "host": {"host-optimizer-state": True},
             "in backward": {"optimizer-in-backward": True},
+            "small": {},
+            "small in backward": {"optimizer-in-backward": True},
             "lora": {"lora": 8},
             "quantized": {"lora": 8, "quantized-base": "4-bit"},
             "compiled": {"compile": {"backend": "eager"}, "checkpointing": "blocks", "chunked-loss": 512},
@@ -347,7 +349,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
             start = torch.cuda.memory_allocated()
             for _ in range(2):
                 torch.cuda.reset_peak_memory_stats()
-                step(batch)
+                step(small if name.startswith("small") else large)
             live = torch.cuda.memory_allocated()
             peaks[name] = dict(peak=torch.cuda.max_memory_allocated(), live=live, start=start)
             step.close()
@@ -376,8 +378,9 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert saves("8-bit", "live") > 1.4 * parameters
     assert saves("bf16 state", "live") > 0.9 * parameters
     assert saves("host", "live") > 1.9 * parameters
-    # This model's peak lies where the backward begins, before there are gradients.
-    assert saves("in backward") > -0.01 * plain["peak"]
+    # This model's peak lies where the backward begins, before there are gradients; with few samples it is where all are.
+    assert saves("in backward") >= 0
+    assert found["small"]["peak"] - found["small in backward"]["peak"] > 0.7 * parameters
     assert found["quantized"]["start"] < found["lora"]["start"] - 0.5 * parameters
     # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands in their place.
     logits = 16 * 511 * 8000 * 4

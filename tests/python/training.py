@@ -114,3 +114,27 @@ class FailAt(TorchDispatchMode):
 def flat(model: nn.Module) -> torch.Tensor:
     """All parameters and buffers in one row."""
     return torch.cat([value.detach().reshape(-1).double() for value in model.state_dict().values()])
+
+
+# What a sample of each kind of model looks like.
+INPUTS = {"perceptron": (6,), "convolutional": (2, 5, 5), "tagger": (7,), "transformer": (7,)}
+
+
+def batches(kind: str, sizes: list[int], dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches for a model, the last of which may be shorter; a tagger's labels are ignored here and there."""
+    generator = torch.Generator().manual_seed(7)
+    made = []
+    for size in sizes:
+        shape = (size, *INPUTS[kind])
+        tokens = kind in ("tagger", "transformer")
+        inputs = (
+            torch.randint(0, 11, shape, generator=generator)
+            if tokens
+            else torch.randn(shape, generator=generator, dtype=dtype)
+        )
+        labels = torch.randint(0, 5, shape if kind == "tagger" else (size,), generator=generator)
+        if kind == "tagger":
+            labels[torch.rand(shape, generator=generator) < 0.3] = -100
+            labels[0, 0] = 1
+        made.append((inputs, labels))
+    return made

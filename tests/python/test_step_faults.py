@@ -1,0 +1,229 @@
+"""`memfit.Step` when memory runs out: whatever fails, at whatever operation, no trace of it is left."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import warnings
+import weakref
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training import (
+    Convolutional,
+    FailAt,
+    Normalised,
+    Perceptron,
+    Tagger,
+    Transformer,
+    batches,
+    flat,
+    mean_loss,
+    summed_loss,
+)
+
+FRAGILE: dict[str, tuple[Any, str, Any]] = {
+    "dropout": (lambda: Perceptron(0.5), "perceptron", mean_loss),
+    "batch norm": (Normalised, "perceptron", mean_loss),
+    "convolution with dropout": (lambda: Convolutional(0.5), "convolutional", mean_loss),
+    "recurrent with dropout": (lambda: Tagger(0.5), "tagger", summed_loss),
+    "attention with dropout": (lambda: Transformer(0.5), "transformer", mean_loss),
+}
+
+
+@pytest.mark.parametrize("name", FRAGILE)
+@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.filterwarnings("ignore:memfit")
+def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: int) -> None:
+    """The retried window is bit for bit the one that began with the smaller size."""
+    build, kind, loss = FRAGILE[name]
+    data = batches(kind, [8] * window, torch.float32)
+    torch.manual_seed(1)
+    fresh = build()
+
+    def run(at: int | None, micro: int) -> tuple[FailAt, nn.Module, memfit.Step, list[Any]]:
+        model = copy.deepcopy(fresh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        step = memfit.Step(model, optimizer, loss, micro_batch=micro, accumulate=window)
+        torch.manual_seed(2)
+        results = [step(batch) for batch in data[:-1]]
+        # The last batch is where it fails: forward or backward, up to the optimizer's own step.
+        with FailAt(at) as fault:
+            results.append(step(data[-1]))
+        step.close()
+        return fault, model, step, results
+
+    counting = FailAt()
+    original = torch.optim.SGD.step
+
+    def note(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        counting.at = counting.at or -counting.seen
+        return original(self, *arguments, **keywords)
+
+    model = copy.deepcopy(fresh)
+    step = memfit.Step(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False),
+        loss,
+        micro_batch=8,
+        accumulate=window,
+    )
+    torch.manual_seed(2)
+    for batch in data[:-1]:
+        step(batch)
+    with pytest.MonkeyPatch.context() as patch, counting:
+        patch.setattr(torch.optim.SGD, "step", note)
+        step(data[-1])
+    operations = -(counting.at or 0)
+    assert operations > 20
+    _, expected, _, _ = run(None, 4)
+    survived = 0
+    # Every one of the first model's; of the others as many as there is time for, by turns.
+    stride = 1 if name == "dropout" and window == 1 else max(operations // 30, 1)
+    tried = range(1, operations + 1, stride)
+    for at in tried:
+        fault, model, step, results = run(at, 8)
+        assert fault.raised
+        if results[-1].retries == 0:
+            # It was noticed where nothing of the step depends on it, as in looking at the labels.
+            continue
+        survived += 1
+        assert results[-1].retries == 1
+        assert results[-1].micro_batches == 2
+        assert torch.equal(flat(model), flat(expected)), f"operation {at} of {operations}"
+    assert survived > len(tried) * 0.8
+
+
+def test_a_failed_attempt_holds_nothing() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        hidden = model(batch[0]) * 1
+        if len(batch[0]) > 4:
+            held.append(weakref.ref(hidden))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        assert all(reference() is None for reference in held)
+        return functional.cross_entropy(hidden, batch[1])
+
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+    result = step(batches("perceptron", [8], torch.float32)[0])
+    assert (result.retries, result.micro_batches, len(held)) == (1, 2, 1)
+    assert (step.retries, step.steps) == (1, 1)
+
+
+@pytest.mark.parametrize("since", [0, 5], ids=["from the first step", "later"])
+def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
+    """A forward that takes random numbers from Python's or NumPy's generator gets the same ones when it is run again."""
+    numpy = pytest.importorskip("numpy")
+    data = batches("perceptron", [8] * 6, torch.float32)
+
+    def run(micro: int, fails: bool) -> tuple[torch.Tensor, float]:
+        random.seed(0)
+        numpy.random.seed(0)
+        torch.manual_seed(0)
+        model = Perceptron()
+        last = False
+
+        def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+            value = mean_loss(module, batch)
+            if last or step.steps >= since:
+                value = value * (random.random() + numpy.random.rand())
+            if fails and last and len(batch[0]) > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return value
+
+        step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+        for batch in data[:-1]:
+            step(batch)
+        if micro < 8:
+            step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro)
+        last = True
+        step(data[-1])
+        return flat(model), random.random() + numpy.random.rand()
+
+    retried, expected = run(8, True), run(4, False)
+    assert torch.equal(retried[0], expected[0])
+    assert retried[1] == expected[1]
+
+
+def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        model(batch[0])
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB.")
+
+    torch.manual_seed(0)
+    model = Convolutional(0.5)
+    before, state = flat(model), torch.get_rng_state()
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), loss)
+    with pytest.raises(memfit.StepDoesNotFit, match="single sample") as error:
+        step(batches("convolutional", [8], torch.float32)[0])
+    assert "hint:" in str(error.value)
+    assert torch.equal(flat(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_users_own_errors_go_on_as_they_are() -> None:
+    def loss(*_: Any) -> torch.Tensor:
+        raise ZeroDivisionError("mine")
+
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), loss)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        step(batches("perceptron", [8], torch.float32)[0])
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
+def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
+    """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it is invalid."""
+    data = batches("perceptron", [4], torch.float32)[0]
+    outcomes: dict[str, int] = {}
+    ended = {False: False, True: False}
+    for backup, at in itertools.product([False, True], range(1, 60)):
+        if ended[backup]:
+            continue
+        torch.manual_seed(0)
+        model = Perceptron()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        step = memfit.Step(model, optimizer, mean_loss, backup=backup)
+        if not first:
+            step(data)
+        before = flat(model)
+        fault = FailAt(at)
+        original = optimizer.step
+
+        def failing(*arguments: Any, fault: FailAt = fault, original: Any = original, **keywords: Any) -> Any:
+            with fault:
+                return original(*arguments, **keywords)
+
+        optimizer.step = failing  # type: ignore[method-assign]
+        reference = copy.deepcopy(model)
+        stepped = torch.optim.AdamW(reference.parameters(), lr=0.01, foreach=False)
+        stepped.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        mean_loss(reference, data).backward()
+        stepped.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                step(data)
+            except memfit.StepInvalid:
+                outcomes["invalid"] = outcomes.get("invalid", 0) + 1
+                assert not backup
+                continue
+        if not fault.raised:
+            ended[backup] = True
+            continue
+        kind = "survived"
+        outcomes[kind] = outcomes.get(kind, 0) + 1
+        assert not torch.equal(flat(model), before)
+        assert torch.allclose(flat(model), flat(reference), rtol=0, atol=1e-6), (backup, at)
+    # Without a copy only a failure before the first write is survived: where the states are made.
+    assert outcomes["survived"] > 5
+    assert outcomes["invalid"] > 0
+    assert all(ended.values()), "every operation was tried"
