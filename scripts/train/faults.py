@@ -260,16 +260,15 @@ def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
 
 def search(place: str) -> None:
     """Goes on with all that was not finished, and writes down what it finds."""
-    import memfit
     import torch
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     device, faults = ("cuda", on_card()) if place == "card" else ("cpu", on_cpu())
-    if place == "card":
-        torch.zeros(1, device=device)
-    memfit.Step  # noqa: B018
-    # What stands now stays: without it, looking for garbage takes longer than a step.
+    # What is imported with the first step, and all that stands then, stays: without this, looking for garbage takes far longer
+    # than a step.
+    for build in models().values():
+        Case(build, 1, device).begin().window()
     gc.collect()
     gc.freeze()
     for name, build in models().items():
