@@ -26,6 +26,7 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ class Training:
     batch: Any
     length: int
     attempts: list[int]
+    broken: bool = False
 
     def window(self) -> list[Any]:
         """The batches of one optimizer step: their results."""
@@ -133,6 +135,11 @@ class Training:
         try:
             return self.window()
         except memfit.MemfitError:
+            return []
+        except Exception:
+            # Whatever else is raised is no end of a step that a fault of memory may have.
+            traceback.print_exc()
+            self.broken = True
             return []
 
 
@@ -206,6 +213,11 @@ def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
                 return
             found = dict.fromkeys(COUNTS, 0)
             found["faults"], found["declared"] = 1, int(not results)
+            if training.broken:
+                found["lost"] = found["different"] = 1
+                yield found
+                at += 1
+                continue
             results = results or training.window()
             found["retried"] = int(any(result.retries for result in results))
             last = results[-1]
@@ -245,6 +257,11 @@ def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
                 return
             found = dict.fromkeys(COUNTS, 0)
             found["faults"], found["declared"] = 1, int(not results)
+            if training.broken:
+                found["lost"] = found["different"] = 1
+                yield found
+                at += 1
+                continue
             results = results or training.window()
             found["retried"] = int(any(result.retries for result in results))
             last = results[-1]

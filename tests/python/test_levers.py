@@ -333,7 +333,7 @@ def test_updates_too_small_for_bf16_add_up_all_the_same() -> None:
         optimizer.step()
         optimizer.zero_grad()
     # Each is a twentieth of what separates two numbers there: rounded to the nearest, none would leave a trace.
-    moved = 1.0 - float(model.weight.double().mean())
+    moved = 1.0 - float(model.weight.detach().double().mean())
     assert moved == pytest.approx(60 * 2e-4, rel=0.15)
     momentum = optimizer.state_dict()["state"][0]["momentum_buffer"]
     assert momentum.dtype == torch.float32

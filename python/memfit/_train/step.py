@@ -214,29 +214,19 @@ class Step:
     def _finish_window(self) -> bool:
         """Step, and begin anew; whether the scaler skipped the step."""
         try:
-            skipped = self._updates.run(self._step_optimizer, self._meter)
+            self._updates.run(lambda: self._precision.step(self.optimizer), self._meter)
         except StepDoesNotFit:
             self._window.roll_back()
             raise
+        skipped = self._precision.update()
+        if skipped:
+            self._watch.overflowed(self.model)
         if self.scheduler is not None and not skipped:
             self.scheduler.step()
         self._window.settle()
         if self._zero_grad:
             self.optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)
-        return skipped
-
-    def _step_optimizer(self) -> bool:
-        scaler = self._precision.scaler
-        if scaler is None:
-            self.optimizer.step()
-            return False
-        scale = scaler.get_scale()
-        scaler.step(self.optimizer)
-        scaler.update()
-        skipped = bool(scaler.get_scale() < scale)
-        if skipped:
-            self._watch.overflowed(self.model)
         return skipped
 
     @property
@@ -279,6 +269,7 @@ class Step:
         self._controller.remember(state["controller"])
         if state["scaler"] is not None and self._precision.scaler is not None:
             self._precision.scaler.load_state_dict(state["scaler"])
+            self._precision.loaded()
         self._window.inherited = dict(state["gradients"])
         RandomState.from_state_dict(dict(state["random"])).restore()
         if not self._controller.empty:

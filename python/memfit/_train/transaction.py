@@ -150,19 +150,19 @@ class Buffers:
 
     def _copy(self, kept: dict[str, torch.Tensor]) -> None:
         known = self._copies
-        if known.keys() == kept.keys() and all(
+        alike = known.keys() == kept.keys() and all(
             copy.shape == buffer.shape and copy.dtype == buffer.dtype and copy.device == buffer.device
             for copy, buffer in zip(known.values(), kept.values(), strict=True)
-        ):
-            with torch.no_grad():
-                torch._foreach_copy_(list(known.values()), list(kept.values()))
-            return
+        )
         with torch.no_grad():
-            if sum(buffer.nbytes for buffer in kept.values()) > _LARGE:
+            if not alike and sum(buffer.nbytes for buffer in kept.values()) > _LARGE:
                 self._copies = _on_host(kept)
                 return
             try:
-                self._copies = {name: buffer.clone() for name, buffer in kept.items()}
+                if alike:
+                    torch._foreach_copy_(list(known.values()), list(kept.values()))
+                else:
+                    self._copies = {name: buffer.clone() for name, buffer in kept.items()}
             except RuntimeError as error:
                 if not is_memory(error, next(iter(kept.values())).device):
                     raise

@@ -75,8 +75,8 @@ class Updates:
             f"hint: it takes as much of the host's memory as parameters and states have\n{fault.message}"
         )
 
-    def run(self, step: Callable[[], bool], meter: Meter) -> bool:
-        """Run a step; whether it was skipped."""
+    def run(self, step: Callable[[], None], meter: Meter) -> None:
+        """Run a step."""
         device = meter.device
         state = self.optimizer.state
         count = sum([len(group["params"]) for group in self.optimizer.param_groups])
@@ -86,9 +86,9 @@ class Updates:
         copies = self._copied() if self._copies is None else self._copies
         one_by_one = meter.cuda and not self._has_room(meter)
         for last in (one_by_one, True):
-            fault, wrote, skipped = self._attempt(step, device, last)
+            fault, wrote = self._attempt(step, device, last)
             if fault is None:
-                return skipped
+                return
             self._undo(known, copies, fault, wrote)
             collect(device)
             if last:
@@ -100,9 +100,9 @@ class Updates:
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(
-        self, step: Callable[[], bool], device: torch.device, one_by_one: bool
-    ) -> tuple[Fault | None, bool, bool]:
-        """What went wrong, whether something may have been written by then, and whether the step was skipped."""
+        self, step: Callable[[], None], device: torch.device, one_by_one: bool
+    ) -> tuple[Fault | None, bool]:
+        """What went wrong, and whether something may have been written by then."""
         kept = [(group, group["foreach"]) for group in self.optimizer.param_groups if "foreach" in group]
         if one_by_one:
             for group, _ in kept:
@@ -111,7 +111,8 @@ class Updates:
             self._say()
         fault, wrote = None, True
         try:
-            return None, False, step()
+            step()
+            return None, False
         except Exception as error:
             fault = Fault.of(error, device)
             if fault.kind not in ("device", "host"):
@@ -123,7 +124,7 @@ class Updates:
         finally:
             for group, foreach in kept:
                 group["foreach"] = foreach
-        return fault, wrote, False
+        return fault, wrote
 
     def _undo(
         self,

@@ -4,7 +4,6 @@ a scale that falls."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +36,7 @@ class Watch:
     def stepped(self, skipped: bool) -> None:
         """A step was done, or was skipped by the scaler."""
         if self._precision.scaler is not None:
-            self._look_at_scale(self._precision.scaler, skipped)
+            self._look_at_scale(self._precision.scale, skipped)
         if not self._meter.cuda:
             self._controller.stepped(False)
             return
@@ -70,8 +69,8 @@ class Watch:
         finite = torch.stack([gradient.isfinite().all() for _, gradient in named]).tolist() if named else []
         self._overflows.update({name for (name, _), fine in zip(named, finite, strict=True) if not fine})
 
-    def _look_at_scale(self, scaler: Any, skipped: bool) -> None:
-        trouble = self._controller.scaled(float(scaler.get_scale()), skipped)
+    def _look_at_scale(self, scale: float, skipped: bool) -> None:
+        trouble = self._controller.scaled(scale, skipped)
         if trouble is None or self._trouble_said:
             return
         self._trouble_said = True
