@@ -2,11 +2,17 @@
 
     python benches/data.py                        # fetches the photographs with apt-get, about 27 MB
     python benches/data.py --photographs FOLDER   # takes those that are there
+    python benches/data.py -o measurements/data   # writes measurements/data.json and .md
 
 The photographs are those of Debian's lomiri-wallpapers packages (CC-BY and CC-BY-SA; they are never part of this
 project). Large: at most 4000x3000 pixels of each, as baseline JPEG of quality 90. Small: tiles of 400x350. Every loader
-delivers 224x224; those of torch float32, memfit uint8 and, in a row of its own, normalised to float32. A loader that is
-not installed is left out. Each runs in a process of its own, in turns; the best of the turns counts.
+delivers 224x224; those of torch and DALI as float32, normalised; memfit as uint8 and, in a row of its own, normalised to
+float32; SPDL and datago as uint8. A loader that is not installed is left out. Each runs in a process of its own, and all of
+them once before any of them again. Processor time is the least of the turns, since what else the machine does can only
+add to it; images a second are the most.
+
+The ceiling is decoding and resizing alone, in Rust, from files in memory: `cargo build --release -p memfit-loader --features
+turbo --example ceiling`, given with `--ceiling target/release/examples/ceiling`.
 """
 
 from __future__ import annotations
@@ -57,9 +63,18 @@ def prepare(photographs: Path, root: Path) -> None:
                 )
 
 
-def files_of(folder: Path, count: int) -> list[str]:
-    files = sorted(str(path) for path in folder.rglob("*.jpg"))
-    return (files * (count // len(files) + 1))[:count]
+def repeat(folder: Path, count: int) -> Path:
+    """A folder with so many files, the same ones again under other names."""
+    files = sorted(folder.rglob("*.jpg"))
+    place = folder / f"{count}"
+    (place / "a").mkdir(parents=True)
+    for number in range(count):
+        os.link(files[number % len(files)], place / "a" / f"{number:05}.jpg")
+    return place
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*.jpg"))
 
 
 def memfit_rows(files: list[str], batch: int, threads: int, normal: bool = False) -> Iterator[int]:
@@ -102,6 +117,106 @@ def torch_rows(files: list[str], batch: int, workers: int, way: str) -> Iterator
         yield len(images)
 
 
+def spdl_rows(files: list[str], batch: int, threads: int) -> Iterator[int]:
+    import cv2
+    import numpy
+    import simplejpeg
+    import torch
+    from spdl.pipeline import PipelineBuilder
+
+    cv2.setNumThreads(1)
+
+    def decode(path: str) -> Any:
+        image = simplejpeg.decode_jpeg(Path(path).read_bytes(), "RGB", min_height=SIDE, min_width=SIDE)
+        height, width = image.shape[:2]
+        by = SIDE / min(height, width)
+        size = (max(SIDE, round(width * by)), max(SIDE, round(height * by)))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        top, left = (size[1] - SIDE) // 2, (size[0] - SIDE) // 2
+        return image[top : top + SIDE, left : left + SIDE]
+
+    def collate(images: list[Any]) -> Any:
+        return torch.from_numpy(numpy.stack(images))
+
+    builder = PipelineBuilder().add_source(files).pipe(decode, concurrency=threads)
+    pipeline = builder.aggregate(batch).pipe(collate).add_sink(2).build(num_threads=threads)
+    with pipeline.auto_stop():
+        for images in pipeline:
+            yield len(images)
+
+
+def datago_rows(files: list[str], batch: int, tasks: int) -> Iterator[int]:
+    os.environ["DATAGO_MAX_TASKS"] = str(tasks)
+    import numpy
+    import torch
+    from datago import DatagoClient
+
+    config = {
+        "source_type": "file",
+        "source_config": {
+            "root_path": str(Path(files[0]).parent),
+            "random_sampling": False,
+            "rank": 0,
+            "world_size": 1,
+        },
+        "image_config": {
+            "crop_and_resize": True,
+            "default_image_size": SIDE,
+            "downsampling_ratio": 16,
+            "min_aspect_ratio": 1.0,
+            "max_aspect_ratio": 1.0,
+            "pre_encode_images": False,
+        },
+        "limit": len(files),
+        "samples_buffer_size": 2 * batch,
+    }
+    client = DatagoClient(json.dumps(config))
+    images: list[Any] = []
+    try:
+        for _ in files:
+            sample = client.get_sample()
+            if sample is None:
+                break
+            payload = sample.image
+            images.append(
+                numpy.array(payload)
+                if not hasattr(payload, "data")
+                else numpy.frombuffer(payload.data, numpy.uint8)
+            )
+            if len(images) == batch:
+                yield len(torch.from_numpy(numpy.stack(images)))
+                images = []
+        if images:
+            yield len(images)
+    finally:
+        client.stop()
+
+
+def dali_rows(files: list[str], batch: int, threads: int) -> Iterator[int]:
+    import torch
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=batch, num_threads=threads, device_id=None, prefetch_queue_depth=2)
+    def pipeline() -> Any:
+        data, labels = fn.readers.file(files=files, labels=[0] * len(files), name="files")
+        images = fn.decoders.image(data, device="cpu", output_type=types.RGB)
+        images = fn.resize(images, resize_shorter=SIDE)
+        images = fn.crop_mirror_normalize(
+            images,
+            dtype=types.FLOAT,
+            crop=(SIDE, SIDE),
+            mean=[0.485 * 255, 0.456 * 255, 0.406 * 255],
+            std=[0.229 * 255, 0.224 * 255, 0.225 * 255],
+        )
+        return images, labels
+
+    made = pipeline()
+    made.build()
+    for _ in range(-(-len(files) // batch)):
+        images, _labels = made.run()
+        yield len(torch.from_numpy(images.as_array()))
+
+
 LOADERS: dict[str, tuple[str, Callable[..., Iterator[int]]]] = {
     "memfit.data": ("memfit", lambda files, batch, n: memfit_rows(files, batch, n)),
     "memfit.data, normalised": ("memfit", lambda files, batch, n: memfit_rows(files, batch, n, True)),
@@ -111,7 +226,13 @@ LOADERS: dict[str, tuple[str, Callable[..., Iterator[int]]]] = {
         "torchcodec",
         lambda files, batch, n: torch_rows(files, batch, n, "torchcodec"),
     ),
+    "SPDL + simplejpeg, scaled": ("spdl.pipeline, simplejpeg, cv2", spdl_rows),
+    "datago": ("datago", datago_rows),
+    "DALI, CPU": ("nvidia.dali", dali_rows),
 }
+PLAIN = "DataLoader + PIL"
+OURS = "memfit.data"
+CEILING = "the Rust ceiling"
 
 
 def resident(process: int) -> int:
@@ -136,7 +257,7 @@ def children(process: int) -> list[int]:
     return [int(child) for task in tasks for child in task.split()]
 
 
-def one(name: str, folder: str, count: int, batch: int, parallel: int) -> None:
+def one(name: str, folder: str, batch: int, parallel: int) -> None:
     """One loader in this process; prints what it took as JSON."""
     import threading
 
@@ -147,13 +268,13 @@ def one(name: str, folder: str, count: int, batch: int, parallel: int) -> None:
     before, peak, stop = resident(os.getpid()), [0], threading.Event()
 
     def watch() -> None:
-        while not stop.wait(0.03):
+        while not stop.wait(0.05):
             peak[0] = max(peak[0], resident(os.getpid()))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     begin, busy, first, done = time.perf_counter(), os.times(), None, 0
-    for images in make(files_of(Path(folder), count), batch, parallel):
+    for images in make(files_of(Path(folder)), batch, parallel):
         first = first or time.perf_counter() - begin
         done += images
     wall = time.perf_counter() - begin
@@ -161,64 +282,141 @@ def one(name: str, folder: str, count: int, batch: int, parallel: int) -> None:
     watcher.join()
     now = os.times()
     cpu = sum(now[:4]) - sum(busy[:4])
-    print(
-        json.dumps(
-            {
-                "rate": done / wall,
-                "cpu_ms": 1000 * cpu / done,
-                "extra": max(0, peak[0] - before),
-                "first": first,
-            }
-        )
-    )
+    found = {
+        "rate": done / wall,
+        "cpu_ms": 1000 * cpu / done,
+        "extra": max(0, peak[0] - before),
+        "first": first,
+        "images": done,
+    }
+    print(json.dumps(found))
     del torch
+
+
+def ceiling(program: Path, folder: Path, count: int, parallel: int) -> dict[str, float]:
+    """Decoding and resizing alone."""
+    busy = os.times()
+    command = [str(program), str(folder), str(count), str(parallel), str(SIDE), "1"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    now = os.times()
+    cpu = now.children_user + now.children_system - busy.children_user - busy.children_system
+    return {"rate": json.loads(finished.stdout)["rate"], "cpu_ms": 1000 * cpu / count, "images": count}
+
+
+def installed(modules: str) -> bool:
+    code = "; ".join(f"import {module.strip()}" for module in modules.split(","))
+    return not subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
+
+
+def merge(best: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
+    """The best of two turns: each figure by itself, since what else a machine does can only harm it."""
+    if best is None:
+        return found
+    least = {name: min(best[name], found[name]) for name in ("cpu_ms", "first", "extra") if name in found}
+    return {**found, **least, "rate": max(best["rate"], found["rate"])}
+
+
+def measure(given: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """Every loader over both sets, in turns."""
+    names = [name for name, (modules, _) in LOADERS.items() if installed(modules)]
+    found: dict[str, Any] = {}
+    for kind, count, batch in (("large", given.large, 8), ("small", given.small, 32)):
+        folder = repeat(root / kind, count)
+        results: dict[str, dict[str, float]] = {}
+        for _ in range(given.turns):
+            if given.ceiling:
+                results[CEILING] = merge(
+                    results.get(CEILING), ceiling(given.ceiling, root / kind / "a", count, given.parallel)
+                )
+            for name in names:
+                command = [sys.executable, __file__, "--parallel", str(given.parallel), "--one", name]
+                command += [str(folder), str(batch)]
+                finished = subprocess.run(command, capture_output=True, text=True)
+                if finished.returncode:
+                    print(f"{name} failed: {finished.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+                    continue
+                results[name] = merge(results.get(name), json.loads(finished.stdout.splitlines()[-1]))
+                print(kind, name, results[name], file=sys.stderr, flush=True)
+        files = sorted((root / kind / "a").iterdir())
+        mean = sum(file.stat().st_size for file in files) / len(files)
+        found[kind] = {"batch": batch, "count": count, "mean_bytes": mean, "loaders": results}
+    return found
+
+
+def table(kind: str, part: dict[str, Any]) -> list[str]:
+    """One set's results, as Markdown."""
+    loaders = part["loaders"]
+    base = loaders.get(PLAIN)
+    lines = [
+        f"## {kind}: {part['count']} images of {part['mean_bytes'] / 1e6:.2f} MB on average, batches of {part['batch']}",
+        "",
+        "| loader | images/s | times the plain one | CPU ms/image | plain one's CPU over it | MiB more | first batch |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, found in loaders.items():
+        times = f"{found['rate'] / base['rate']:.2f}" if base else ""
+        cpu = f"{base['cpu_ms'] / found['cpu_ms']:.2f}" if base else ""
+        extra = f"{found['extra'] / 2**20:.0f}" if "extra" in found else ""
+        first = f"{found['first']:.2f} s" if "first" in found else ""
+        lines.append(
+            f"| {name} | {found['rate']:.1f} | {times} | {found['cpu_ms']:.2f} | {cpu} | {extra} | {first} |"
+        )
+    return [*lines, ""]
+
+
+def written(found: dict[str, Any]) -> str:
+    """All of it, as Markdown."""
+    lines = [
+        "# `memfit.data` beside other loaders",
+        "",
+        "By `benches/data.py`, which says what is measured. "
+        f"{found['parallel']} threads or workers on {found['processors']} processors, {found['turns']} turns; "
+        f"the decoder of memfit.data: {found['decoder']}.",
+        "",
+        f"The machine was shared: its load was {found['load'][0]:.1f} when this began and {found['load'][1]:.1f} when it ended "
+        "(this bench alone makes about 2). So processor time says more than images a second.",
+        "",
+    ]
+    for kind in ("large", "small"):
+        lines += table(kind, found[kind])
+    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--photographs", type=Path)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--large", type=int, default=96)
     parser.add_argument("--small", type=int, default=3000)
     parser.add_argument("--parallel", type=int, default=2, help="threads, or worker processes")
-    parser.add_argument("--one", nargs=4)
+    parser.add_argument("--ceiling", type=Path, help="the program that decodes and resizes alone")
+    parser.add_argument("-o", "--output", type=Path, help="write .json and .md of this name")
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "FOLDER", "BATCH"))
     given = parser.parse_args()
     if given.one:
-        name, folder, count, batch = given.one
-        one(name, folder, int(count), int(batch), given.parallel)
+        name, folder, batch = given.one
+        one(name, folder, int(batch), given.parallel)
         return 0
+    from memfit.data import jpeg_decoder
+
+    load = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         prepare(given.photographs or fetch(root), root)
-        print(f"{given.parallel} threads or workers, load of the machine {os.getloadavg()[0]:.1f}\n")
-        for kind, count, batch in (("large", given.large, 8), ("small", given.small, 32)):
-            results: dict[str, dict[str, float]] = {}
-            for _ in range(given.turns):
-                for name, (module, _make) in LOADERS.items():
-                    if subprocess.run(
-                        [sys.executable, "-c", f"import {module}"], capture_output=True
-                    ).returncode:
-                        continue
-                    command = [sys.executable, __file__, "--parallel", str(given.parallel), "--one", name]
-                    command += [str(root / kind), str(count), str(batch)]
-                    finished = subprocess.run(command, capture_output=True, text=True)
-                    if finished.returncode:
-                        print(f"{name} failed: {finished.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-                        continue
-                    found = json.loads(finished.stdout)
-                    if name not in results or found["rate"] > results[name]["rate"]:
-                        results[name] = found
-            base = results.get("DataLoader + PIL", {}).get("rate")
-            print(
-                f"| {kind}: {count} images, batches of {batch} | images/s | of the plain one | CPU ms/image | MiB more | first batch |"
-            )
-            print("|---|---|---|---|---|---|")
-            for name, found in results.items():
-                times = f"{found['rate'] / base:.2f}" if base else ""
-                print(
-                    f"| {name} | {found['rate']:.0f} | {times} | {found['cpu_ms']:.1f} | {found['extra'] / 2**20:.0f} | {found['first']:.2f} s |"
-                )
-            print()
+        found = measure(given, root)
+    load.append(os.getloadavg()[0])
+    found |= {
+        "load": load,
+        "turns": given.turns,
+        "parallel": given.parallel,
+        "processors": len(os.sched_getaffinity(0)),
+        "decoder": jpeg_decoder,
+    }
+    text = written(found)
+    print(text)
+    if given.output:
+        given.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+        given.output.with_suffix(".md").write_text(text)
     return 0
 
 

@@ -1,15 +1,21 @@
 """Loads images of all kinds under a budget, and prints the process's own peak beside it.
 
-    python benches/data_memory.py --images 10000 --memory 512MiB
+    python benches/data_memory.py --images 10000 --memory 512MiB -o measurements/data-memory
+    python benches/data_memory.py --soak 1000000 -o measurements/data-soak
 
 The images are made up and differ in kind and size: JPEGs, baseline and progressive, of up to 100 megapixels, PNGs of 8
 and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what counts is what decoding takes.
 The peak is the kernel's own figure for the process (VmHWM), above what it was before the loader was made.
+
+`--soak` loads so many small images, most of them other ones each time by their crops, and notes what the process holds
+(VmRSS) as it goes: it has to stay what it was after the first tenth.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import sys
 import tempfile
@@ -60,6 +66,119 @@ def status(name: str) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+def soak(given: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """A great many small images, and what the process holds as they go by."""
+    kinds = [kind for kind in KINDS if kind[1] * kind[2] <= 200_000]
+    files = ready(root, kinds)
+    paths = [str(files[number % len(files)]) for number in range(given.soak)]
+    held: list[int] = []
+    begin = time.monotonic()
+    loader = ImageLoader(
+        paths,
+        size=32,
+        batch_size=64,
+        memory="64 MiB",
+        threads=given.threads,
+        crop="random",
+        flip=0.5,
+        shuffle=True,
+    )
+    del paths
+    every = max(1, len(loader) // 40)
+    for number, _batch in enumerate(loader):
+        if number % every == every - 1:
+            held.append(status("VmRSS"))
+    settled = held[len(held) // 10 :]
+    return {
+        "images": given.soak,
+        "held": held,
+        "grown": settled[-1] - settled[0],
+        "spread": max(settled) - min(settled),
+        "seconds": time.monotonic() - begin,
+        "good": max(settled) - settled[0] <= 2 * MIB,
+    }
+
+
+def ready(root: Path, kinds: list[Kind]) -> list[Path]:
+    """The files of these kinds, made if they are not there."""
+    root.mkdir(parents=True, exist_ok=True)
+    files = [root / name for name, *_ in kinds]
+    if not all(file.exists() for file in files):
+        # In a process of its own, or making them would count.
+        import multiprocessing
+
+        worker = multiprocessing.get_context("spawn").Process(target=make, args=(root, kinds))
+        worker.start()
+        worker.join()
+    return files
+
+
+def mixed(given: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """Images of all kinds under a budget, and the most that the process held."""
+    budget = bytes_of(given.memory)
+    kinds = [kind for kind in KINDS if kind[1] * kind[2] <= given.megapixels * 1e6]
+    files = ready(root, kinds)
+    random = numpy.random.default_rng(1)
+    weights = numpy.array([kind[4] for kind in kinds], float)
+    chosen = random.choice(len(files), given.images, p=weights / weights.sum())
+    paths = [str(files[number]) for number in chosen]
+    # The allocator's, torch's and the threads' first use of memory is not the loader's.
+    list(ImageLoader(paths[:4], size=32, memory="64 MiB", dtype="uint8", on_error="skip"))
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    loader = ImageLoader(
+        paths,
+        size=given.size,
+        batch_size=given.batch_size,
+        memory=budget,
+        threads=given.threads,
+        dtype="uint8",
+        on_error="raise",
+        oversize="skip",
+        shuffle=True,
+    )
+    begin = time.monotonic()
+    images = sum(len(batch) for batch, _ in loader)
+    wall = time.monotonic() - begin
+    peak = status("VmHWM") - before
+    return {
+        "images": images,
+        "asked": given.images,
+        "left_out": len(loader.skipped),
+        "budget": budget,
+        "peak": peak,
+        "seconds": wall,
+        "kinds": {name: int((chosen == number).sum()) for number, (name, *_) in enumerate(kinds)},
+        "good": peak <= 1.05 * budget,
+    }
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """What was found, in lines."""
+    lines = [f"decoder             {jpeg_decoder}"]
+    if "held" in found:
+        held = [part / MIB for part in found["held"]]
+        tenth = held[len(held) // 10]
+        lines += [
+            f"images              {found['images']:,}",
+            f"held after a tenth  {tenth:,.1f} MiB",
+            f"held at the end     {held[-1]:,.1f} MiB",
+            f"most after a tenth  {max(held[len(held) // 10 :]):,.1f} MiB",
+        ]
+    else:
+        share = 100 * found["peak"] / found["budget"]
+        lines += [
+            f"images              {found['images']:,} of {found['asked']:,}, {found['left_out']:,} left out",
+            f"budget              {found['budget'] / MIB:,.0f} MiB",
+            f"peak above before   {found['peak'] / MIB:,.1f} MiB ({share:.1f} % of the budget)",
+            *(f"  {name:<24}{count:>8,}" for name, count in found["kinds"].items()),
+        ]
+    return [
+        *lines,
+        f"took                {found['seconds']:.1f} s, load of the machine {os.getloadavg()[0]:.1f}",
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=10_000)
@@ -68,52 +187,21 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--megapixels", type=float, default=100, help="leave larger ones out")
+    parser.add_argument("--soak", type=int, help="so many small images instead")
     parser.add_argument("--files", type=Path, help="a folder with the made files, made if it is not there")
+    parser.add_argument("-o", "--output", type=Path, help="write .json and .md of this name")
     given = parser.parse_args()
-    budget = bytes_of(given.memory)
     with tempfile.TemporaryDirectory() as scratch:
         root = given.files or Path(scratch)
-        root.mkdir(parents=True, exist_ok=True)
-        kinds = [kind for kind in KINDS if kind[1] * kind[2] <= given.megapixels * 1e6]
-        files = [root / name for name, *_ in kinds]
-        if not all(file.exists() for file in files):
-            # In a process of its own, or making them would count.
-            import multiprocessing
-
-            worker = multiprocessing.get_context("spawn").Process(target=make, args=(root, kinds))
-            worker.start()
-            worker.join()
-        random = numpy.random.default_rng(1)
-        weights = numpy.array([kind[4] for kind in kinds], float)
-        chosen = random.choice(len(files), given.images, p=weights / weights.sum())
-        paths = [str(files[number]) for number in chosen]
-        # The allocator's, torch's and the threads' first use of memory is not the loader's.
-        list(ImageLoader(paths[:4], size=32, memory="64 MiB", dtype="uint8", on_error="skip"))
-        Path("/proc/self/clear_refs").write_text("5")
-        before = status("VmRSS")
-        loader = ImageLoader(
-            paths,
-            size=given.size,
-            batch_size=given.batch_size,
-            memory=budget,
-            threads=given.threads,
-            dtype="uint8",
-            on_error="raise",
-            oversize="skip",
-            shuffle=True,
-        )
-        begin = time.monotonic()
-        images = 0
-        for batch, _ in loader:
-            images += len(batch)
-        wall = time.monotonic() - begin
-        peak = status("VmHWM") - before
-    print(f"decoder             {jpeg_decoder}")
-    print(f"images              {images:,} of {given.images:,}, {len(loader.skipped):,} left out")
-    print(f"budget              {budget / MIB:,.0f} MiB")
-    print(f"peak above before   {peak / MIB:,.1f} MiB ({100 * peak / budget:.1f} % of the budget)")
-    print(f"took                {wall:.1f} s")
-    return 0 if peak <= 1.05 * budget else 1
+        found = soak(given, root) if given.soak else mixed(given, root)
+    lines = told(found)
+    print("\n".join(lines))
+    if given.output:
+        title = "A soak of `memfit.data`" if given.soak else "`memfit.data` under a budget"
+        text = f"# {title}\n\nBy `benches/data_memory.py`, which says what is measured.\n\n```\n"
+        given.output.with_suffix(".md").write_text(text + "\n".join(lines) + "\n```\n")
+        given.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if found["good"] else 1
 
 
 if __name__ == "__main__":
