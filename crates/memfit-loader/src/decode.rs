@@ -1,7 +1,11 @@
 //! One image, from bytes to the pixels of a result: the only door to the decoders.
 
+mod gif;
+#[cfg(feature = "jpeg2000")]
+mod jp2;
 mod jpeg;
 mod png;
+mod raw;
 mod tiff;
 #[cfg(feature = "turbo")]
 mod turbo;
@@ -14,7 +18,7 @@ use crate::LoaderError;
 use crate::header::{Format, Header};
 use crate::input::Input;
 use crate::pixels::{Layout, Pixels};
-use crate::plan::{Cost, Plan, Rendering};
+use crate::plan::{Cost, Filter, Plan, Rendering};
 use crate::random::Stream;
 use crate::reduce::{Buffers, Reducer, room};
 use crate::view::{Framing, View};
@@ -62,6 +66,8 @@ pub struct Decoder {
 pub struct Prepared {
     input: Input,
     header: Header,
+    /// The overview that is decoded instead, if there is one.
+    overview: Option<Header>,
     view: View,
     plan: Plan,
     page: u32,
@@ -81,8 +87,54 @@ impl Prepared {
         let upright = if rendering.upright { header.upright() } else { (header.width, header.height) };
         let view = framing.view(upright.0, upright.1, &mut Stream::new(place))?;
         let file = if input.in_memory() { 0 } else { input.length() };
-        let plan = Plan::new(&header, &view, rendering, Backend::BEST, file)?;
-        Ok(Self { input, header, view, plan, page: rendering.page })
+        let turned = upright != (header.width, header.height);
+        let stored = |(width, height)| if turned { (height, width) } else { (width, height) };
+        let shown = if turned { (view.frame[3], view.frame[2]) } else { (view.frame[2], view.frame[3]) };
+        // A mask's values must not be those that someone has averaged.
+        let small = rendering
+            .margin
+            .filter(|_| rendering.filter != Filter::Nearest)
+            .and_then(|margin| header.overview(shown, stored(view.size), margin));
+        let Some((overview, page)) = small else {
+            let plan = Plan::new(&header, &view, rendering, Backend::BEST, file)?;
+            return Ok(Self { input, header, overview: None, view, plan, page: rendering.page });
+        };
+        let there = view.scaled(upright, stored((overview.width, overview.height)));
+        let plan = Plan::new(&overview, &there, rendering, Backend::BEST, file)?;
+        Ok(Self { input, header, overview: Some(overview), view, plan, page })
+    }
+
+    /// Whether a copy with this short side leaves the pixels that are wanted of what is shown.
+    pub(crate) fn enough_of(&self, side: u32) -> bool {
+        let share = f64::from(side) / f64::from(self.header.width.min(self.header.height).max(1));
+        let enough = |has: f64, wants: u32| has * share >= f64::from(wants) - 1e-9;
+        enough(self.view.frame[2], self.view.size.0) && enough(self.view.frame[3], self.view.size.1)
+    }
+
+    /// The same view of the same picture, out of a copy of it in another size that stands upright already.
+    pub(crate) fn out_of(&self, copy: Input, rendering: &Rendering) -> Result<Self, LoaderError> {
+        let header = Header::read(&mut BufReader::with_capacity(4096, copy.reader()), 0)?;
+        let upright =
+            if rendering.upright { self.header.upright() } else { (self.header.width, self.header.height) };
+        let there = self.view.scaled(upright, (header.width, header.height));
+        let plan = Plan::new(&header, &there, rendering, Backend::BEST, 0)?;
+        // What follows is told of the picture, and done to the copy.
+        Ok(Self { input: copy, header, overview: None, view: self.view, plan, page: 0 })
+    }
+
+    /// The image's bytes.
+    pub(crate) fn input(&self) -> &Input {
+        &self.input
+    }
+
+    /// The page that is decoded.
+    pub(crate) fn page(&self) -> u32 {
+        self.page
+    }
+
+    /// The header of what is decoded: of an overview, where that is large enough.
+    fn stored(&self) -> &Header {
+        self.overview.as_ref().unwrap_or(&self.header)
     }
 
     /// The header.
@@ -95,9 +147,9 @@ impl Prepared {
         self.plan.cost
     }
 
-    /// The scale at which it is decoded is one over this.
+    /// The scale at which it is decoded is one over this, rounded down where an overview is.
     pub fn denominator(&self) -> u32 {
-        self.plan.denominator
+        self.overview.as_ref().map_or(self.plan.denominator, |small| self.header.width / small.width.max(1))
     }
 
     /// Width and height of the result.
@@ -163,22 +215,12 @@ impl Decoder {
 
     fn reduce(&mut self, image: &Prepared) -> Result<(), LoaderError> {
         let plan = &image.plan;
-        let reader = image.input.reader();
+        let buffered = || BufReader::with_capacity(64 << 10, image.input.reader());
         let mut reducer = Reducer::new(plan, &mut self.reduce);
         match image.header.format {
             Format::Jpeg => {
-                let bytes: &[u8] = match &image.input {
-                    Input::Memory(bytes) => bytes,
-                    Input::File { length, .. } => {
-                        let length = usize::try_from(*length)
-                            .map_err(|_| LoaderError::Bug("a file that no memory holds".to_owned()))?;
-                        let bytes = room(&mut self.file, length);
-                        let mut reader = reader;
-                        reader.read_exact(bytes)?;
-                        bytes
-                    }
-                };
-                let pixels = room(&mut self.decoded, jpeg::room(image));
+                let bytes = whole(&image.input, &mut self.file)?;
+                let pixels = room(&mut self.decoded, image.plan.room());
                 #[cfg(feature = "turbo")]
                 {
                     let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
@@ -192,24 +234,23 @@ impl Decoder {
                 jpeg::decode(bytes, image, pixels)?;
                 reducer.rows(plan.region.height, pixels)?;
             }
-            Format::Png => png::decode(
-                BufReader::with_capacity(64 << 10, reader),
-                image,
-                &mut self.decoded,
-                &mut reducer,
-            )?,
-            Format::WebP => webp::decode(
-                BufReader::with_capacity(64 << 10, reader),
-                image,
-                &mut self.decoded,
-                &mut reducer,
-            )?,
-            Format::Tiff => tiff::decode(
-                BufReader::with_capacity(64 << 10, reader),
-                image,
-                &mut self.decoded,
-                &mut reducer,
-            )?,
+            Format::Png => png::decode(buffered(), image, &mut self.decoded, &mut reducer)?,
+            Format::WebP => webp::decode(buffered(), image, &mut self.decoded, &mut reducer)?,
+            Format::Tiff => tiff::decode(buffered(), image, &mut self.decoded, &mut reducer)?,
+            Format::Gif => gif::decode(image.input.reader(), image, &mut self.decoded, &mut reducer)?,
+            // Rows stand where they stand: what is read ahead of one would be thrown away.
+            Format::Bmp | Format::Pnm => {
+                raw::decode(image.input.reader(), image, &mut self.decoded, &mut reducer)?;
+            }
+            #[cfg(feature = "jpeg2000")]
+            Format::Jp2 => {
+                let bytes = whole(&image.input, &mut self.file)?;
+                let pixels = room(&mut self.decoded, image.plan.room());
+                jp2::decode(bytes, image, pixels)?;
+                reducer.rows(plan.region.height, pixels)?;
+            }
+            #[cfg(not(feature = "jpeg2000"))]
+            Format::Jp2 => return Err(LoaderError::Bug("a header that this build does not read".to_owned())),
         }
         reducer.finish(image.header.format.name())
     }
@@ -236,6 +277,20 @@ impl Decoder {
         let rest = cost.buffers.max((self.decoded.capacity() + self.reduce.held()) as u64);
         if file.saturating_add(rest).saturating_add(cost.decoder) > most {
             let _ = self.trim(0);
+        }
+    }
+}
+
+/// All bytes of an image: where they are, or read into a buffer.
+fn whole<'a>(input: &'a Input, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], LoaderError> {
+    match input {
+        Input::Memory(bytes) => Ok(bytes),
+        Input::File { length, .. } => {
+            let length = usize::try_from(*length)
+                .map_err(|_| LoaderError::Bug("a file that no memory holds".to_owned()))?;
+            let bytes = room(buffer, length);
+            input.reader().read_exact(bytes)?;
+            Ok(bytes)
         }
     }
 }

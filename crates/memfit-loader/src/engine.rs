@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::LoaderError;
 use crate::budget::Gate;
+use crate::cache::{Cache, CacheCounts};
 use crate::decode::{Decoder, Prepared};
 use crate::input::Input;
 use crate::pixels::Layout;
@@ -19,7 +20,7 @@ use crate::plan::Rendering;
 use crate::random::Stream;
 use crate::slot::Slot;
 use crate::source::{Source, Target};
-use crate::view::Framing;
+use crate::view::{Crop, Framing};
 
 /// What makes streams of numbers for different purposes different.
 const VIEW: u64 = 0x7669_6577;
@@ -82,6 +83,8 @@ pub struct Job {
     pub kept: u64,
     /// Bytes that are left for images that need more than that.
     pub shared: u64,
+    /// Where small copies are kept, if they are.
+    pub cache: Option<Arc<Cache>>,
 }
 
 impl Job {
@@ -133,6 +136,8 @@ pub struct Counts {
     pub shared_peak: u64,
     /// The most bytes that one image took.
     pub largest: u64,
+    /// What the cache of small copies did, for all who share it.
+    pub cache: CacheCounts,
 }
 
 struct Work {
@@ -259,6 +264,7 @@ impl Engine {
             left: read(&self.shared.left),
             shared_peak: self.shared.gate.peak(),
             largest: read(&self.shared.largest),
+            cache: self.shared.job.cache.as_ref().map(|cache| cache.counts()).unwrap_or_default(),
         }
     }
 
@@ -392,9 +398,12 @@ impl Shared {
         out: &mut [u8],
     ) -> Result<[f64; 4], LoaderError> {
         let job = &self.job;
-        let (length, held) = (input.length(), if input.in_memory() { input.length() } else { 0 });
-        let place = [VIEW, job.seed, job.epoch, index];
-        let image = Prepared::new(input, &job.framing, &job.rendering, &place)?;
+        let (length, place) = (input.length(), [VIEW, job.seed, job.epoch, index]);
+        let framing = match self.source.part(index)? {
+            Some(part) => Framing { crop: Crop::Part(part), ..job.framing },
+            None => job.framing,
+        };
+        let image = Prepared::new(input, &framing, &job.rendering, &place)?;
         let header = image.header();
         if !job.convert && header.layout.sample != job.layout.sample {
             return Err(LoaderError::OtherType {
@@ -408,6 +417,51 @@ impl Shared {
                 wanted: job.layout.bands.count(),
             });
         }
+        let mapping = image.mapping();
+        let image = match &job.cache {
+            Some(cache) if cache.serves(&image) => self.copied(decoder, cache, &image)?,
+            _ => image,
+        };
+        self.admitted(decoder, &image, 0, |decoder| decoder.decode(&image, job.planar, out))?;
+        self.images.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(length, Ordering::Relaxed);
+        Ok(mapping)
+    }
+
+    /// The same view out of a small copy, which is made if there is none.
+    fn copied(
+        &self,
+        decoder: &mut Decoder,
+        cache: &Cache,
+        image: &Prepared,
+    ) -> Result<Prepared, LoaderError> {
+        let rendering = &self.job.rendering;
+        let (upright, page) = (rendering.upright, image.page());
+        let key = cache.key(image.input(), upright, page)?;
+        if let Some(copy) = cache.get(key)
+            && let Ok(small) = image.out_of(Input::Memory(copy.into()), rendering)
+        {
+            return Ok(small);
+        }
+        let (framing, how) = cache.recipe(upright, page);
+        let large = Prepared::new(image.input().clone(), &framing, &how, &[])?;
+        let copy =
+            self.admitted(decoder, &large, Cache::beside(&large), |decoder| cache.make(decoder, &large))?;
+        cache.put(key, &copy);
+        image.out_of(Input::Memory(copy.into()), rendering)
+    }
+
+    /// Does what decodes an image once there is room for it, and for `beside` bytes more.
+    fn admitted<T>(
+        &self,
+        decoder: &mut Decoder,
+        image: &Prepared,
+        beside: u64,
+        work: impl FnOnce(&mut Decoder) -> Result<T, LoaderError>,
+    ) -> Result<T, LoaderError> {
+        let (job, header) = (&self.job, image.header());
+        let input = image.input();
+        let held = beside + if input.in_memory() { input.length() } else { 0 };
         let needs = image.cost().total().saturating_add(held);
         self.largest.fetch_max(needs, Ordering::Relaxed);
         let beyond = needs.saturating_sub(job.kept);
@@ -423,18 +477,14 @@ impl Shared {
         let Some(permit) = self.gate.enter(beyond) else {
             return Err(LoaderError::Bug("the loader was closed".to_owned()));
         };
-        let mapping = image.mapping();
         decoder.make_room(image.cost(), job.kept.saturating_add(beyond).saturating_sub(held));
-        let result = decoder.decode(&image, job.planar, out);
+        let result = work(decoder);
         let trimmed = decoder.trim(usize::try_from(job.kept).unwrap_or(usize::MAX));
         if trimmed || image.cost().decoder > LARGE {
             give_back();
         }
         drop(permit);
-        result?;
-        self.images.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(length, Ordering::Relaxed);
-        Ok(mapping)
+        result
     }
 }
 

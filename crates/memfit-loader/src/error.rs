@@ -7,7 +7,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum LoaderError {
     /// The file is none of the formats that are read.
-    #[error("it is no image in a format that is read (JPEG, PNG, WebP, TIFF): it begins with {begins}")]
+    #[error(
+        "it is no image in a format that is read (JPEG, PNG, WebP, TIFF, GIF, BMP, PNM, JPEG 2000): it begins with {begins}"
+    )]
     UnknownFormat {
         /// Its first bytes.
         begins: String,
@@ -72,6 +74,16 @@ pub enum LoaderError {
         /// The image's height.
         height: u32,
     },
+    /// An image of which no tile can be cut.
+    #[error("its {width}x{height} pixels are less than a tile of {}x{}", tile.0, tile.1)]
+    SmallerThanTile {
+        /// The image's width.
+        width: u32,
+        /// The image's height.
+        height: u32,
+        /// Width and height of a tile.
+        tile: (u32, u32),
+    },
     /// The operating system would not give the bytes.
     #[error("it cannot be read: {0}")]
     Read(#[from] std::io::Error),
@@ -120,6 +132,9 @@ impl LoaderError {
             Self::Oversize { .. } => Some(
                 "raise memory=, lower batch_size=, or pass oversize=\"skip\"; a progressive JPEG rewritten as a baseline one takes a small part of it",
             ),
+            Self::SmallerThanTile { .. } => {
+                Some("make tiles smaller, or pass on_error=\"skip\" to leave such images out")
+            }
             Self::OtherType { .. } => {
                 Some("say which type the batch is to have with dtype=; values are then scaled to its range")
             }

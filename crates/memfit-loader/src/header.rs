@@ -1,8 +1,12 @@
 //! What an image's header says: found from its first bytes, before anything of its size is allocated.
 
 mod exif;
+mod gif;
+#[cfg(feature = "jpeg2000")]
+mod jp2;
 mod jpeg;
 mod png;
+mod raw;
 pub(crate) mod tiff;
 mod webp;
 
@@ -10,6 +14,8 @@ use std::io::{Read, Seek, SeekFrom};
 
 use crate::LoaderError;
 use crate::pixels::Layout;
+
+pub use raw::{Packing, Rows};
 
 /// The formats that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +28,14 @@ pub enum Format {
     WebP,
     /// TIFF and BigTIFF.
     Tiff,
+    /// GIF.
+    Gif,
+    /// BMP.
+    Bmp,
+    /// PGM, PPM and PBM, as bytes.
+    Pnm,
+    /// JPEG 2000, alone or in boxes.
+    Jp2,
 }
 
 impl Format {
@@ -32,6 +46,10 @@ impl Format {
             Self::Png => "PNG",
             Self::WebP => "WebP",
             Self::Tiff => "TIFF",
+            Self::Gif => "GIF",
+            Self::Bmp => "BMP",
+            Self::Pnm => "PNM",
+            Self::Jp2 => "JPEG 2000",
         }
     }
 
@@ -42,8 +60,19 @@ impl Format {
             [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some(Self::Png),
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
+            // Two letters alone would take much for a BMP: its header's length is one of a few.
+            [b'B', b'M', .., 12 | 40 | 52 | 56 | 64 | 108 | 124, 0] if begin.len() == 16 => Some(Self::Bmp),
+            [b'P', b'4'..=b'6', b' ' | b'\t' | b'\n' | b'\r' | b'#', ..] => Some(Self::Pnm),
+            [0, 0, 0, 12, b'j', b'P', b' ', b' ', 0x0d, 0x0a, 0x87, 0x0a, ..]
+            | [0xff, 0x4f, 0xff, 0x51, ..] => Some(Self::Jp2),
             _ => None,
         }
+    }
+
+    /// Whether it holds several pictures, of which one is chosen.
+    fn paged(self) -> bool {
+        matches!(self, Self::Tiff | Self::Gif | Self::WebP)
     }
 }
 
@@ -91,6 +120,8 @@ pub enum Storage {
     WebP {
         /// More than one picture.
         animated: bool,
+        /// What decoding takes for each pixel beside the pixel itself, in bytes.
+        beside: u32,
     },
     /// A TIFF.
     Tiff {
@@ -98,7 +129,35 @@ pub enum Storage {
         chunk: (u32, u32),
         /// Each band in chunks of its own.
         planar: bool,
+        /// The same picture in smaller sizes, the largest first.
+        overviews: Vec<Overview>,
     },
+    /// A GIF.
+    Gif,
+    /// Rows of plain pixels.
+    Rows(Rows),
+    /// A JPEG 2000.
+    Jp2 {
+        /// How many components it has.
+        components: u16,
+        /// Bits of a value.
+        bits: u32,
+        /// It is stored at one over two to the power of each number up to this.
+        levels: u32,
+    },
+}
+
+/// The same picture in a smaller size, on another page of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overview {
+    /// The page.
+    pub page: u32,
+    /// Its width in pixels.
+    pub width: u32,
+    /// Its height in pixels.
+    pub height: u32,
+    /// Width and height of its strips or tiles.
+    pub chunk: (u32, u32),
 }
 
 impl Header {
@@ -115,6 +174,23 @@ impl Header {
         if self.orientation >= 5 { (self.height, self.width) } else { (self.width, self.height) }
     }
 
+    /// The smallest of its overviews that leaves `margin` times the pixels that are wanted, as a header of its own with
+    /// its page; `None` if that is the picture itself.
+    ///
+    /// `shown` and `size` are width and height of the part that is shown, and of what it becomes, both as stored.
+    pub(crate) fn overview(&self, shown: (f64, f64), size: (u32, u32), margin: f64) -> Option<(Self, u32)> {
+        let Storage::Tiff { planar, overviews, .. } = &self.storage else { return None };
+        let enough = |has: f64, small: u32, large: u32, wants: u32| {
+            has * f64::from(small) / f64::from(large) >= margin * f64::from(wants) - 1e-9
+        };
+        let found = overviews.iter().rev().find(|small| {
+            enough(shown.0, small.width, self.width, size.0)
+                && enough(shown.1, small.height, self.height, size.1)
+        })?;
+        let storage = Storage::Tiff { chunk: found.chunk, planar: *planar, overviews: Vec::new() };
+        Some((Self { width: found.width, height: found.height, storage, ..self.clone() }, found.page))
+    }
+
     /// How many pixels it has.
     pub fn pixels(&self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
@@ -122,7 +198,7 @@ impl Header {
 
     /// Reads it, and nothing more of the file than is needed for it.
     ///
-    /// `page` counts the pictures of a multi-page TIFF from 0.
+    /// `page` counts the pictures of a multi-page TIFF or an animation from 0.
     pub fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Self, LoaderError> {
         let mut begin = [0_u8; 16];
         let got = read_up_to(reader, &mut begin)?;
@@ -130,10 +206,10 @@ impl Header {
             return Err(LoaderError::UnknownFormat { begins: show(&begin[..got]) });
         };
         reader.seek(SeekFrom::Start(0))?;
-        if page > 0 && format != Format::Tiff {
+        if page > 0 && !format.paged() {
             return Err(LoaderError::Unsupported {
                 format: format.name(),
-                reason: "only TIFF has pages to choose from".to_owned(),
+                reason: "only TIFF, GIF and WebP have pages to choose from".to_owned(),
             });
         }
         let header = match format {
@@ -141,6 +217,16 @@ impl Header {
             Format::Png => png::read(reader),
             Format::WebP => webp::read(reader),
             Format::Tiff => tiff::read(reader, page),
+            Format::Gif => gif::read(reader, page),
+            Format::Bmp => raw::bmp(reader),
+            Format::Pnm => raw::pnm(reader),
+            #[cfg(feature = "jpeg2000")]
+            Format::Jp2 => jp2::read(reader),
+            #[cfg(not(feature = "jpeg2000"))]
+            Format::Jp2 => Err(LoaderError::Unsupported {
+                format: format.name(),
+                reason: "this build is without the feature `jpeg2000`".to_owned(),
+            }),
         }
         .map_err(|error| match error {
             LoaderError::Read(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {

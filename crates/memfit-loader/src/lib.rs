@@ -4,6 +4,7 @@
 //! the budget, and the threads that fill batches. It must not know torch, Python, or what a batch is used for.
 
 mod budget;
+mod cache;
 mod convert;
 mod decode;
 mod engine;
@@ -21,19 +22,24 @@ mod source;
 mod survey;
 mod turn;
 mod view;
+#[cfg(feature = "volumes")]
+mod volume;
 
 pub use budget::Shares;
+pub use cache::{Cache, CacheCounts};
 pub use convert::Mode;
 pub use decode::{Backend, Decoder, Prepared};
 pub use engine::{Batch, Counts, Engine, Filled, Job, Left, Policy};
 pub use error::LoaderError;
-pub use header::{Format, Header, Storage};
+pub use header::{Format, Header, Overview, Packing, Rows, Storage};
 pub use host::{DataLoader, HostMemory};
 pub use input::Input;
 pub use order::{Order, Pass};
 pub use pixels::{Bands, Layout, Pixels, Rect, Sample};
 pub use plan::{Cost, Filter, Rendering};
 pub use slot::Slot;
-pub use source::{Folder, List, Shards, Source, Target};
+pub use source::{Folder, List, Shards, Source, Target, Tiles};
 pub use survey::{Speed, Spread, Survey, measure};
 pub use view::{Crop, Framing};
+#[cfg(feature = "volumes")]
+pub use volume::{Block, Volume, Voxel};

@@ -162,11 +162,17 @@ impl Plan {
         convert::possible(from, to)?;
 
         let denominator = match (&header.storage, rendering.margin) {
-            (Storage::Jpeg { .. }, Some(margin)) if backend.scales() => denominator(&frame, size, margin),
+            (Storage::Jpeg { .. }, Some(margin)) if backend.scales() => denominator(&frame, size, margin, 3),
+            (Storage::Jp2 { levels, .. }, Some(margin)) => denominator(&frame, size, margin, *levels),
             _ => 1,
         };
         let shrunk = f64::from(denominator);
-        let frame = frame.map(|part| part / shrunk);
+        let mut frame = frame.map(|part| part / shrunk);
+        if matches!(header.storage, Storage::Jp2 { .. }) {
+            // A level's first pixel stands where the picture's first stands, and not in the middle of those it is made of.
+            frame[0] += 0.5 - 0.5 / shrunk;
+            frame[1] += 0.5 - 0.5 / shrunk;
+        }
         let scaled = (header.width.div_ceil(denominator), header.height.div_ceil(denominator));
         let wanted = region(&clip, &frame, size, rendering.filter, denominator, scaled);
         let region = widen(wanted, header, backend, denominator, scaled);
@@ -204,6 +210,11 @@ impl Plan {
         self.size.0 as usize * self.size.1 as usize * self.to.pixel()
     }
 
+    /// How many bytes the region takes as decoded.
+    pub(crate) fn room(&self) -> usize {
+        self.region.width as usize * self.region.height as usize * self.from.pixel()
+    }
+
     /// Whether pixels are copied before they are resized: into other values, or out of a wider strip.
     pub(crate) fn copies(&self) -> bool {
         self.from != self.to || self.window.width != self.region.width
@@ -214,6 +225,7 @@ impl Plan {
         match &header.storage {
             Storage::Png { interlaced, .. } => !interlaced && self.region.height > ROWS_AT_ONCE,
             Storage::Tiff { chunk, .. } => chunk.1 < self.region.height,
+            Storage::Rows(_) => self.region.height > ROWS_AT_ONCE,
             _ => false,
         }
     }
@@ -254,11 +266,29 @@ impl Plan {
                     cost.buffers = cost.buffers.checked_add(whole.checked_mul(self.from.pixel() as u64)?)?;
                 }
             }
-            Storage::WebP { animated } => {
-                // The file's own planes beside the pixels; what is lossless holds them once more.
-                let pixels = whole.checked_mul(4)?;
-                cost.decoder = pixels + if *animated { pixels } else { 0 } + file;
+            Storage::WebP { beside, .. } => {
+                cost.decoder =
+                    whole.checked_mul((*beside).into())?.checked_add(file)?.checked_add(256 << 10)?;
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
+            }
+            Storage::Gif => {
+                // The screen three times, in four values a pixel, and what the decoder reads ahead.
+                cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
+                cost.buffers = cost.buffers.checked_add(whole.checked_mul(12)?)?;
+                cost.decoder = whole + (256 << 10);
+            }
+            Storage::Rows(stored) => {
+                let rows = if strips { ROWS_AT_ONCE } else { region.height };
+                cost.buffers = cost.buffers.checked_add(held(rows)?)?.checked_add(stored.stride)?;
+                cost.decoder = 64 << 10;
+            }
+            Storage::Jp2 { components, .. } => {
+                cost.file = file;
+                cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
+                // Each value as a float: as coefficients, as pixels, and once more while one becomes the other.
+                let pixels = u64::from(region.width) * u64::from(region.height);
+                let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE)?;
+                cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
             }
             Storage::Tiff { chunk, .. } => {
                 let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;
@@ -270,11 +300,16 @@ impl Plan {
     }
 }
 
-/// The smallest scale that leaves `margin` times the pixels that are wanted.
-fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64) -> u32 {
+/// What a decoder of JPEG 2000 holds for each value, in bytes.
+const JP2_VALUE: u64 = 16;
+
+/// The smallest scale, of one over two to the power of at most `levels`, that leaves `margin` times the pixels that are
+/// wanted.
+fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64, levels: u32) -> u32 {
     // Scales between these are slower to decode than the whole.
-    [8_u32, 4, 2]
-        .into_iter()
+    (1..=levels)
+        .rev()
+        .map(|level| 1_u32 << level)
         .find(|&by| {
             let enough = |has: f64, wants: u32| has / f64::from(by) >= margin * f64::from(wants) - 1e-9;
             enough(frame[2], size.0) && enough(frame[3], size.1)
@@ -317,7 +352,7 @@ fn widen(region: Rect, header: &Header, backend: Backend, denominator: u32, scal
         }
         (_, Format::Tiff) => region,
         // Rows come whole.
-        (Storage::Png { .. }, _) => Rect { left: 0, width: scaled.0, ..region },
+        (Storage::Png { .. } | Storage::Rows(_), _) => Rect { left: 0, width: scaled.0, ..region },
         _ => Rect::whole(scaled.0, scaled.1),
     }
 }

@@ -3,15 +3,18 @@
 mod folder;
 mod list;
 mod shards;
+mod tiles;
 
 use std::any::Any;
 
 use crate::LoaderError;
 use crate::input::Input;
+use crate::pixels::Rect;
 
 pub use folder::Folder;
 pub use list::List;
 pub use shards::Shards;
+pub use tiles::Tiles;
 
 /// What belongs to an image.
 #[derive(Debug)]
@@ -38,6 +41,11 @@ pub trait Source: Send + Sync {
         &[]
     }
 
+    /// The part of the image that a sample is, as it is looked at; `None` where it is what the crop says.
+    fn part(&self, _index: u64) -> Result<Option<Rect>, LoaderError> {
+        Ok(None)
+    }
+
     /// A sample's label, where it is known without opening it.
     fn label(&self, _index: u64) -> Option<i64> {
         None
@@ -47,8 +55,20 @@ pub trait Source: Send + Sync {
 /// The endings that torchvision's `ImageFolder` takes for images.
 const ENDINGS: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
-/// Whether a file's name ends as an image's.
+/// More that are read here; in a folder they are left out, as it leaves them out.
+const MORE_ENDINGS: [&str; 5] = ["gif", "jp2", "j2k", "jpx", "pbm"];
+
+/// Whether a file's name ends as an image's that torchvision's `ImageFolder` takes.
 pub(crate) fn is_image(name: &str) -> bool {
+    ends_in(name, &ENDINGS)
+}
+
+/// Whether a file's name ends as an image's that is read here.
+pub(crate) fn is_readable(name: &str) -> bool {
+    ends_in(name, &ENDINGS) || ends_in(name, &MORE_ENDINGS)
+}
+
+fn ends_in(name: &str, endings: &[&str]) -> bool {
     name.rsplit_once('.')
-        .is_some_and(|(_, ending)| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+        .is_some_and(|(_, ending)| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }

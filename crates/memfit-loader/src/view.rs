@@ -121,6 +121,24 @@ impl View {
         Self { clip: part, frame, size, flip: false }
     }
 
+    /// The same view of the same picture in another size; both sizes are width and height.
+    pub(crate) fn scaled(&self, from: (u32, u32), to: (u32, u32)) -> Self {
+        let across = f64::from(to.0) / f64::from(from.0);
+        let down = f64::from(to.1) / f64::from(from.1);
+        let side = |low: u32, high: u32, by: f64, end: u32| {
+            let low = ((f64::from(low) * by).floor() as u32).min(end.saturating_sub(1));
+            (low, ((f64::from(high) * by).ceil() as u32).clamp(low + 1, end.max(1)))
+        };
+        let (left, right) = side(self.clip.left, self.clip.right(), across, to.0);
+        let (top, bottom) = side(self.clip.top, self.clip.bottom(), down, to.1);
+        let [x, y, width, height] = self.frame;
+        Self {
+            clip: Rect { left, top, width: right - left, height: bottom - top },
+            frame: [x * across, y * down, width * across, height * down],
+            ..*self
+        }
+    }
+
     /// How points of the picture are mapped: `x' = a x + b`, `y' = c y + d` as `[a, b, c, d]`.
     pub(crate) fn mapping(&self) -> [f64; 4] {
         let [left, top, width, height] = self.frame;

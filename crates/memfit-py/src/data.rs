@@ -2,6 +2,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 mod source;
+mod volume;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -10,14 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memfit_loader::{
-    Crop, Decoder, Engine, Filter, Framing, Input, Job, Layout, LoaderError, Mode, Order, Pass, Policy,
-    Prepared, Rect, Rendering, Sample, Shares, Slot, Source, Target,
+    Cache, Crop, Decoder, Engine, Filter, Framing, Input, Job, Layout, LoaderError, Mode, Order, Pass,
+    Policy, Prepared, Rect, Rendering, Sample, Shares, Slot, Source, Target,
 };
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-pub(crate) use self::source::Samples;
+pub(crate) use self::source::{Samples, TileSamples};
+pub(crate) use self::volume::Volume;
 
 thread_local! {
     /// Buffers for `Image.decode_into`, one set for each thread that calls it.
@@ -26,6 +28,9 @@ thread_local! {
 
 /// What a thread of the user's keeps between calls of `decode`.
 const KEPT: usize = 48 << 20;
+
+/// What one image may take that is decoded by itself, in bytes: more is what a lying header says.
+const MOST_ALONE: u64 = 4 << 30;
 
 /// How images are framed and rendered; see `memfit.data`, whose arguments these are.
 #[pyclass(module = "memfit._core", frozen)]
@@ -186,6 +191,17 @@ impl Image {
                 self.inner.bytes()
             )));
         }
+        let needs = self.inner.cost().total();
+        if needs > MOST_ALONE {
+            let header = self.inner.header();
+            return Err(raise(LoaderError::Oversize {
+                format: header.format.name(),
+                width: header.width,
+                height: header.height,
+                needs,
+                has: MOST_ALONE,
+            }));
+        }
         py.detach(|| {
             // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no one else, with
             // its length, and holds the tensor until this returns.
@@ -209,6 +225,8 @@ pub(crate) struct Batches {
     source: Arc<dyn Source>,
     order: Order,
     job: Job,
+    /// The folder of small copies, the length of their short side, and how many bytes they may take.
+    cache: Option<(PathBuf, u32, u64)>,
     shares: Shares,
     /// The next batch that is offered, and how far it is to the one after.
     next: AtomicU64,
@@ -220,7 +238,7 @@ impl Batches {
     #[new]
     #[pyo3(signature = (
         samples, recipe, *, size, dtype, bands, convert, planar, batch_size, memory, threads, prefetch, pinned, shuffle,
-        drop_last, seed, epoch, start, rank, world_size, first, step, on_error, oversize
+        drop_last, seed, epoch, start, rank, world_size, first, step, on_error, oversize, cache = None
     ))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "they are keywords")]
     fn new(
@@ -247,6 +265,7 @@ impl Batches {
         step: u64,
         on_error: &str,
         oversize: &str,
+        cache: Option<(PathBuf, u32, u64)>,
     ) -> PyResult<Self> {
         let policy = |name: &str, value: &str| {
             Policy::named(value).ok_or_else(|| {
@@ -284,6 +303,7 @@ impl Batches {
             epoch,
             kept: 0,
             shared: 0,
+            cache: None,
         };
         let shares = Shares::new(memory, job.bytes() as u64 * batch_size, pinned, job.threads, prefetch)
             .map_err(raise)?;
@@ -294,6 +314,7 @@ impl Batches {
             source: samples.inner.clone(),
             order,
             job,
+            cache,
             shares,
             next: AtomicU64::new(first),
             step: step.max(1),
@@ -371,6 +392,12 @@ impl Batches {
         Ok((counts.images, counts.bytes, counts.left, counts.shared_peak, counts.largest))
     }
 
+    /// Copies that the cache had, made and stored, made and could not store, found damaged.
+    fn cached(&self) -> PyResult<(u64, u64, u64, u64)> {
+        let counts = self.engine()?.counts().cache;
+        Ok((counts.found, counts.stored, counts.refused, counts.damaged))
+    }
+
     /// Ends the threads. Memory that was offered is nobody's but the caller's afterwards.
     fn close(&self, py: Python<'_>) {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -385,7 +412,11 @@ impl Batches {
         if let Some(engine) = &*place {
             return Ok(engine.clone());
         }
-        let engine = Arc::new(Engine::start(self.source.clone(), self.job.clone()).map_err(raise)?);
+        let mut job = self.job.clone();
+        if let Some((folder, side, most)) = &self.cache {
+            job.cache = Some(Arc::new(Cache::open(folder, *side, *most).map_err(raise)?));
+        }
+        let engine = Arc::new(Engine::start(self.source.clone(), job).map_err(raise)?);
         *place = Some(engine.clone());
         Ok(engine)
     }

@@ -22,7 +22,7 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::data::{Batches, Image, ImageError, Recipe, Samples};
+    use crate::data::{Batches, Image, ImageError, Recipe, Samples, TileSamples, Volume};
     #[pymodule_export]
     use crate::levers::{lever_conflict, lever_label};
     #[pymodule_export]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memfit.data._facade import ImageBatches
     from memfit.data._geometry import move_boxes, move_mask, move_points
     from memfit.data._loader import ImageLoader
+    from memfit.data._tiles import Tile, Tiles
+    from memfit.data._volume import Volume
 
 __all__ = [
     "ColorJitter",
@@ -24,6 +26,9 @@ __all__ = [
     "ImageError",
     "ImageLoader",
     "Normalize",
+    "Tile",
+    "Tiles",
+    "Volume",
     "decode",
     "jpeg_decoder",
     "move_boxes",
@@ -38,6 +43,9 @@ _HOMES = {
     "ImageError": "memfit._core",
     "ImageLoader": "memfit.data._loader",
     "Normalize": "memfit.data._device",
+    "Tile": "memfit.data._tiles",
+    "Tiles": "memfit.data._tiles",
+    "Volume": "memfit.data._volume",
     "decode": "memfit.data._decode",
     "jpeg_decoder": "memfit._core",
     "move_boxes": "memfit.data._geometry",

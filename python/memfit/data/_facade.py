@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -15,17 +15,23 @@ class ImageBatches(IterableDataset[Any]):
 
     One process is enough, since the loader has threads of its own. With several workers, each makes every so many-th
     batch, in the same order altogether; memory and threads are then each worker's.
+
+    With `names`, a batch is a dictionary of these, as trainers that call a model by name want it: `("pixel_values",
+    "labels")`.
     """
 
-    def __init__(self, loader: ImageLoader) -> None:
+    def __init__(self, loader: ImageLoader, names: Sequence[str] | None = None) -> None:
         super().__init__()
         self.loader = loader
+        self.names = names
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        if worker is None:
-            return iter(self.loader)
-        return self.loader.batches(worker.id, worker.num_workers)
+        batches = iter(self.loader) if worker is None else self.loader.batches(worker.id, worker.num_workers)
+        if self.names is None:
+            return batches
+        # A name for each part that there is: images, targets, and mappings if they were asked for.
+        return (dict(zip(self.names, batch, strict=False)) for batch in batches)
 
     def __len__(self) -> int:
         return len(self.loader)

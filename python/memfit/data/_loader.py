@@ -33,6 +33,9 @@ class ImageLoader:
     A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is CUDA, and
     targets as an int64 tensor where all of them are whole numbers, else a list. With `with_mapping`, a third tensor says
     for each image where the picture's points have gone (see `move_boxes`).
+
+    With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of at most
+    `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
     """
 
     def __init__(
@@ -66,6 +69,9 @@ class ImageLoader:
         oversize: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str = "20 GiB",
+        cache_side: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError("batch_size= has to be at least 1")
@@ -109,6 +115,8 @@ class ImageLoader:
         self._seed = seed
         self._rank = rank
         self._world = world_size
+        side = cache_side or 2 * max(self._size)
+        self._cache = None if cache is None else (os.fspath(cache), side, bytes_of(cache_size, "cache_size"))
         # The pass that comes or runs, the samples that all ranks have had of it, and whether it has begun.
         self._epoch = 0
         self._position = 0
@@ -267,14 +275,15 @@ class ImageLoader:
             step=step,
             on_error=self._on_error,
             oversize=self._oversize,
+            cache=self._cache,
         )
 
 
-def bytes_of(size: int | str) -> int:
+def bytes_of(size: int | str, name: str = "memory") -> int:
     """A number of bytes, as `2 GiB`, `512MiB` or a plain number."""
     if isinstance(size, int):
         return size
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", size, re.IGNORECASE)
     if found is None:
-        raise ValueError(f'memory={size!r} is no size; write it as "2 GiB" or "512 MiB"')
+        raise ValueError(f'{name}={size!r} is no size; write it as "2 GiB" or "512 MiB"')
     return int(float(found[1]) * _UNITS[found[2].upper()])

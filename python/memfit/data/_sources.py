@@ -18,6 +18,9 @@ def samples_of(source: Any, labels: Any) -> Samples:
     """The samples that a source stands for."""
     if isinstance(source, Samples):
         return source
+    tiles = getattr(source, "samples", None)
+    if isinstance(tiles, Samples):
+        return tiles
     if isinstance(source, (str, os.PathLike)):
         return _of_path(os.fspath(source))
     if isinstance(source, (list, tuple)) and source and all(_is_path(item) for item in source):

@@ -13,12 +13,6 @@ use crate::pixels::Bands;
 
 const NAME: &str = "JPEG";
 
-/// How many bytes the region takes as decoded.
-pub(super) fn room(image: &Prepared) -> usize {
-    let region = image.plan.region;
-    region.width as usize * region.height as usize * image.plan.from.pixel()
-}
-
 /// Inks that were stored the other way round.
 pub(super) fn upright_inks(image: &Prepared, pixels: &mut [u8]) {
     if matches!(image.header.storage, Storage::Jpeg { inverted: true, .. }) {

@@ -21,7 +21,8 @@ pub(super) fn decode<R: BufRead + Seek>(
     let damaged = |error: tiff::TiffError| LoaderError::damaged(NAME)(error);
     let most = usize::try_from(image.plan.cost.decoder).unwrap_or(usize::MAX);
     let mut decoder = header::open(reader, image.page, most)?;
-    let Header { width, height, layout, storage: Storage::Tiff { chunk, planar }, .. } = image.header else {
+    let Header { width, height, layout, storage: Storage::Tiff { chunk, planar, .. }, .. } = *image.stored()
+    else {
         return Err(LoaderError::Bug("a TIFF that is none".to_owned()));
     };
     let region = image.plan.region;

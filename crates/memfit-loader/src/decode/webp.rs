@@ -1,4 +1,4 @@
-//! WebP: the whole image, or an animation's first.
+//! WebP: the whole image, or one of an animation's.
 
 use std::io::{BufRead, Seek};
 
@@ -29,6 +29,20 @@ pub(super) fn decode<R: BufRead + Seek>(
         });
     }
     let pixels = room(buffer, size);
-    decoder.read_image(pixels).map_err(damaged)?;
+    if image.page == 0 {
+        decoder.read_image(pixels).map_err(damaged)?;
+    } else {
+        let count = if decoder.is_animated() { decoder.num_frames() } else { 1 };
+        if image.page >= count {
+            return Err(LoaderError::Damaged {
+                format: NAME,
+                reason: format!("it has {count} pictures, and number {} was asked for", image.page),
+            });
+        }
+        // Each is drawn over those before it.
+        for _ in 0..=image.page {
+            decoder.read_frame(pixels).map_err(damaged)?;
+        }
+    }
     reducer.rows(image.header.height, pixels)
 }

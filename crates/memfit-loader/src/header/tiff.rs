@@ -6,12 +6,18 @@ use ::tiff::ColorType;
 use ::tiff::decoder::{ChunkType, Decoder, Limits};
 use ::tiff::tags::{SampleFormat, Tag};
 
-use super::{Format, Header, Storage};
+use super::{Format, Header, Overview, Storage};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
 /// Directories and their tables of chunks are small; lying headers are not.
 pub(crate) const MOST_FOR_DIRECTORIES: usize = 16 << 20;
+
+/// Overviews that are looked at: each is half of the one before.
+const MOST_OVERVIEWS: u32 = 64;
+/// Bits of `NewSubfileType`: a smaller size of another picture, and a mask of one.
+const REDUCED: u32 = 1;
+const MASK: u32 = 4;
 
 /// A decoder that stands on this page; what it may allocate for a chunk is `chunk` bytes.
 pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result<Decoder<R>, LoaderError> {
@@ -28,7 +34,43 @@ pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result
 }
 
 pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
-    of(&mut open(reader, page, usize::MAX)?)
+    let mut decoder = open(reader, page, usize::MAX)?;
+    let mut header = of(&mut decoder)?;
+    let found = overviews(&mut decoder, &header, page);
+    if let Storage::Tiff { overviews, .. } = &mut header.storage {
+        *overviews = found;
+    }
+    Ok(header)
+}
+
+/// The same picture in smaller sizes, which stand behind it: GeoTIFFs that are read over a network have them.
+fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u32) -> Vec<Overview> {
+    let mut found: Vec<Overview> = Vec::new();
+    // What is wrong with a directory behind it makes no picture unreadable.
+    for number in page + 1..page.saturating_add(MOST_OVERVIEWS) {
+        if !decoder.more_images() || decoder.next_image().is_err() {
+            break;
+        }
+        let kind = decoder.find_tag_unsigned::<u32>(Tag::NewSubfileType).ok().flatten().unwrap_or(0);
+        if kind & (REDUCED | MASK) == 0 {
+            break;
+        }
+        if kind & MASK != 0 {
+            continue;
+        }
+        let Ok(Header { width, height, layout, storage: Storage::Tiff { chunk, planar, .. }, .. }) =
+            of(decoder)
+        else {
+            continue;
+        };
+        let last = found.last().map_or((header.width, header.height), |last| (last.width, last.height));
+        let same = matches!(&header.storage, Storage::Tiff { planar: other, .. } if *other == planar);
+        let smaller = width > 0 && height > 0 && width <= last.0 && height <= last.1;
+        if layout == header.layout && same && smaller {
+            found.push(Overview { page: number, width, height, chunk });
+        }
+    }
+    found
 }
 
 /// The header of the page that a decoder stands on.
@@ -81,6 +123,7 @@ pub(crate) fn of<R: Read + Seek>(decoder: &mut Decoder<R>) -> Result<Header, Loa
         storage: Storage::Tiff {
             chunk: (if strips { width } else { chunk.0 }, chunk.1.min(height.max(1))),
             planar,
+            overviews: Vec::new(),
         },
     })
 }

@@ -6,6 +6,14 @@ use super::{Format, Header, Storage, exif, take};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
+/// What the decoder takes for each pixel beside the pixel itself: planes of brightness and colour, at half the size, where
+/// it is lossy; all values once more where it is lossless; with opacity, that decoded as a lossless picture of its own.
+const LOSSY: u32 = 2;
+const LOSSLESS: u32 = 5;
+const WITH_ALPHA: u32 = 8;
+/// And for an animation, the screen and the picture that is drawn on it.
+const ANIMATED: u32 = 8;
+
 /// EXIF longer than this is passed over.
 const LONGEST_EXIF: u32 = 1 << 20;
 /// Chunks that are looked at; an animation's frames come before its EXIF.
@@ -23,7 +31,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
         height: 0,
         layout: Layout { bands: Bands::Rgb, sample: Sample::U8 },
         orientation: 1,
-        storage: Storage::WebP { animated: false },
+        storage: Storage::WebP { animated: false, beside: LOSSY },
     };
     match &kind {
         b"VP8X" => {
@@ -36,7 +44,10 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             if flags & 0x10 != 0 {
                 header.layout.bands = Bands::Rgba;
             }
-            header.storage = Storage::WebP { animated: flags & 0x02 != 0 };
+            // What kind of picture follows is not known yet.
+            let animated = flags & 0x02 != 0;
+            let beside = if flags & 0x10 != 0 { WITH_ALPHA } else { LOSSLESS };
+            header.storage = Storage::WebP { animated, beside: beside + if animated { ANIMATED } else { 0 } };
             if flags & 0x08 != 0 {
                 reader.seek(SeekFrom::Start(20 + u64::from(length) + u64::from(length & 1)))?;
                 header.orientation = find_exif(reader);
@@ -47,6 +58,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             if signature != 0x2f {
                 return Err(damaged("its lossless header has another signature"));
             }
+            header.storage = Storage::WebP { animated: false, beside: LOSSLESS };
             let bits = u32::from_le_bytes([a, b, c, d]);
             header.width = 1 + (bits & 0x3fff);
             header.height = 1 + (bits >> 14 & 0x3fff);

@@ -8,7 +8,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Source, Target, is_image};
+use super::{Source, Target, is_readable};
 use crate::LoaderError;
 use crate::input::Input;
 
@@ -60,7 +60,7 @@ impl Shards {
         let mut labels: HashMap<String, i64> = HashMap::new();
         while let Some(member) = reader.next().map_err(wrong)? {
             let Some((key, ending)) = split(&member.name) else { continue };
-            if is_image(&member.name) {
+            if is_readable(&member.name) {
                 if keys.contains_key(key) {
                     continue;
                 }

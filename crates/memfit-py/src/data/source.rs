@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memfit_loader::{Folder, Input, List, LoaderError, Prepared, Shards, Source, Target};
+use memfit_loader::{Folder, Input, List, LoaderError, Prepared, Shards, Source, Target, Tiles};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
@@ -45,6 +46,20 @@ impl Samples {
         Self { inner: Arc::new(Fetched { fetch, count }) }
     }
 
+    /// The tiles of all images of these: width and height, and columns and rows by which neighbours overlap.
+    fn tiles(
+        &self,
+        py: Python<'_>,
+        size: (u32, u32),
+        overlap: (u32, u32),
+        page: u32,
+        upright: bool,
+    ) -> PyResult<TileSamples> {
+        let source = self.inner.clone();
+        let tiles = py.detach(|| Tiles::new(source, size, overlap, page, upright)).map_err(raise)?;
+        Ok(TileSamples { inner: Arc::new(tiles) })
+    }
+
     fn __len__(&self) -> usize {
         usize::try_from(self.inner.count()).unwrap_or(usize::MAX)
     }
@@ -79,6 +94,29 @@ impl Samples {
             Err(last)
         })
         .map_err(raise)
+    }
+}
+
+/// Tiles of samples.
+#[pyclass(module = "memfit._core", frozen)]
+pub(crate) struct TileSamples {
+    inner: Arc<Tiles>,
+}
+
+#[pymethods]
+impl TileSamples {
+    /// They as samples.
+    fn samples(&self) -> Samples {
+        Samples { inner: self.inner.clone() }
+    }
+
+    /// The image of a tile, and its left, top, width and height there.
+    fn place(&self, tile: u64) -> PyResult<(u64, (u32, u32, u32, u32))> {
+        if tile >= self.inner.count() {
+            return Err(PyIndexError::new_err(format!("there are {} tiles", self.inner.count())));
+        }
+        let (image, part) = self.inner.place(tile);
+        Ok((image, (part.left, part.top, part.width, part.height)))
     }
 }
 

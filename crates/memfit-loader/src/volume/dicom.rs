@@ -1,0 +1,485 @@
+//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::{Slice, Volume, Voxel};
+use crate::LoaderError;
+
+const NAME: &str = "DICOM";
+/// Elements of a file that are looked at, and how deep sequences may stand in each other.
+const MOST_ELEMENTS: u32 = 100_000;
+const DEEPEST: u32 = 16;
+/// A value longer than this is none that is looked for.
+const LONGEST: u32 = 4096;
+const UNDEFINED: u32 = u32::MAX;
+/// Frames of one file.
+const MOST_FRAMES: u64 = 1 << 20;
+
+const ITEM: (u16, u16) = (0xfffe, 0xe000);
+const ITEM_END: (u16, u16) = (0xfffe, 0xe00d);
+const SEQUENCE_END: (u16, u16) = (0xfffe, 0xe0dd);
+const PIXELS: (u16, u16) = (0x7fe0, 0x0010);
+
+/// Whether a file begins as DICOM's do.
+pub(super) fn begins(bytes: &[u8]) -> bool {
+    bytes.get(128..132) == Some(b"DICM")
+}
+
+/// A series of files as one volume; of several series, the one with this identifier.
+pub(super) fn series(paths: &[PathBuf], about: &Path, wanted: Option<&str>) -> Result<Volume, LoaderError> {
+    let wrong = |reason: String| LoaderError::BadSource { path: about.to_owned(), reason };
+    let mut images = Vec::new();
+    for path in paths {
+        match Image::read(path) {
+            Ok(Some(image)) => images.push(image),
+            // What is no DICOM, or holds no picture, lies beside a series in real folders.
+            Ok(None) => {}
+            Err(error) => {
+                let name = path.display().to_string();
+                return Err(LoaderError::Sample { name, error: Box::new(error) });
+            }
+        }
+    }
+    let found: BTreeSet<String> = images.iter().map(|image| image.series.clone()).collect();
+    let chosen = match (wanted, found.first()) {
+        (_, None) => return Err(wrong("there is no DICOM image in it".to_owned())),
+        (Some(wanted), _) if found.contains(wanted) => wanted.to_owned(),
+        (None, Some(only)) if found.len() == 1 => only.clone(),
+        _ => {
+            let names: Vec<&str> = found.iter().map(String::as_str).collect();
+            return Err(wrong(format!(
+                "it holds {} series; pass series= with one of them: {}",
+                names.len(),
+                names.join(", ")
+            )));
+        }
+    };
+    images.retain(|image| image.series == chosen);
+    let placed = images.iter().all(|image| image.along.is_some());
+    images.sort_by(|one, other| {
+        let place = |image: &Image| if placed { image.along.unwrap_or(0.0) } else { image.number };
+        place(one).total_cmp(&place(other))
+    });
+    assemble(images, placed)
+}
+
+fn assemble(images: Vec<Image>, placed: bool) -> Result<Volume, LoaderError> {
+    let Some(first) = images.first().cloned() else {
+        return Err(LoaderError::Bug("a series without images".to_owned()));
+    };
+    let alike = |image: &Image| {
+        (image.width, image.height, image.voxel, image.bits)
+            == (first.width, first.height, first.voxel, first.bits)
+            && (image.slope, image.intercept) == (first.slope, first.intercept)
+    };
+    if let Some(other) = images.iter().find(|image| !alike(image)) {
+        return Err(LoaderError::BadSource {
+            path: other.path.clone(),
+            reason: "its size, type or scale is another than that of the rest of its series".to_owned(),
+        });
+    }
+    let between =
+        match (images.first().and_then(|image| image.along), images.last().and_then(|image| image.along)) {
+            (Some(low), Some(high)) if placed && images.len() > 1 => {
+                (high - low).abs() / (images.len() - 1) as f64
+            }
+            _ => first.thickness,
+        };
+    let mut slices = Vec::new();
+    for (file, image) in images.iter().enumerate() {
+        slices.extend(image.slices.iter().map(|slice| match *slice {
+            Slice::Plain { start, .. } => Slice::Plain { file, start },
+            Slice::Runs { start, length, .. } => Slice::Runs { file, start, length },
+        }));
+    }
+    Ok(Volume {
+        files: images.into_iter().map(|image| image.path).collect(),
+        gzip: false,
+        slices,
+        height: first.height,
+        width: first.width,
+        voxel: first.voxel,
+        big_endian: false,
+        bits: first.bits,
+        slope: first.slope,
+        intercept: first.intercept,
+        spacing: [between, first.spacing[0], first.spacing[1]],
+    })
+}
+
+/// What one file says of itself.
+#[derive(Clone, Debug)]
+struct Image {
+    path: PathBuf,
+    series: String,
+    number: f64,
+    /// Its place along the normal of its plane.
+    along: Option<f64>,
+    width: u64,
+    height: u64,
+    voxel: Voxel,
+    bits: u32,
+    slope: f64,
+    intercept: f64,
+    spacing: [f64; 2],
+    thickness: f64,
+    slices: Vec<Slice>,
+}
+
+/// Values of the elements that are looked for.
+#[derive(Default)]
+struct Found {
+    syntax: String,
+    series: String,
+    frames: Option<f64>,
+    number: f64,
+    position: Vec<f64>,
+    orientation: Vec<f64>,
+    spacing: Vec<f64>,
+    thickness: f64,
+    between: f64,
+    slope: Option<f64>,
+    intercept: Option<f64>,
+    samples: u16,
+    rows: u16,
+    columns: u16,
+    allocated: u16,
+    stored: u16,
+    signed: u16,
+}
+
+impl Image {
+    /// Reads a file up to its pixels; `None` where it is no DICOM or has none.
+    fn read(path: &Path) -> Result<Option<Self>, LoaderError> {
+        let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
+        let unsupported = |reason: String| LoaderError::Unsupported { format: NAME, reason };
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut reader = Elements { reader: BufReader::with_capacity(8192, file), explicit: true, seen: 0 };
+        let mut begin = Vec::new();
+        reader.reader.by_ref().take(132).read_to_end(&mut begin)?;
+        if !begins(&begin) {
+            return Ok(None);
+        }
+        let mut found = Found::default();
+        let pixels = match reader.find_pixels(&mut found) {
+            Ok(pixels) => pixels,
+            Err(LoaderError::Read(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => None,
+            Err(error) => return Err(error),
+        };
+        let Some(size) = pixels else { return Ok(None) };
+        if found.samples > 1 {
+            return Err(unsupported(format!("a pixel has {} values", found.samples)));
+        }
+        let voxel = match (found.allocated, found.signed) {
+            (8, 0) => Voxel::U8,
+            (8, _) => Voxel::I8,
+            (16, 0) => Voxel::U16,
+            (16, _) => Voxel::I16,
+            (32, 0) => Voxel::U32,
+            (32, _) => Voxel::I32,
+            (bits, _) => return Err(unsupported(format!("its values have {bits} bits"))),
+        };
+        let (height, width) = (u64::from(found.rows), u64::from(found.columns));
+        let frames = found.frames.unwrap_or(1.0).clamp(0.0, MOST_FRAMES as f64) as u64;
+        if height == 0 || width == 0 || frames == 0 {
+            return Err(damaged(format!("its header says {width}x{height}, {frames} times")));
+        }
+        let slices = match found.syntax.as_str() {
+            "1.2.840.10008.1.2" | "1.2.840.10008.1.2.1" => {
+                let start = reader.reader.stream_position()?;
+                let each = width * height * voxel.bytes() as u64;
+                let whole = each.checked_mul(frames).filter(|whole| start.saturating_add(*whole) <= length);
+                if whole.is_none()
+                    || (size != UNDEFINED && whole.is_some_and(|whole| whole > u64::from(size)))
+                {
+                    return Err(damaged(
+                        "it is cut off: its pixels are less than its header says".to_owned(),
+                    ));
+                }
+                (0..frames).map(|frame| Slice::Plain { file: 0, start: start + frame * each }).collect()
+            }
+            "1.2.840.10008.1.2.5" => reader.fragments(frames)?,
+            other => {
+                return Err(unsupported(format!(
+                    "its pixels are compressed ({other}); write it uncompressed, as `gdcmconv --raw` does"
+                )));
+            }
+        };
+        let along = match (found.position.as_slice(), found.orientation.as_slice()) {
+            ([x, y, z], [a, b, c, d, e, f]) => {
+                Some(x * (b * f - c * e) + y * (c * d - a * f) + z * (a * e - b * d))
+            }
+            _ => None,
+        };
+        let spacing =
+            [found.spacing.first().copied().unwrap_or(0.0), found.spacing.get(1).copied().unwrap_or(0.0)];
+        Ok(Some(Self {
+            path: path.to_owned(),
+            series: found.series,
+            number: found.number,
+            along,
+            width,
+            height,
+            voxel,
+            bits: found.stored.into(),
+            slope: found.slope.filter(|slope| *slope != 0.0).unwrap_or(1.0),
+            intercept: found.intercept.unwrap_or(0.0),
+            spacing,
+            thickness: if found.between > 0.0 { found.between } else { found.thickness },
+            slices,
+        }))
+    }
+}
+
+/// The elements of a file, one after the other.
+struct Elements<R> {
+    reader: R,
+    /// Elements name the type of their values.
+    explicit: bool,
+    seen: u32,
+}
+
+impl<R: Read + Seek> Elements<R> {
+    /// Notes what is looked for, and stops at the pixels: how many bytes these are said to be.
+    fn find_pixels(&mut self, found: &mut Found) -> Result<Option<u32>, LoaderError> {
+        let mut meta = true;
+        loop {
+            let begin = self.reader.stream_position()?;
+            let [g0, g1]: [u8; 2] = self.take()?;
+            let group = u16::from_le_bytes([g0, g1]);
+            if meta && group != 2 {
+                meta = false;
+                match found.syntax.as_str() {
+                    "1.2.840.10008.1.2" => self.explicit = false,
+                    "1.2.840.10008.1.2.2" | "1.2.840.10008.1.2.1.99" => {
+                        return Err(LoaderError::Unsupported {
+                            format: NAME,
+                            reason: "it is stored with the high byte first, or deflated".to_owned(),
+                        });
+                    }
+                    _ => {}
+                }
+            }
+            self.reader.seek(SeekFrom::Start(begin))?;
+            let (tag, length) = self.element()?;
+            if tag == PIXELS {
+                return Ok(Some(length));
+            }
+            if length == UNDEFINED {
+                self.skip_sequence(0)?;
+            } else if wanted(tag) && length <= LONGEST {
+                let mut value = vec![0; length as usize];
+                self.reader.read_exact(&mut value)?;
+                found.note(tag, &value);
+            } else {
+                self.reader.seek(SeekFrom::Current(length.into()))?;
+            }
+        }
+    }
+
+    /// The next element's tag and length.
+    fn element(&mut self) -> Result<((u16, u16), u32), LoaderError> {
+        self.seen += 1;
+        if self.seen > MOST_ELEMENTS {
+            return Err(LoaderError::Damaged {
+                format: NAME,
+                reason: "it has elements without end".to_owned(),
+            });
+        }
+        let [g0, g1, e0, e1]: [u8; 4] = self.take()?;
+        let tag = (u16::from_le_bytes([g0, g1]), u16::from_le_bytes([e0, e1]));
+        if !self.explicit || tag.0 == 0xfffe {
+            return Ok((tag, u32::from_le_bytes(self.take()?)));
+        }
+        let [a, b, l0, l1]: [u8; 4] = self.take()?;
+        let long = matches!(
+            &[a, b],
+            b"OB"
+                | b"OD"
+                | b"OF"
+                | b"OL"
+                | b"OV"
+                | b"OW"
+                | b"SQ"
+                | b"SV"
+                | b"UC"
+                | b"UN"
+                | b"UR"
+                | b"UT"
+                | b"UV"
+        );
+        let length =
+            if long { u32::from_le_bytes(self.take()?) } else { u16::from_le_bytes([l0, l1]).into() };
+        Ok((tag, length))
+    }
+
+    /// Passes over a sequence whose length is not known.
+    fn skip_sequence(&mut self, depth: u32) -> Result<(), LoaderError> {
+        if depth > DEEPEST {
+            return Err(LoaderError::Damaged {
+                format: NAME,
+                reason: "its sequences stand too deep".to_owned(),
+            });
+        }
+        loop {
+            let (tag, length) = self.element()?;
+            match (tag, length) {
+                (SEQUENCE_END, _) => return Ok(()),
+                (ITEM, UNDEFINED) => self.skip_item(depth)?,
+                (_, UNDEFINED) => self.skip_sequence(depth + 1)?,
+                (_, length) => {
+                    self.reader.seek(SeekFrom::Current(length.into()))?;
+                }
+            }
+        }
+    }
+
+    fn skip_item(&mut self, depth: u32) -> Result<(), LoaderError> {
+        loop {
+            let (tag, length) = self.element()?;
+            match (tag, length) {
+                (ITEM_END, _) => return Ok(()),
+                (_, UNDEFINED) => self.skip_sequence(depth + 1)?,
+                (_, length) => {
+                    self.reader.seek(SeekFrom::Current(length.into()))?;
+                }
+            }
+        }
+    }
+
+    /// Where the parts of compressed pixels stand, one for each frame; the first is a table.
+    fn fragments(&mut self, frames: u64) -> Result<Vec<Slice>, LoaderError> {
+        let mut found = Vec::new();
+        loop {
+            let (tag, length) = self.element()?;
+            if tag == SEQUENCE_END {
+                break;
+            }
+            if tag != ITEM || length == UNDEFINED {
+                return Err(LoaderError::Damaged {
+                    format: NAME,
+                    reason: "its pixels stand in no items".to_owned(),
+                });
+            }
+            found.push((self.reader.stream_position()?, length));
+            self.reader.seek(SeekFrom::Current(length.into()))?;
+        }
+        if found.len() as u64 != frames + 1 {
+            return Err(LoaderError::Damaged {
+                format: NAME,
+                reason: format!(
+                    "it has {} parts of pixels for {frames} frames",
+                    found.len().saturating_sub(1)
+                ),
+            });
+        }
+        Ok(found[1..]
+            .iter()
+            .map(|&(start, length)| Slice::Runs { file: 0, start, length: length.into() })
+            .collect())
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], LoaderError> {
+        let mut bytes = [0; N];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+fn wanted(tag: (u16, u16)) -> bool {
+    matches!(
+        tag,
+        (0x0002, 0x0010)
+            | (0x0018, 0x0050 | 0x0088)
+            | (0x0020, 0x000e | 0x0013 | 0x0032 | 0x0037)
+            | (
+                0x0028,
+                0x0002 | 0x0008 | 0x0010 | 0x0011 | 0x0030 | 0x0100 | 0x0101 | 0x0103 | 0x1052 | 0x1053
+            )
+    )
+}
+
+impl Found {
+    fn note(&mut self, tag: (u16, u16), value: &[u8]) {
+        let text = String::from_utf8_lossy(value);
+        let text = text.trim_matches(|letter: char| letter == '\0' || letter.is_whitespace());
+        let numbers = || -> Vec<f64> {
+            let parsed = text.split('\\').filter_map(|part| part.trim().parse::<f64>().ok());
+            parsed.filter(|number| number.is_finite()).collect()
+        };
+        let one = || numbers().first().copied();
+        let short = match value {
+            [low, high, ..] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        };
+        match tag {
+            (0x0002, 0x0010) => self.syntax = text.to_owned(),
+            (0x0020, 0x000e) => self.series = text.to_owned(),
+            (0x0018, 0x0050) => self.thickness = one().unwrap_or(0.0),
+            (0x0018, 0x0088) => self.between = one().unwrap_or(0.0),
+            (0x0020, 0x0013) => self.number = one().unwrap_or(0.0),
+            (0x0020, 0x0032) => self.position = numbers(),
+            (0x0020, 0x0037) => self.orientation = numbers(),
+            (0x0028, 0x0008) => self.frames = one(),
+            (0x0028, 0x0030) => self.spacing = numbers(),
+            (0x0028, 0x1052) => self.intercept = one(),
+            (0x0028, 0x1053) => self.slope = one(),
+            (0x0028, 0x0002) => self.samples = short,
+            (0x0028, 0x0010) => self.rows = short,
+            (0x0028, 0x0011) => self.columns = short,
+            (0x0028, 0x0100) => self.allocated = short,
+            (0x0028, 0x0101) => self.stored = short,
+            (0x0028, 0x0103) => self.signed = short,
+            _ => {}
+        }
+    }
+}
+
+/// Unpacks run lengths: one segment for each byte of a value, the highest first, each as PackBits has it.
+pub(super) fn unpack_runs(
+    coded: &[u8],
+    values: u64,
+    size: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), LoaderError> {
+    let damaged = |reason: &str| LoaderError::Damaged { format: NAME, reason: reason.to_owned() };
+    let values = usize::try_from(values).map_err(|_| damaged("a slice is larger than any memory"))?;
+    let word = |at: usize| -> Option<usize> {
+        Some(u32::from_le_bytes(coded.get(at * 4..at * 4 + 4)?.try_into().ok()?) as usize)
+    };
+    if word(0) != Some(size) {
+        return Err(damaged("its run lengths have another number of segments"));
+    }
+    out.clear();
+    out.resize(values * size, 0);
+    for segment in 0..size {
+        let short = || damaged("its run lengths end early");
+        let start = word(1 + segment).ok_or_else(short)?;
+        let end = if segment + 1 < size { word(2 + segment).ok_or_else(short)? } else { coded.len() };
+        let mut bytes = coded.get(start..end).ok_or_else(short)?.iter().copied();
+        let mut filled = 0;
+        while filled < values {
+            let control = bytes.next().ok_or_else(short)?;
+            let (count, repeated) = match control {
+                0..=127 => (usize::from(control) + 1, None),
+                128 => continue,
+                129..=255 => (257 - usize::from(control), Some(bytes.next().ok_or_else(short)?)),
+            };
+            for _ in 0..count {
+                let value = match repeated {
+                    Some(value) => value,
+                    None => bytes.next().ok_or_else(short)?,
+                };
+                if filled < values {
+                    out[filled * size + (size - 1 - segment)] = value;
+                    filled += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}

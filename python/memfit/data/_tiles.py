@@ -1,0 +1,54 @@
+"""Tiles of large images, as a source for `ImageLoader`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from memfit._core import Samples
+from memfit.data._decode import Size, wide_and_high
+from memfit.data._sources import samples_of
+
+
+class Tile(NamedTuple):
+    """Where a tile lies: the number and the name of its image, and its left, top, width and height there."""
+
+    image: int
+    name: str
+    part: tuple[int, int, int, int]
+
+
+class Tiles:
+    """The tiles of all images of a source, row by row, each of which is decoded by itself.
+
+    `size` is a number or (height, width), and neighbours overlap by `overlap` pixels. The last of a row or column ends
+    with the image, and overlaps by more. Load them with `ImageLoader(tiles, size=tiles.size)`; without `shuffle`, the
+    loader's n-th image is `tiles[n]`.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        labels: Any = None,
+        *,
+        size: Size,
+        overlap: Size = 0,
+        page: int = 0,
+        upright: bool = True,
+    ) -> None:
+        self._images = samples_of(source, labels)
+        width, height = wide_and_high(size)
+        self.size = (height, width)
+        self._tiles = self._images.tiles((width, height), wide_and_high(overlap), page, upright)
+        self._samples = self._tiles.samples()
+
+    @property
+    def samples(self) -> Samples:
+        """They as samples."""
+        return self._samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, number: int) -> Tile:
+        image, part = self._tiles.place(number)
+        return Tile(image, self._images.name(image), part)

@@ -1,0 +1,451 @@
+"""`memfit.data` and what is less common than JPEG: other formats, pages, overviews, tiles, volumes, and the cache."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import memfit.data
+import numpy
+import pytest
+import torch
+from memfit.data import ImageLoader, Tiles, Volume, decode
+from pictures import encoded, picture
+from PIL import Image
+
+
+def tensor(image: Image.Image) -> torch.Tensor:
+    array = numpy.array(image)
+    array = array[..., None] if array.ndim == 2 else array
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def of_pillow(data: bytes, mode: str = "RGB", page: int = 0) -> torch.Tensor:
+    image = Image.open(io.BytesIO(data))
+    image.seek(page)
+    return tensor(image.convert(mode))
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> int:
+    assert one.shape == other.shape
+    return int((one.int() - other.int()).abs().max())
+
+
+KINDS = {
+    "gif": lambda image: encoded(image.convert("P", palette=Image.Palette.ADAPTIVE), "GIF"),
+    "gif-interlaced": lambda image: encoded(image.convert("L"), "GIF", interlace=1),
+    "bmp": lambda image: encoded(image, "BMP"),
+    "bmp-palette": lambda image: encoded(image.convert("P", palette=Image.Palette.ADAPTIVE), "BMP"),
+    "bmp-1-bit": lambda image: encoded(image.convert("1"), "BMP"),
+    "bmp-grey": lambda image: encoded(image.convert("L"), "BMP"),
+    "ppm": lambda image: encoded(image, "PPM"),
+    "pgm": lambda image: encoded(image.convert("L"), "PPM"),
+    "pbm": lambda image: encoded(image.convert("1"), "PPM"),
+    "jp2": lambda image: encoded(image, "JPEG2000", irreversible=False),
+    "jp2-grey": lambda image: encoded(image.convert("L"), "JPEG2000"),
+}
+
+
+@pytest.mark.parametrize("size", [(121, 77), (64, 64), (1, 1), (17, 3)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_images_are_those_of_pillow(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
+    data = KINDS[kind](picture(*size))
+    assert torch.equal(decode(data), of_pillow(data))
+    # From a file, and only a part of it, it is the same.
+    path = tmp_path / "image"
+    path.write_bytes(data)
+    width, height = size
+    part = (width // 3, height // 3, width - width // 3, height - height // 3)
+    assert torch.equal(decode(path, None, part), of_pillow(data)[:, part[1] :, part[0] :])
+    with pytest.raises(memfit.data.ImageError):
+        decode(data[: len(data) // 2])
+
+
+def test_values_of_16_bits_and_opacity_are_kept() -> None:
+    values = numpy.random.default_rng(0).integers(0, 65536, (31, 47), dtype=numpy.uint16)
+    for kind in ("PPM", "JPEG2000"):
+        found = decode(encoded(Image.fromarray(values), kind), mode="keep")
+        assert found.dtype == torch.uint16
+        assert torch.equal(found[0].int(), torch.from_numpy(values.astype(numpy.int32)))
+    clear = picture(40, 30).convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize((40, 30)))
+    data = encoded(clear, "JPEG2000", irreversible=False)
+    assert torch.equal(decode(data, mode="rgba"), tensor(clear))
+    # BMP's masks.
+    data = encoded(clear, "BMP")
+    assert torch.equal(decode(data, mode="rgba"), of_pillow(data, "RGBA"))
+
+
+def test_jpeg_2000_is_decoded_at_the_resolution_that_is_wanted() -> None:
+    data = encoded(picture(1024, 768), "JPEG2000", irreversible=False)
+    small = decode(data, 96, "center", margin=2.0)
+    full = decode(data, 96, "center", margin=None)
+    difference = (small.float() - full.float()).abs()
+    assert 0 < float(difference.mean()) < 2
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+def test_any_picture_of_an_animation_is_that_of_pillow(kind: str) -> None:
+    base = picture(60, 44)
+    frames = [base.copy() for _ in range(4)]
+    for number, frame in enumerate(frames):
+        frame.paste((250 - 60 * number, 40 * number, 90), (5 + 9 * number, 8, 25 + 9 * number, 30))
+    options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {"disposal": 1}
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=40, **options)
+    # Where WebP draws one picture over another, the two round otherwise.
+    for page in range(4):
+        most = 1 if kind == "WEBP" and page else 0
+        assert apart(decode(data, page=page), of_pillow(data, page=page)) <= most, page
+    with pytest.raises(memfit.data.ImageError, match="4 pictures"):
+        decode(data, page=4)
+    with pytest.raises(memfit.data.ImageError, match="pages"):
+        decode(encoded(base, "PNG"), page=1)
+
+
+def test_gifs_that_take_pictures_away_are_composed() -> None:
+    frames = [Image.new("RGBA", (30, 20), (0, 0, 0, 0)) for _ in range(3)]
+    for number, frame in enumerate(frames):
+        frame.paste((200, 50 * number, 30, 255), (8 * number, 4, 8 * number + 9, 15))
+    for disposal in (2, 3):
+        data = encoded(
+            frames[0], "GIF", save_all=True, append_images=frames[1:], disposal=disposal, transparency=0
+        )
+        for page in range(3):
+            wanted, found = of_pillow(data, "RGBA", page), decode(data, mode="rgba", page=page)
+            assert torch.equal(found[3], wanted[3]), (disposal, page)
+            opaque = wanted[3] > 0
+            assert torch.equal(found[:3, opaque], wanted[:3, opaque]), (disposal, page)
+
+
+def pyramid(path: Path, full: Image.Image, marks: list[int]) -> None:
+    """A tiled TIFF with overviews as GDAL writes them, each of one grey, so that it is seen which was read."""
+    pages = [full]
+    for level, mark in enumerate(marks, 1):
+        pages.append(Image.new("L", (full.width >> level, full.height >> level), mark))
+    out = bytearray(b"II*\0\0\0\0\0")
+    place = 4
+    for number, page in enumerate(pages):
+        side = 16
+        across, down = -(-page.width // side), -(-page.height // side)
+        padded = Image.new("L", (across * side, down * side))
+        padded.paste(page)
+        offsets = []
+        for y in range(down):
+            for x in range(across):
+                offsets.append(len(out))
+                out += padded.crop((x * side, y * side, x * side + side, y * side + side)).tobytes()
+        counts = [side * side] * len(offsets)
+        at = [len(out), len(out) + 4 * len(offsets)]
+        out += struct.pack(f"<{len(offsets)}I", *offsets) + struct.pack(f"<{len(counts)}I", *counts)
+        entries = [
+            (254, 4, 1, int(number > 0)),
+            (256, 4, 1, page.width),
+            (257, 4, 1, page.height),
+            (258, 3, 1, 8),
+            (259, 3, 1, 1),
+            (262, 3, 1, 1),
+            (277, 3, 1, 1),
+            (322, 4, 1, side),
+            (323, 4, 1, side),
+            (324, 4, len(offsets), at[0] if len(offsets) > 1 else offsets[0]),
+            (325, 4, len(counts), at[1] if len(counts) > 1 else counts[0]),
+        ]
+        struct.pack_into("<I", out, place, len(out))
+        out += struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+        place = len(out)
+        out += b"\0\0\0\0"
+    path.write_bytes(out)
+
+
+def test_the_overview_of_a_geotiff_is_read_where_it_is_large_enough(tmp_path: Path) -> None:
+    path = tmp_path / "map.tif"
+    full = picture(512, 384).convert("L")
+    pyramid(path, full, [50, 100, 150])
+    assert torch.equal(decode(path, mode="l"), tensor(full))
+
+    def mean(**options: Any) -> float:
+        return float(decode(path, mode="l", **options).float().mean())
+
+    # 512, 256, 128 and 64 wide: the smallest that leaves twice what is wanted.
+    assert mean(size=(96, 128)) == 50
+    assert mean(size=(48, 64)) == 100
+    assert mean(size=(24, 32)) == 150
+    assert mean(size=(24, 32), margin=4.0) == 100
+    # A window asks for its own resolution, and masks are never averaged by someone else.
+    assert mean(size=(48, 64), crop=(128, 96, 128, 96)) not in (50, 100, 150)
+    assert mean(size=(24, 32), crop=(0, 0, 256, 192)) == 100
+    assert mean(size=(24, 32), filter="nearest") not in (50, 100, 150)
+    found = decode(path, (24, 32), mode="l", with_mapping=True)
+    assert found.source_size == (512, 384)
+    assert found.mapping == pytest.approx((1 / 16, 0, 1 / 16, 0))
+
+
+def test_tiles_cover_images_and_are_their_own_pixels(tmp_path: Path) -> None:
+    images = [picture(200, 130, 1), picture(90, 100, 2)]
+    paths = []
+    for number, image in enumerate(images):
+        paths.append(tmp_path / f"{number}.png")
+        image.save(paths[-1])
+    tiles = Tiles(paths, [7, 8], size=(48, 64), overlap=16)
+    loader = ImageLoader(tiles, size=tiles.size, batch_size=4, memory="64 MiB", with_mapping=True)
+    delivered = [
+        (image, int(label), mapping)
+        for images_, labels, mappings in loader
+        for image, label, mapping in zip(images_, labels, mappings, strict=True)
+    ]
+    assert len(delivered) == len(tiles)
+    covered = [numpy.zeros((image.height, image.width), bool) for image in images]
+    for number, (found, label, mapping) in enumerate(delivered):
+        tile = tiles[number]
+        left, top, width, height = tile.part
+        wanted = tensor(images[tile.image])[:, top : top + height, left : left + width]
+        assert torch.equal(found, wanted)
+        assert label == 7 + tile.image
+        assert tile.name == str(paths[tile.image])
+        assert mapping.tolist() == [1, -left, 1, -top]
+        covered[tile.image][top : top + height, left : left + width] = True
+    assert all(part.all() for part in covered)
+    with pytest.raises(IndexError):
+        tiles[len(tiles)]
+    with pytest.raises(ValueError, match="less than a tile"):
+        Tiles(paths, size=32, overlap=32)
+    # One that is smaller than a tile is named, or left out.
+    large = Tiles(paths, size=95)
+    with pytest.raises(memfit.data.ImageError, match="less than a tile"):
+        list(ImageLoader(large, size=95, memory="64 MiB"))
+    loader = ImageLoader(large, size=95, memory="64 MiB", on_error="skip")
+    assert sum(len(images) for images, _ in loader) == len(large) - 1
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("large")
+    paths = [root / f"{number}.jpg" for number in range(6)]
+    for number, path in enumerate(paths):
+        picture(700 + 20 * number, 900 - 30 * number, number).save(path, quality=92, exif=turned(number))
+    return paths
+
+
+def turned(number: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = 1 + number
+    return exif
+
+
+def passes(paths: list[Path], cache: Path | None, count: int = 2, **options: Any) -> list[torch.Tensor]:
+    options = {"size": 64, "crop": "random", "scale": (0.5, 1.0), "flip": 0.5, **options}
+    loader = ImageLoader(paths, batch_size=3, memory="64 MiB", cache=cache, **options)
+    return [images.clone() for _ in range(count) for images, _ in loader]
+
+
+def test_what_comes_out_of_the_cache_is_what_came_when_it_was_made(large: list[Path], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = passes(large, cache)
+    entries = [path for path in cache.rglob("*") if path.is_file() and path.name != "bytes"]
+    assert len(entries) == len(large)
+    assert all(entry.stat().st_size < path.stat().st_size for entry in entries for path in large)
+    counted = int((cache / "bytes").read_text())
+    assert counted == sum(entry.stat().st_size for entry in entries)
+    again = passes(large, cache)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    # Full from the beginning: the same pixels, and nothing is stored.
+    empty = tmp_path / "empty"
+    assert all(torch.equal(a, b) for a, b in zip(first, passes(large, empty, cache_size=0), strict=True))
+    assert [path.name for path in empty.rglob("*") if path.is_file()] == ["bytes"]
+    # Damaged entries are made again.
+    entries[0].write_bytes(entries[0].read_bytes()[:100])
+    entries[1].write_bytes(b"")
+    assert all(torch.equal(a, b) for a, b in zip(first, passes(large, cache), strict=True))
+    # Close to what comes without it, cropped at the same places.
+    for cached, plain in zip(first, passes(large, None), strict=True):
+        assert float((cached.float() - plain.float()).abs().mean()) < 3
+
+
+def test_the_cache_leaves_alone_what_it_would_blur_and_what_has_changed(
+    large: list[Path], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    # A small part of an image needs more pixels than a copy has.
+    part = {"crop": (10, 10, 80, 80), "flip": 0.0}
+    cached = passes(large, cache, 1, **part)
+    assert all(torch.equal(a, b) for a, b in zip(cached, passes(large, None, 1, **part), strict=True))
+    assert not [path for path in cache.rglob("*") if path.is_file() and path.name != "bytes"]
+    # Entries are named by content: another picture under an old name is another picture.
+    path = tmp_path / "one.jpg"
+    shown = {"crop": "center", "flip": 0.0}
+    path.write_bytes(large[0].read_bytes())
+    before = passes([path], cache, 1, **shown)[0]
+    path.write_bytes(large[5].read_bytes())
+    after = passes([path], cache, 1, **shown)[0]
+    assert not torch.equal(before, after)
+    assert torch.equal(after, passes([large[5]], cache, 1, **shown)[0])
+
+
+def nifti(path: Path, values: numpy.ndarray[Any, Any], order: str = "<", **fields: Any) -> None:
+    """A NIfTI-1 file of values as [frame, slice, row, column], written without the reader's help."""
+    code = {"uint8": 2, "int16": 4, "int32": 8, "float32": 16, "float64": 64, "uint16": 512}[
+        values.dtype.name
+    ]
+    frames, depth, height, width = values.shape
+    header = bytearray(352)
+    struct.pack_into(f"{order}i", header, 0, 348)
+    struct.pack_into(f"{order}8h", header, 40, 4, width, height, depth, frames, 1, 1, 1)
+    struct.pack_into(f"{order}2h", header, 70, code, values.dtype.itemsize * 8)
+    struct.pack_into(f"{order}8f", header, 76, 1, *fields.get("spacing", (1, 1, 1)), 0, 0, 0, 0)
+    struct.pack_into(f"{order}f", header, 108, 352)
+    struct.pack_into(f"{order}2f", header, 112, fields.get("slope", 0), fields.get("intercept", 0))
+    header[344:348] = b"n+1\0"
+    data = bytes(header) + values.astype(values.dtype.newbyteorder(order)).tobytes()
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int16", "uint16", "int32", "float32", "float64"])
+@pytest.mark.parametrize(("name", "order"), [("a.nii", "<"), ("a.nii.gz", "<"), ("a.nii", ">")])
+def test_blocks_of_nifti_are_what_was_written(kind: str, name: str, order: str, tmp_path: Path) -> None:
+    values = (numpy.random.default_rng(3).random((2, 7, 9, 11)) * 200 - 50).astype(kind)
+    nifti(tmp_path / name, values, order, slope=2.5, intercept=-10, spacing=(0.5, 0.75, 3))
+    for frame in range(2):
+        volume = Volume(tmp_path / name, frame=frame)
+        assert volume.shape == (7, 9, 11)
+        assert volume.dtype == getattr(torch, kind)
+        assert volume.spacing == (3, 0.75, 0.5)
+        whole = torch.from_numpy(values[frame])
+        assert torch.equal(volume.read(), whole)
+        assert torch.equal(volume[2:5, :, 3:8], whole[2:5, :, 3:8])
+        assert torch.equal(volume[-1, 4], whole[-1, 4])
+        scaled = volume.read((1, 3), (0, 9), (2, 4), scaled=True)
+        wanted = values[frame, 1:3, :, 2:4].astype(numpy.float64) * 2.5 - 10
+        assert torch.equal(scaled, torch.from_numpy(wanted.astype(numpy.float32)))
+    with pytest.raises(ValueError, match="number 2 was asked for"):
+        Volume(tmp_path / name, frame=2)
+    with pytest.raises(ValueError, match="not inside"):
+        volume.read((0, 8))
+    if not name.endswith("gz"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+        with pytest.raises(ValueError, match="cut off"):
+            Volume(tmp_path / name)
+
+
+def dicom(
+    path: Path, values: numpy.ndarray[Any, Any], syntax: str = "1.2.840.10008.1.2.1", **fields: Any
+) -> None:
+    """A DICOM file of values as [frame, row, column], written without the reader's help."""
+    explicit = syntax != "1.2.840.10008.1.2"
+
+    def element(tag: tuple[int, int], kind: bytes, value: bytes, named: bool = explicit) -> bytes:
+        value += b"\0" * (len(value) % 2)
+        begin = struct.pack("<HH", *tag)
+        if not named:
+            return begin + struct.pack("<I", len(value)) + value
+        if kind in (b"OB", b"OW", b"SQ", b"UN"):
+            return begin + kind + b"\0\0" + struct.pack("<I", len(value)) + value
+        return begin + kind + struct.pack("<H", len(value)) + value
+
+    def text(tag: tuple[int, int], kind: bytes, value: object) -> bytes:
+        return element(tag, kind, str(value).encode())
+
+    def short(tag: tuple[int, int], value: int) -> bytes:
+        return element(tag, b"US", struct.pack("<H", value))
+
+    frames, height, width = values.shape
+    bits = values.dtype.itemsize * 8
+    # A sequence of unknown length with one of known length inside, as scanners write them.
+    inner = element((0x0008, 0x1155), b"UI", b"1.2.3")
+    item = struct.pack("<HHI", 0xFFFE, 0xE000, 0xFFFFFFFF) + inner + struct.pack("<HHI", 0xFFFE, 0xE00D, 0)
+    begin = (
+        struct.pack("<HH", 0x0008, 0x1140) + (b"SQ\0\0" if explicit else b"") + struct.pack("<I", 0xFFFFFFFF)
+    )
+    body = begin + item + struct.pack("<HHI", 0xFFFE, 0xE0DD, 0)
+    body += text((0x0018, 0x0050), b"DS", fields.get("thickness", 5))
+    body += text((0x0020, 0x000E), b"UI", fields.get("series", "1.2.3.4"))
+    body += text((0x0020, 0x0013), b"IS", fields.get("number", 1))
+    if "place" in fields:
+        body += text((0x0020, 0x0032), b"DS", f"-10\\-20\\{fields['place']}")
+        body += text((0x0020, 0x0037), b"DS", "1\\0\\0\\0\\1\\0")
+    body += short((0x0028, 0x0002), 1) + text((0x0028, 0x0008), b"IS", frames)
+    body += short((0x0028, 0x0010), height) + short((0x0028, 0x0011), width)
+    body += text((0x0028, 0x0030), b"DS", "0.5\\0.25")
+    body += short((0x0028, 0x0100), bits) + short((0x0028, 0x0101), fields.get("stored", bits))
+    body += short((0x0028, 0x0103), int(values.dtype.kind == "i"))
+    body += text((0x0028, 0x1052), b"DS", -1024) + text((0x0028, 0x1053), b"DS", 2)
+    if syntax == "1.2.840.10008.1.2.5":
+        body += struct.pack("<HH", 0x7FE0, 0x0010) + b"OB\0\0" + struct.pack("<I", 0xFFFFFFFF)
+        parts = [b"", *(runs(frame) for frame in values)]
+        for part in parts:
+            body += struct.pack("<HHI", 0xFFFE, 0xE000, len(part)) + part
+        body += struct.pack("<HHI", 0xFFFE, 0xE0DD, 0)
+    else:
+        body += element((0x7FE0, 0x0010), b"OW", values.astype(values.dtype.newbyteorder("<")).tobytes())
+    meta = element((0x0002, 0x0010), b"UI", syntax.encode(), True)
+    path.write_bytes(bytes(128) + b"DICM" + meta + body)
+
+
+def runs(frame: numpy.ndarray[Any, Any]) -> bytes:
+    """One frame in run lengths: a segment for each byte, the highest first."""
+    planes = frame.reshape(-1).astype(frame.dtype.newbyteorder(">")).view(numpy.uint8)
+    planes = planes.reshape(-1, frame.dtype.itemsize).T
+    segments = []
+    for plane in planes:
+        out, at = b"", 0
+        data = plane.tobytes()
+        while at < len(data):
+            run = 1
+            while run < 128 and at + run < len(data) and data[at + run] == data[at]:
+                run += 1
+            out += bytes([257 - run, data[at]]) if run > 1 else bytes([0, data[at]])
+            at += run
+        segments.append(out + b"\0" * (len(out) % 2))
+    offsets, at = [], 64
+    for segment in segments:
+        offsets.append(at)
+        at += len(segment)
+    header = struct.pack("<16I", len(segments), *offsets, *([0] * (15 - len(offsets))))
+    return header + b"".join(segments)
+
+
+@pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.5"])
+@pytest.mark.parametrize("kind", ["uint8", "int16", "uint16"])
+def test_a_series_of_dicom_is_a_volume_in_the_order_of_its_places(
+    syntax: str, kind: str, tmp_path: Path
+) -> None:
+    values = numpy.random.default_rng(5).integers(0, 120, (5, 6, 8)).astype(kind)
+    if kind == "int16":
+        values -= 60
+    for number, at in enumerate([3, 0, 4, 1, 2]):
+        # Names and numbers are in another order than the places.
+        dicom(tmp_path / f"{number}.dcm", values[at : at + 1], syntax, place=2.5 * at, number=9 - at)
+    (tmp_path / "notes.txt").write_text("beside it")
+    volume = Volume(tmp_path)
+    assert volume.shape == (5, 6, 8)
+    assert volume.spacing == (2.5, 0.5, 0.25)
+    assert volume.scale == (2, -1024)
+    whole = torch.from_numpy(values)
+    assert torch.equal(volume.read(), whole)
+    assert torch.equal(volume[1:4, 2:5, 3:], whole[1:4, 2:5, 3:])
+    assert torch.equal(volume.read((2, 3), scaled=True), whole[2:3].float() * 2 - 1024)
+
+
+def test_several_series_frames_and_bits_that_hold_nothing(tmp_path: Path) -> None:
+    values = numpy.arange(3 * 4 * 4, dtype=numpy.uint16).reshape(3, 4, 4)
+    dicom(tmp_path / "many.dcm", values, thickness=2)
+    many = Volume(tmp_path / "many.dcm")
+    assert torch.equal(many.read().int(), torch.from_numpy(values.astype(numpy.int32)))
+    assert many.spacing[0] == 2
+    dicom(tmp_path / "other.dcm", values[:1], series="9.9")
+    with pytest.raises(OSError, match=r"2 series.*1\.2\.3\.4, 9\.9"):
+        Volume(tmp_path)
+    assert Volume(tmp_path, series="9.9").shape == (1, 4, 4)
+    # Twelve bits of sixteen, the others in use by something else.
+    dicom(tmp_path / "twelve.dcm", (values | 0xF000)[:1], stored=12)
+    assert int(Volume(tmp_path / "twelve.dcm").read().int().max()) == 15
+    dicom(tmp_path / "jpeg.dcm", values[:1], "1.2.840.10008.1.2.4.70")
+    with pytest.raises(ValueError, match="compressed"):
+        Volume(tmp_path / "jpeg.dcm")
+    whole = (tmp_path / "many.dcm").read_bytes()
+    for end in range(132, len(whole), 7):
+        (tmp_path / "cut.dcm").write_bytes(whole[:end])
+        with pytest.raises((ValueError, OSError)):
+            Volume(tmp_path / "cut.dcm")
