@@ -81,10 +81,13 @@ def test_values_of_16_bits_and_opacity_are_kept() -> None:
 
 def test_jpeg_2000_is_decoded_at_the_resolution_that_is_wanted() -> None:
     data = encoded(picture(1024, 768), "JPEG2000", irreversible=False)
-    small = decode(data, 96, "center", margin=2.0)
-    full = decode(data, 96, "center", margin=None)
-    difference = (small.float() - full.float()).abs()
-    assert 0 < float(difference.mean()) < 2
+    full = decode(data, 96, "center", margin=None).float()
+    twice, four_times = (
+        float((decode(data, 96, "center", margin=margin).float() - full).abs().mean())
+        for margin in (2.0, 4.0)
+    )
+    # A level's pixels stand half a pixel off those that are averaged: told as such, they are twice as close as not.
+    assert 0 < four_times < twice < 3
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP"])

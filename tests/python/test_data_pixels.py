@@ -298,7 +298,7 @@ def test_an_image_cut_off_is_told(kind: str) -> None:
         ({"filter": "cubic"}, "filter="),
         ({"mode": "hsv"}, "mode="),
         ({"margin": 0.5}, "margin="),
-        ({"page": 3}, "only TIFF has pages"),
+        ({"page": 3}, "have pages to choose from"),
     ],
 )
 def test_settings_that_cannot_be_are_told(options: dict[str, Any], said: str) -> None:

@@ -26,7 +26,7 @@ const DIGEST: usize = 16;
 /// Quality at which copies are stored, with colours in full.
 const QUALITY: u8 = 95;
 /// Unfinished files that are older than this are a dead process's.
-const STALE: Duration = Duration::from_secs(3600);
+const STALE: Duration = Duration::from_hours(1);
 /// The file that counts the bytes of all copies.
 const COUNT: &str = "bytes";
 const UNFINISHED: &str = "unfinished";
@@ -164,7 +164,7 @@ impl Cache {
     }
 
     /// Makes a picture's copy. What this takes beyond the picture's own cost is [`Self::beside`].
-    pub(crate) fn make(&self, decoder: &mut Decoder, image: &Prepared) -> Result<Vec<u8>, LoaderError> {
+    pub(crate) fn make(decoder: &mut Decoder, image: &Prepared) -> Result<Vec<u8>, LoaderError> {
         let (width, height) = image.size();
         let colours = match image.layout().bands {
             Bands::Grey => jpeg_encoder::ColorType::Luma,

@@ -40,9 +40,14 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Self::Turbo if cfg!(turbo_simd) => "libjpeg-turbo with SIMD",
-            Self::Turbo => "libjpeg-turbo without SIMD",
+            Self::Turbo => "libjpeg-turbo without SIMD, zune-jpeg for what is decoded in full",
             Self::Rust => "zune-jpeg",
         }
+    }
+
+    /// Whether what is decoded in full comes faster from the decoder in Rust: libjpeg-turbo has no vector code here.
+    pub(crate) fn slow_in_full(self) -> bool {
+        self == Self::Turbo && !cfg!(turbo_simd)
     }
 
     /// Whether it can decode at a smaller scale, and parts.
@@ -222,7 +227,7 @@ impl Decoder {
                 let bytes = whole(&image.input, &mut self.file)?;
                 let pixels = room(&mut self.decoded, image.plan.room());
                 #[cfg(feature = "turbo")]
-                {
+                if !plan.in_rust || jpeg::decode(bytes, image, pixels).is_err() {
                     let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
                     if decoded.is_err() {
                         // What failed within a header would be gone on with in the next image.

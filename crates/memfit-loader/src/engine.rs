@@ -446,7 +446,7 @@ impl Shared {
         let (framing, how) = cache.recipe(upright, page);
         let large = Prepared::new(image.input().clone(), &framing, &how, &[])?;
         let copy =
-            self.admitted(decoder, &large, Cache::beside(&large), |decoder| cache.make(decoder, &large))?;
+            self.admitted(decoder, &large, Cache::beside(&large), |decoder| Cache::make(decoder, &large))?;
         cache.put(key, &copy);
         image.out_of(Input::Memory(copy.into()), rendering)
     }

@@ -117,6 +117,8 @@ impl Cost {
 pub(crate) struct Plan {
     /// 1, 2, 4 or 8: the scale is one over this.
     pub(crate) denominator: u32,
+    /// A JPEG that the decoder in Rust decodes whole, though there is another.
+    pub(crate) in_rust: bool,
     /// The pixels that are decoded.
     pub(crate) region: Rect,
     /// Those of them that may have a share in the result, counted from the region's corner.
@@ -175,7 +177,19 @@ impl Plan {
         }
         let scaled = (header.width.div_ceil(denominator), header.height.div_ceil(denominator));
         let wanted = region(&clip, &frame, size, rendering.filter, denominator, scaled);
-        let region = widen(wanted, header, backend, denominator, scaled);
+        let resized = (frame[2], frame[3]) != (f64::from(size.0), f64::from(size.1));
+        // Without a margin, or where nothing is resized, pixels are to be libjpeg's own.
+        let in_rust = backend.slow_in_full()
+            && denominator == 1
+            && resized
+            && rendering.margin.is_some()
+            && matches!(header.storage, Storage::Jpeg { progressive: false, unusual: None, .. })
+            && 2 * u64::from(wanted.width) * u64::from(wanted.height) >= header.pixels();
+        let region = if in_rust {
+            Rect::whole(scaled.0, scaled.1)
+        } else {
+            widen(wanted, header, backend, denominator, scaled)
+        };
         let window = Rect { left: wanted.left - region.left, top: wanted.top - region.top, ..wanted };
         let [left, top, width, height] = frame;
         let left = (left - f64::from(wanted.left)).max(0.0);
@@ -188,6 +202,7 @@ impl Plan {
         ];
         let mut plan = Self {
             denominator,
+            in_rust,
             region,
             window,
             frame,

@@ -54,8 +54,41 @@ fn webp(width: u32, height: u32) -> Vec<u8> {
     out
 }
 
+fn gif(width: u16, height: u16) -> Vec<u8> {
+    let mut out = Vec::new();
+    let palette: Vec<u8> = (0..=255).flat_map(|value| [value, 255 - value, value / 2]).collect();
+    let mut encoder = gif::Encoder::new(&mut out, width, height, &palette).expect("a header");
+    let pixels: Vec<u8> = (0..usize::from(width) * usize::from(height)).map(|at| at as u8).collect();
+    encoder
+        .write_frame(&gif::Frame { width, height, buffer: pixels.into(), ..gif::Frame::default() })
+        .expect("a picture");
+    drop(encoder);
+    out
+}
+
+fn bmp(width: u32, height: u32) -> Vec<u8> {
+    let stride = (width * 3).next_multiple_of(4);
+    let mut out = b"BM".to_vec();
+    for number in [54 + stride * height, 0, 54, 40, width, height] {
+        out.extend(number.to_le_bytes());
+    }
+    out.extend([1, 0, 24, 0]);
+    out.extend([0; 24]);
+    out.extend((0..stride * height).map(|at| at as u8));
+    out
+}
+
+fn ppm(width: u32, height: u32) -> Vec<u8> {
+    let mut out = format!("P6\n# made up\n{width} {height}\n255\n").into_bytes();
+    out.extend((0..width * height * 3).map(|at| at as u8));
+    out
+}
+
 fn everything() -> Vec<(Format, Vec<u8>)> {
     vec![
+        (Format::Gif, gif(31, 23)),
+        (Format::Bmp, bmp(37, 21)),
+        (Format::Pnm, ppm(29, 33)),
         (Format::Jpeg, jpeg(97, 61, false)),
         (Format::Jpeg, jpeg(97, 61, true)),
         (Format::Png, png(50, 70, png::BitDepth::Eight, png::ColorType::Rgb)),
@@ -197,7 +230,7 @@ proptest! {
     /// Whatever is changed, there is an answer, and it is no panic of a decoder's.
     #[test]
     fn changed_files_give_an_answer(
-        which in 0_usize..6, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in 0.2_f64..1.0
+        which in 0_usize..9, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in 0.2_f64..1.0
     ) {
         let (_, mut bytes) = everything().swap_remove(which);
         for (place, value) in changes {

@@ -1,5 +1,4 @@
-//! JPEG in Rust, for builds without libjpeg-turbo; and what both decoders share.
-#![cfg_attr(feature = "turbo", allow(dead_code, reason = "libjpeg-turbo stands in for it"))]
+//! JPEG in Rust, for builds without libjpeg-turbo or without its vector code; and what both decoders share.
 
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;

@@ -209,12 +209,7 @@ impl Image {
                 )));
             }
         };
-        let along = match (found.position.as_slice(), found.orientation.as_slice()) {
-            ([x, y, z], [a, b, c, d, e, f]) => {
-                Some(x * (b * f - c * e) + y * (c * d - a * f) + z * (a * e - b * d))
-            }
-            _ => None,
-        };
+        let along = along(&found.position, &found.orientation);
         let spacing =
             [found.spacing.first().copied().unwrap_or(0.0), found.spacing.get(1).copied().unwrap_or(0.0)];
         Ok(Some(Self {
@@ -233,6 +228,14 @@ impl Image {
             slices,
         }))
     }
+}
+
+/// A place along the normal of the plane that the directions of rows and columns span.
+fn along(position: &[f64], orientation: &[f64]) -> Option<f64> {
+    let place: [f64; 3] = position.try_into().ok()?;
+    let ([row, column], []) = orientation.as_chunks::<3>() else { return None };
+    let normal = [(1, 2), (2, 0), (0, 1)].map(|(one, two)| row[one] * column[two] - row[two] * column[one]);
+    Some(place.iter().zip(normal).map(|(place, normal)| place * normal).sum())
 }
 
 /// The elements of a file, one after the other.
@@ -417,8 +420,8 @@ impl Found {
             _ => 0,
         };
         match tag {
-            (0x0002, 0x0010) => self.syntax = text.to_owned(),
-            (0x0020, 0x000e) => self.series = text.to_owned(),
+            (0x0002, 0x0010) => text.clone_into(&mut self.syntax),
+            (0x0020, 0x000e) => text.clone_into(&mut self.series),
             (0x0018, 0x0050) => self.thickness = one().unwrap_or(0.0),
             (0x0018, 0x0088) => self.between = one().unwrap_or(0.0),
             (0x0020, 0x0013) => self.number = one().unwrap_or(0.0),
