@@ -69,7 +69,7 @@ pub fn is_relevant(text: &str) -> bool {
     SIGNS.iter().any(|sign| text.contains(sign))
 }
 
-fn options(dialect: Dialect) -> ParseOptions {
+pub(crate) fn options(dialect: Dialect) -> ParseOptions {
     ParseOptions::from(match dialect {
         Dialect::Python => Mode::Module,
         Dialect::IPython => Mode::Ipython,
