@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-explain", &["memfit-allocator", "memfit-levers", "memfit-recording"]),
     ("memfit-plan", &["memfit-levers"]),
     ("memfit-source", &[]),
+    ("memfit-patch", &["memfit-levers", "memfit-plan", "memfit-source"]),
     ("memfit-lint", &["memfit-source"]),
     ("memfit-server", &["memfit-lint"]),
     (
@@ -43,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-levers",
             "memfit-link",
             "memfit-lint",
+            "memfit-patch",
             "memfit-plan",
             "memfit-loader",
             "memfit-recording",

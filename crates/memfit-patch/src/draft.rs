@@ -1,0 +1,369 @@
+//! A change while it is being made: what each lever adds, and the text that comes of all of them.
+
+use memfit_levers::Lever;
+use memfit_source::{Facts, Span, Statement, StatementKind};
+
+use crate::training::{Training, is_name};
+use crate::{Left, Why};
+
+/// What stands in the place of a span.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edit {
+    pub(crate) span: Span,
+    pub(crate) text: String,
+}
+
+/// The round of the training in pieces.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces {
+    /// The first statement of a piece.
+    pub(crate) from: usize,
+    /// The loop's first line, without its colon.
+    pub(crate) header: String,
+    /// What a piece counts in the whole, as an expression.
+    pub(crate) share: String,
+    /// What is remembered before the pieces, and put back after them.
+    pub(crate) before: Vec<String>,
+    /// What a piece does after its backward.
+    pub(crate) after_each: Vec<String>,
+    /// What is done after the last.
+    pub(crate) after: Vec<String>,
+}
+
+/// A change of a script.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) facts: &'a Facts,
+    pub(crate) statements: &'a [Statement],
+    pub(crate) training: Option<&'a Training<'a>>,
+    /// Small changes, anywhere.
+    pub(crate) edits: Vec<Edit>,
+    /// Lines before the training begins, once the model is there.
+    pub(crate) before: Vec<String>,
+    /// Functions behind the imports.
+    pub(crate) helpers: Vec<&'static str>,
+    /// Modules that these and the lines need.
+    pub(crate) imports: Vec<&'static str>,
+    /// Variables of the environment, set before torch is imported.
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    /// The context of the forward and its loss.
+    pub(crate) context: Option<String>,
+    pub(crate) pieces: Option<Pieces>,
+    /// What the loss goes through on its way to the backward: `{}` stands for it.
+    pub(crate) scaled: Option<String>,
+    pub(crate) done: Vec<Lever>,
+    pub(crate) left: Vec<Left>,
+    pub(crate) remarks: Vec<String>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(
+        text: &'a str,
+        facts: &'a Facts,
+        statements: &'a [Statement],
+        training: Option<&'a Training<'a>>,
+    ) -> Self {
+        Self {
+            text,
+            facts,
+            statements,
+            training,
+            edits: Vec::new(),
+            before: Vec::new(),
+            helpers: Vec::new(),
+            imports: Vec::new(),
+            environment: Vec::new(),
+            context: None,
+            pieces: None,
+            scaled: None,
+            done: Vec::new(),
+            left: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// The training loop.
+    pub(crate) fn round(&self) -> Result<&'a Training<'a>, Why> {
+        self.training.ok_or_else(|| {
+            "no loop of the script's was found in which a loss is computed and goes backward".to_owned()
+        })
+    }
+
+    /// A name that the script does not use, as near to this one as can be.
+    pub(crate) fn fresh(&self, name: &str) -> String {
+        let used = |name: &str| words(self.text).any(|word| word == name);
+        let mut fresh = name.to_owned();
+        while used(&fresh) {
+            fresh.insert(0, '_');
+        }
+        fresh
+    }
+
+    pub(crate) fn remark(&mut self, text: &str) {
+        if !self.remarks.iter().any(|known| known == text) {
+            self.remarks.push(text.to_owned());
+        }
+    }
+
+    pub(crate) fn import(&mut self, module: &'static str) {
+        if !self.imports.contains(&module) {
+            self.imports.push(module);
+        }
+    }
+
+    /// The changed text.
+    pub(crate) fn render(mut self) -> Result<String, Why> {
+        if let (Some(training), Some(form)) = (self.training, &self.scaled) {
+            let loss = training.loss.of(self.text);
+            self.edits.push(Edit { span: training.loss, text: form.replace("{}", loss) });
+        }
+        let round = self.rewritten()?;
+        let mut edits: Vec<Edit> = self
+            .edits
+            .iter()
+            .filter(|edit| round.as_ref().is_none_or(|round| !round.span.contains(edit.span)))
+            .cloned()
+            .collect();
+        edits.extend(round);
+        edits.extend(self.ahead()?);
+        edits.extend(self.on_top());
+        edits.sort();
+        edits.dedup();
+        if edits.windows(2).any(|pair| pair[1].span.start < pair[0].span.end) {
+            return Err("two of its changes touch the same place".to_owned());
+        }
+        Ok(applied(self.text, Span::new(0, self.text.len() as u32), &edits))
+    }
+
+    /// The statements of a round that are put into a context or into pieces.
+    fn rewritten(&self) -> Result<Option<Edit>, Why> {
+        let Some(training) = self.training.filter(|_| self.context.is_some() || self.pieces.is_some()) else {
+            return Ok(None);
+        };
+        let from = self.pieces.as_ref().map_or(training.forward, |pieces| pieces.from).min(training.forward);
+        let moved: Vec<usize> = training
+            .clears
+            .iter()
+            .copied()
+            .filter(|index| (from..training.backward).contains(index))
+            .collect();
+        let mut lines = String::new();
+        let indent = self.indent(&training.suite[from]);
+        let unit = if indent.contains('\t') { "\t" } else { "    " };
+        for index in &moved {
+            lines.push_str(&self.chunk(training.suite, *index)?);
+        }
+        let mut inner = indent.to_owned();
+        if let Some(pieces) = &self.pieces {
+            for line in &pieces.before {
+                lines.push_str(&format!("{indent}{line}\n"));
+            }
+            lines.push_str(&format!("{indent}{}:\n", pieces.header));
+            inner.push_str(unit);
+        }
+        let deeper = |text: &str, levels: usize| indented(text, &unit.repeat(levels));
+        let piece_level = usize::from(self.pieces.is_some());
+        let last = self.last_of_context(training, &moved);
+        for index in from..=training.backward {
+            if moved.contains(&index) {
+                continue;
+            }
+            let chunk = self.chunk(training.suite, index)?;
+            if self.context.is_some() || self.pieces.is_some() {
+                in_lines_of_its_own(&chunk)?;
+            }
+            let within = self.context.is_some() && (training.forward..=last).contains(&index);
+            if let Some(context) = self.context.as_ref().filter(|_| index == training.forward) {
+                lines.push_str(&format!("{inner}with {context}:\n"));
+            }
+            lines.push_str(&deeper(&chunk, piece_level + usize::from(within)));
+        }
+        if let Some(pieces) = &self.pieces {
+            for line in &pieces.after_each {
+                lines.push_str(&format!("{inner}{line}\n"));
+            }
+            for line in &pieces.after {
+                lines.push_str(&format!("{indent}{line}\n"));
+            }
+        }
+        let start = self.begins(training.suite, from);
+        let end = self.line_end(training.suite[training.backward].span.end);
+        Ok(Some(Edit { span: Span::new(start, end), text: lines }))
+    }
+
+    /// The last statement of the forward and its loss: the one before the backward, where that stands alone.
+    fn last_of_context(&self, training: &Training<'_>, moved: &[usize]) -> usize {
+        let before = (training.forward..training.backward).rev().find(|index| !moved.contains(index));
+        before.unwrap_or(training.backward)
+    }
+
+    /// A statement with its lines, the comments above it among them, and the small changes within.
+    fn chunk(&self, suite: &[Statement], index: usize) -> Result<String, Why> {
+        let span = Span::new(self.begins(suite, index), self.line_end(suite[index].span.end));
+        let (start, end) = (suite[index].span.start, suite[index].span.end);
+        let before = self.text.get(self.line_start(start) as usize..start as usize).unwrap_or("x");
+        let behind = self.text.get(end as usize..span.end as usize).unwrap_or("x").trim();
+        if !before.trim().is_empty() || !(behind.is_empty() || behind.starts_with('#')) {
+            return Err("several statements of the loop share a line".to_owned());
+        }
+        let mut edits: Vec<Edit> =
+            self.edits.iter().filter(|edit| span.contains(edit.span)).cloned().collect();
+        edits.sort();
+        edits.dedup();
+        let mut text = applied(self.text, span, &edits);
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        Ok(text)
+    }
+
+    /// Where the lines of a statement begin: behind the statement before it.
+    fn begins(&self, suite: &[Statement], index: usize) -> u32 {
+        match index.checked_sub(1) {
+            Some(before) => self.line_end(suite[before].span.end),
+            None => self.with_comments(self.line_start(suite[index].span.start)),
+        }
+    }
+
+    /// Where the comments right above a line begin.
+    fn with_comments(&self, mut start: u32) -> u32 {
+        while let Some(above) = start.checked_sub(1).map(|end| self.line_start(end)) {
+            let line = self.text[above as usize..start as usize].trim();
+            if !line.starts_with('#') {
+                break;
+            }
+            start = above;
+        }
+        start
+    }
+
+    pub(crate) fn line_start(&self, at: u32) -> u32 {
+        self.text[..at as usize].rfind('\n').map_or(0, |newline| newline as u32 + 1)
+    }
+
+    /// Behind the end of a line.
+    pub(crate) fn line_end(&self, at: u32) -> u32 {
+        self.text[at as usize..].find('\n').map_or(self.text.len() as u32, |newline| at + newline as u32 + 1)
+    }
+
+    /// The blanks before a statement.
+    pub(crate) fn indent(&self, statement: &Statement) -> &'a str {
+        let line = &self.text[self.line_start(statement.span.start) as usize..];
+        &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
+    }
+
+    /// The lines before the training.
+    fn ahead(&self) -> Result<Option<Edit>, Why> {
+        if self.before.is_empty() {
+            return Ok(None);
+        }
+        let training = self.round()?;
+        // The model has to be there by then: it may be made within the outermost loop.
+        let root = training.model.as_deref().and_then(|model| model.split('.').next()).unwrap_or_default();
+        let made_in = |looped: &Statement| {
+            let text = &self.text[looped.span.start as usize..training.suite[0].span.start as usize];
+            text.lines().any(|line| {
+                line.trim_start().strip_prefix(root).is_some_and(|rest| {
+                    let rest = rest.trim_start();
+                    rest.starts_with('=') && !rest.starts_with("==")
+                })
+            })
+        };
+        let place = training.around.iter().find(|looped| root.is_empty() || !made_in(looped));
+        let place = place.ok_or("the model is made anew in every round")?;
+        let indent = self.indent(place);
+        let start = self.line_start(place.span.start);
+        let text = self.before.iter().map(|line| format!("{indent}{line}\n")).collect();
+        Ok(Some(Edit { span: Span::at(start), text }))
+    }
+
+    /// Variables, imports and functions, at the top of the file.
+    fn on_top(&self) -> Vec<Edit> {
+        let imported = |module: &str| {
+            let wanted = format!("import {module}");
+            self.statements.iter().any(|statement| {
+                statement.kind == StatementKind::Import && statement.span.of(self.text) == wanted
+            })
+        };
+        let mut edits = Vec::new();
+        let imports: Vec<&Statement> =
+            self.statements.iter().filter(|each| each.kind == StatementKind::Import).collect();
+        let torch = imports.iter().find(|each| {
+            words(each.span.of(self.text)).any(|word| word.starts_with("torch") || word == "transformers")
+        });
+        if !self.environment.is_empty() {
+            let mut text = String::new();
+            if !imported("os") {
+                text.push_str("import os\n\n");
+            }
+            for (name, value) in &self.environment {
+                text.push_str(&format!("os.environ.setdefault(\"{name}\", \"{value}\")\n"));
+            }
+            text.push('\n');
+            let place = torch.or(imports.first()).map_or(0, |each| self.line_start(each.span.start));
+            edits.push(Edit { span: Span::at(place), text });
+        }
+        // The imports at the top end where another statement follows.
+        let last = self
+            .statements
+            .iter()
+            .take_while(|each| matches!(each.kind, StatementKind::Import | StatementKind::Text))
+            .last();
+        let place = last.map_or(0, |each| self.line_end(each.span.end));
+        let mut text = String::new();
+        for module in self.imports.iter().filter(|module| !imported(module)) {
+            text.push_str(&format!("import {module}\n"));
+        }
+        for helper in &self.helpers {
+            text.push_str("\n\n");
+            text.push_str(helper);
+        }
+        if !self.helpers.is_empty() {
+            let behind =
+                self.text[place as usize..].lines().take_while(|line| line.trim().is_empty()).count();
+            text.push_str(&"\n".repeat(2_usize.saturating_sub(behind)));
+        }
+        if !text.is_empty() {
+            edits.push(Edit { span: Span::at(place), text });
+        }
+        edits
+    }
+}
+
+/// The names in a text.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).filter(|word| is_name(word))
+}
+
+/// A part of a text with changes; they are sorted and do not touch.
+fn applied(text: &str, part: Span, edits: &[Edit]) -> String {
+    let mut out = String::with_capacity(text.len() + 256);
+    let mut at = part.start as usize;
+    for edit in edits {
+        out.push_str(text.get(at..edit.span.start as usize).unwrap_or_default());
+        out.push_str(&edit.text);
+        at = edit.span.end as usize;
+    }
+    out.push_str(text.get(at..part.end as usize).unwrap_or_default());
+    out
+}
+
+/// Lines further to the right.
+fn indented(text: &str, by: &str) -> String {
+    text.lines().fold(String::with_capacity(text.len() + 64), |mut out, line| {
+        if !line.trim().is_empty() {
+            out.push_str(by);
+            out.push_str(line);
+        }
+        out.push('\n');
+        out
+    })
+}
+
+fn in_lines_of_its_own(chunk: &str) -> Result<(), Why> {
+    if chunk.contains("\"\"\"") || chunk.contains("'''") {
+        return Err("a text of several lines stands in the loop, and would be moved with it".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! A plan as a change of a script's source: plain PyTorch, where plain PyTorch can do it.
+//!
+//! Owns how each lever looks in a script ([`patch`]). It must not know how a plan was found, files, or how a change is shown; nor
+//! the Python parser, of which it is told by `memfit-source`. What is not understood is left alone, and said.
+
+mod before;
+mod draft;
+mod optimizer;
+mod pieces;
+mod precision;
+mod training;
+
+use std::sync::Arc;
+
+use memfit_levers::Lever;
+use memfit_plan::{Plan, Value};
+use memfit_source::{Alone, Dialect, facts, is_valid, statements};
+
+use draft::Draft;
+use training::Training;
+
+/// A script with a plan in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patched {
+    /// Its text; the script's own where nothing could be done.
+    pub text: String,
+    /// The levers that are in it.
+    pub done: Vec<Lever>,
+    /// Those that are not, and why.
+    pub left: Vec<Left>,
+    /// What somebody who applies it has to know.
+    pub remarks: Vec<String>,
+}
+
+/// A lever that is not in a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Which.
+    pub lever: Lever,
+    /// Why, as a sentence without its end.
+    pub why: String,
+}
+
+/// Why a lever cannot be written into a script.
+type Why = String;
+
+/// Puts a plan into a script's text.
+pub fn patch(text: &str, plan: &Plan) -> Patched {
+    let unread = |why: &str| {
+        let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
+        Patched { text: text.to_owned(), done: Vec::new(), left, remarks: Vec::new() }
+    };
+    let shared: Arc<str> = Arc::from(text);
+    let (Ok(facts), Ok(statements)) =
+        (facts(&shared, Dialect::Python, &Alone), statements(text, Dialect::Python))
+    else {
+        return unread("the script is too large to be changed");
+    };
+    if !facts.problems.is_empty() {
+        return unread("the script could not be read as Python");
+    }
+    let training = Training::find(&facts, &statements);
+    let mut draft = Draft::new(text, &facts, &statements, training.as_ref());
+    for (lever, value) in wanted(plan) {
+        let written =
+            match lever {
+                Lever::MicroBatch => pieces::write(&mut draft, plan),
+                Lever::AutocastBf16 | Lever::AutocastFp16 => precision::autocast(&mut draft, lever),
+                Lever::Tf32 => precision::tf32(&mut draft),
+                Lever::FusedOptimizer | Lever::ForeachOff => optimizer::kernel(&mut draft, lever),
+                Lever::ExpandableSegments => {
+                    draft.environment.push(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"));
+                    Ok(())
+                }
+                Lever::Checkpointing | Lever::ActivationOffload | Lever::Compile | Lever::ChannelsLast => {
+                    before::write(&mut draft, lever, &value)
+                }
+                _ => Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it"
+                    .to_owned()),
+            };
+        match written {
+            Ok(()) => draft.done.push(lever),
+            Err(why) => draft.left.push(Left { lever, why }),
+        }
+    }
+    if plan.accumulate > plan.made_for.own_accumulation.max(1) {
+        draft.left.push(Left {
+            lever: Lever::MicroBatch,
+            why: format!(
+                "a step of {} of the loader's batches has to be counted in the script's own loop",
+                plan.accumulate
+            ),
+        });
+    }
+    let (done, left, remarks) = (draft.done.clone(), draft.left.clone(), draft.remarks.clone());
+    match draft.render() {
+        Ok(text) if is_valid(&text, Dialect::Python) => Patched { text, done, left, remarks },
+        Ok(_) => unread("the changed script would not be Python any more"),
+        Err(why) => unread(&why),
+    }
+}
+
+/// What a plan asks for, the levers that change the loop first: they may find that they cannot.
+fn wanted(plan: &Plan) -> Vec<(Lever, Value)> {
+    let mut levers: Vec<(Lever, Value)> = plan
+        .levers
+        .iter()
+        .filter(|setting| setting.value != Value::Switch(false) && setting.lever != Lever::MicroBatch)
+        .map(|setting| (setting.lever, setting.value.clone()))
+        .collect();
+    if let Some(micro_batch) = plan.micro_batch {
+        levers.insert(0, (Lever::MicroBatch, Value::Count(micro_batch)));
+    }
+    levers
+}
+
+#[cfg(test)]
+mod tests;

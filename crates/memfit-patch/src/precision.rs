@@ -1,0 +1,75 @@
+//! Fewer bits: autocast around the forward and its loss, a scaler where fp16 needs one, and tf32.
+
+use memfit_levers::Lever;
+use memfit_source::OpKind;
+
+use crate::Why;
+use crate::draft::{Draft, Edit};
+
+/// `torch.autocast` around the forward and its loss.
+pub(crate) fn autocast(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
+    let training = draft.round()?;
+    let dtype = if lever == Lever::AutocastBf16 { "bfloat16" } else { "float16" };
+    if lever == Lever::AutocastFp16 {
+        scaler(draft)?;
+    }
+    draft.context = Some(format!("torch.autocast(\"cuda\", dtype=torch.{dtype})"));
+    if training.forward == training.backward {
+        draft.remark("the backward stands in the statement of the forward, and goes into autocast with it");
+    }
+    draft.import("torch");
+    Ok(())
+}
+
+/// A loss is scaled before its backward, and gradients are scaled back before they are used.
+fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
+    let training = draft.round()?;
+    if let Some(made) = draft.facts.scalers.first().and_then(|index| draft.facts.calls.get(*index)) {
+        // The script has one, which it may have switched off.
+        if let Some(enabled) = made.keyword("enabled") {
+            draft.edits.push(Edit { span: enabled.value_span, text: "True".to_owned() });
+        }
+        return Ok(());
+    }
+    if training.steps.is_empty() {
+        return Err("the optimizer steps elsewhere than in the loop with the backward".to_owned());
+    }
+    let plain = |kind: &OpKind| matches!(kind, OpKind::Step { scaled: false, closure: false });
+    if !training.steps.iter().all(|step| plain(&step.kind)) {
+        return Err("the optimizer steps with a closure, which no scaler takes".to_owned());
+    }
+    let name = draft.fresh("scaler");
+    draft.before.push(format!("{name} = torch.amp.GradScaler(\"cuda\")"));
+    for step in &training.steps {
+        let line = &draft.text[draft.line_start(step.span.start) as usize..step.span.start as usize];
+        if !line.trim().is_empty() {
+            return Err("the optimizer's step shares its line with something else".to_owned());
+        }
+        draft.edits.push(Edit {
+            span: step.span,
+            text: format!("{name}.step({})\n{line}{name}.update()", step.receiver),
+        });
+    }
+    let optimizer = training.steps[0].receiver.clone();
+    if let Some(clip) = training.clips.first() {
+        let start = draft.line_start(clip.span.start);
+        let line = &draft.text[start as usize..];
+        let indent = &line[..line.len() - line.trim_start_matches([' ', '\t']).len()];
+        draft.edits.push(Edit {
+            span: memfit_source::Span::at(start),
+            text: format!("{indent}{name}.unscale_({optimizer})\n"),
+        });
+    }
+    let form = draft.scaled.take().unwrap_or_else(|| "{}".to_owned());
+    draft.scaled = Some(format!("{name}.scale({form})"));
+    Ok(())
+}
+
+/// Products and convolutions of fp32 in tf32.
+pub(crate) fn tf32(draft: &mut Draft<'_>) -> Result<(), Why> {
+    draft.round()?;
+    draft.before.push("torch.backends.cuda.matmul.allow_tf32 = True".to_owned());
+    draft.before.push("torch.backends.cudnn.allow_tf32 = True".to_owned());
+    draft.import("torch");
+    Ok(())
+}

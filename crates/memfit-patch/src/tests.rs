@@ -1,0 +1,153 @@
+//! Scripts with plans in them.
+
+use std::path::Path;
+
+use super::*;
+
+const LOADER: &str = r#"import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loader = DataLoader(data, batch_size=48)
+loss_fn = nn.CrossEntropyLoss()
+for epoch in range(3):
+    for step, (inputs, labels) in enumerate(loader):
+        # To the card.
+        inputs, labels = inputs.cuda(), labels.cuda()
+        loss = loss_fn(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(step, loss.item() * len(inputs))
+"#;
+
+const OWN_BATCHES: &str = r#""""Trains."""
+
+import argparse
+
+import torch
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=64)
+    args = parser.parse_args()
+    model = build().to("cuda")
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=0.1,
+        foreach=True,
+    )
+    scaler = torch.amp.GradScaler("cuda", enabled=False)
+    model.train()
+    for step in range(10):
+        images = torch.randn(args.batch_size, 3, 224, 224).to("cuda")
+        with torch.autocast("cuda", enabled=False):
+            loss = model(images).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(f"step {step} loss {loss.item():.4f}")
+
+
+main()
+"#;
+
+fn plan(text: &str) -> Plan {
+    Plan::parse(text, Path::new("memfit.plan.toml")).unwrap()
+}
+
+/// A plan with these levers.
+fn levers(micro_batch: Option<u64>, levers: &[(&str, &str)]) -> Plan {
+    let mut text = micro_batch.map_or(String::new(), |size| format!("micro_batch = {size}\n"));
+    for (name, value) in levers {
+        text.push_str(&format!("[[lever]]\nname = \"{name}\"\nvalue = {value}\nlabel = \"exact\"\n"));
+    }
+    plan(&text)
+}
+
+#[test]
+fn a_loaders_batches_are_cut() {
+    let plan = levers(
+        Some(16),
+        &[
+            ("fused-optimizer", "true"),
+            ("autocast-bf16", "true"),
+            ("checkpointing", "[\"1.0\", \"1.1\", \"1.2\"]"),
+            ("expandable-segments", "true"),
+            ("lora", "8"),
+        ],
+    );
+    let patched = patch(LOADER, &plan);
+    assert_eq!(patched.left.iter().map(|left| left.lever).collect::<Vec<_>>(), [Lever::Lora]);
+    insta::assert_snapshot!(patched.text);
+}
+
+#[test]
+fn losses_are_scaled_where_fp16_needs_it() {
+    let patched = patch(LOADER, &levers(None, &[("autocast-fp16", "true"), ("foreach-off", "true")]));
+    assert_eq!(patched.left, []);
+    insta::assert_snapshot!(patched.text);
+}
+
+#[test]
+fn a_script_that_makes_its_own_batches_makes_smaller_ones() {
+    let mut plan = levers(Some(16), &[("autocast-fp16", "true"), ("fused-optimizer", "true")]);
+    plan.made_for.batch = Some(64);
+    plan.made_for.batch_names = vec!["batch_size".to_owned()];
+    let patched = patch(OWN_BATCHES, &plan);
+    assert_eq!(patched.left, []);
+    insta::assert_snapshot!(patched.text);
+}
+
+#[test]
+fn what_is_not_understood_is_left_alone() {
+    let plan = levers(Some(16), &[("autocast-bf16", "true")]);
+    let left = |text: &str| {
+        let patched = patch(text, &plan);
+        (patched.text == text, patched.left.len(), patched.left[0].why.clone())
+    };
+    for (text, why) in [
+        ("trainer.train()\n", "no loop"),
+        ("for x in\n", "could not be read"),
+        (
+            "import torch\nfor x in loader:\n    loss = model(x).mean()\n    loss.backward(); optimizer.step()\n",
+            "share a line",
+        ),
+        (
+            "import torch\nfor x in loader:\n    loss = model(x).mean()\n    if loss > 9: continue\n    loss.backward()\n    optimizer.step()\n",
+            "`continue`",
+        ),
+    ] {
+        let (same, count, told) = left(text);
+        assert!(told.contains(why), "{told}");
+        assert!(same || count == 1, "{text}");
+    }
+}
+
+#[test]
+fn rows_of_modules_are_comprehensions() {
+    let check = |names: &[&str], told: &str| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(before::listed(&names), told);
+    };
+    check(&["h.0", "h.1", "h.2"], "[f\"h.{i}\" for i in range(0, 3)]");
+    check(&["h.0.mlp", "h.1.mlp", "head"], "[*(f\"h.{i}.mlp\" for i in range(0, 2)), \"head\"]");
+    check(&["a", "h.3"], "[\"a\", \"h.3\"]");
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_text_it_is_stays_python(cut in 0..LOADER.len(), end in 0..OWN_BATCHES.len()) {
+        let plan = levers(Some(16), &[("autocast-fp16", "true"), ("fused-optimizer", "true"), ("compile", "true")]);
+        for text in [LOADER.get(cut..), OWN_BATCHES.get(..end)].into_iter().flatten() {
+            let patched = patch(text, &plan);
+            let was = is_valid(text, Dialect::Python);
+            proptest::prop_assert!(!was || is_valid(&patched.text, Dialect::Python));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Where a script trains: the statements of a round, and which of them does what.
+
+use std::collections::BTreeSet;
+
+use memfit_source::{Facts, Loop, Op, OpKind, Span, Statement, StatementKind};
+
+/// The round of a training loop.
+#[derive(Debug)]
+pub(crate) struct Training<'a> {
+    /// The statements of the round: those that compute and those that update are all among them.
+    pub(crate) suite: &'a [Statement],
+    /// What is known of the loop.
+    pub(crate) looped: &'a Loop,
+    /// The first of the statements in which a model is called.
+    pub(crate) forward: usize,
+    /// The one with the backward pass.
+    pub(crate) backward: usize,
+    /// Those that clear gradients and do nothing else.
+    pub(crate) clears: Vec<usize>,
+    /// What the backward begins with.
+    pub(crate) loss: Span,
+    /// The model, as the loop names it; nothing where it is called elsewhere.
+    pub(crate) model: Option<String>,
+    /// The steps of optimizers, within the round.
+    pub(crate) steps: Vec<&'a Op>,
+    /// Where gradients are clipped, within the round.
+    pub(crate) clips: Vec<&'a Op>,
+    /// The loops of the function around the round, the outermost first.
+    pub(crate) around: Vec<&'a Statement>,
+}
+
+impl<'a> Training<'a> {
+    /// The first loop of a text that computes a loss and its gradients where it can be seen.
+    pub(crate) fn find(facts: &'a Facts, statements: &'a [Statement]) -> Option<Self> {
+        let backward = facts.ops.iter().filter(|op| op.via.is_none() && op.place.looped.is_some());
+        backward
+            .filter_map(|op| match &op.kind {
+                OpKind::Backward(backward) if !backward.managed => Some((op, backward.loss_span)),
+                _ => None,
+            })
+            .find_map(|(op, loss)| Self::around(facts, statements, op, loss))
+    }
+
+    fn around(facts: &'a Facts, statements: &'a [Statement], op: &'a Op, loss: Span) -> Option<Self> {
+        let forwards = forwards(facts, op);
+        let last = forwards.iter().map(|(span, _)| *span).filter(|span| span.start <= op.span.end).max()?;
+        let mut path = Vec::new();
+        let suite = deepest(statements, &[last, op.span], &mut path)?;
+        let inner = path.iter().rposition(|statement| statement.kind == StatementKind::Loop)?;
+        let function = path
+            .iter()
+            .rposition(|statement| matches!(statement.kind, StatementKind::Function | StatementKind::Class));
+        if function.is_some_and(|function| function > inner) {
+            return None;
+        }
+        let around: Vec<&Statement> = path[function.map_or(0, |function| function + 1)..=inner]
+            .iter()
+            .copied()
+            .filter(|statement| statement.kind == StatementKind::Loop)
+            .collect();
+        let looped = facts.loops.iter().find(|looped| looped.span == path[inner].span)?;
+        let place = |span: Span| suite.iter().position(|statement| statement.span.contains(span));
+        let backward = place(op.span)?;
+        let forward = forwards.iter().filter_map(|(span, _)| place(*span)).min()?.min(backward);
+        let within = |op: &&Op| op.via.is_none() && place(op.span).is_some();
+        let of = |wanted: fn(&OpKind) -> bool| -> Vec<&Op> {
+            let mut found: Vec<&Op> = facts.ops.iter().filter(|op| wanted(&op.kind)).filter(within).collect();
+            // A function is walked for each of its callers, and tells the same place each time.
+            found.sort_by_key(|op| op.span);
+            found.dedup_by_key(|op| op.span);
+            found
+        };
+        let clears = of(|kind| matches!(kind, OpKind::ZeroGrad { .. }))
+            .into_iter()
+            .filter_map(|op| place(op.span).filter(|index| suite[*index].span == op.span))
+            .collect();
+        let named = forwards.iter().filter(|(span, _)| place(*span).is_some()).find_map(|(_, name)| *name);
+        let model = named.map(str::to_owned).filter(|name| is_path(name));
+        Some(Self {
+            suite,
+            looped,
+            forward,
+            backward,
+            clears,
+            loss,
+            model,
+            steps: of(|kind| matches!(kind, OpKind::Step { .. })),
+            clips: of(|kind| matches!(kind, OpKind::Clip)),
+            around,
+        })
+    }
+
+    /// How often a round goes backward.
+    pub(crate) fn backwards(&self, facts: &Facts) -> usize {
+        let within = |span: Span| self.suite.iter().any(|statement| statement.span.contains(span));
+        let backwards = facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)));
+        let places: BTreeSet<Span> = backwards.map(|op| op.span).filter(|span| within(*span)).collect();
+        places.len()
+    }
+}
+
+/// The calls of models in the function of an operation, with the models' names where they are called by them. What is no model by
+/// itself is one where its parameters are asked for.
+fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
+    let here = |function| function == op.place.function;
+    let told = facts
+        .ops
+        .iter()
+        .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.place.function))
+        .map(|forward| (forward.span, forward.via.is_none().then_some(forward.receiver.as_str())));
+    let models: Vec<&str> = facts
+        .calls
+        .iter()
+        .filter(|call| ["parameters", "named_parameters"].iter().any(|name| call.is_method(name)))
+        .filter_map(|call| call.receiver.as_ref().map(|receiver| receiver.span.of(&facts.text)))
+        .collect();
+    let called = facts.calls.iter().filter(|call| here(call.place.function)).filter_map(|call| {
+        let name = call.callee.of(&facts.text);
+        models.contains(&name).then_some((call.span, Some(name)))
+    });
+    told.chain(called).collect()
+}
+
+/// The innermost list of statements with all of these places in it, and the statements on the way there.
+fn deepest<'a>(
+    statements: &'a [Statement],
+    spans: &[Span],
+    path: &mut Vec<&'a Statement>,
+) -> Option<&'a [Statement]> {
+    let inside = |statement: &Statement| spans.iter().all(|span| statement.span.contains(*span));
+    if let Some(around) = statements.iter().find(|statement| inside(statement)) {
+        let before = path.len();
+        path.push(around);
+        for suite in around.suites() {
+            if let Some(found) = deepest(suite, spans, path) {
+                return Some(found);
+            }
+        }
+        path.truncate(before);
+        return Some(statements);
+    }
+    let one_each = |span: &Span| statements.iter().any(|statement| statement.span.contains(*span));
+    spans.iter().all(one_each).then_some(statements)
+}
+
+/// Whether a text is a name, or names joined by dots.
+pub(crate) fn is_path(text: &str) -> bool {
+    text.split('.').all(is_name)
+}
+
+/// Whether a text is a name.
+pub(crate) fn is_name(text: &str) -> bool {
+    let mut letters = text.chars();
+    letters.next().is_some_and(|letter| letter.is_alphabetic() || letter == '_')
+        && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+}
