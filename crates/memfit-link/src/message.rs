@@ -47,6 +47,11 @@ pub enum Message {
         #[serde(default)]
         clock: Option<ClockMark>,
     },
+    /// A forward pass of a script without an optimizer has ended.
+    Pass {
+        /// The virtual device's clock then.
+        clock: ClockMark,
+    },
     /// The allocator could not serve a request.
     Oom(Oom),
     /// An `OutOfMemoryError` was made: PyTorch's message, word for word.
@@ -97,6 +102,12 @@ pub struct Training {
     pub batches: u64,
     /// Optimizer steps meanwhile.
     pub steps: u64,
+    /// Of how many items the largest were put into each batch; empty where items are alike, or none could be looked at.
+    #[serde(default)]
+    pub sampled: String,
+    /// How its batches are loaded, where that could be measured.
+    #[serde(default)]
+    pub loading: Option<Loading>,
     /// Whether what is computed of a sample depends on the others in its batch, as with batch normalisation.
     pub couples_samples: bool,
     /// Whether there are convolutions.
@@ -111,6 +122,15 @@ pub struct Training {
     pub autocast: bool,
     /// Whether parameters are in 16 bits.
     pub half: bool,
+    /// Whether gradients are exchanged in buckets with other processes.
+    #[serde(default)]
+    pub replicated: bool,
+    /// Bytes of what the optimizers keep.
+    #[serde(default)]
+    pub state: u64,
+    /// Bytes of the parameters that they update.
+    #[serde(default)]
+    pub trained: u64,
     /// The optimizers' classes.
     pub optimizers: Vec<String>,
     /// Whether they have fused kernels.
@@ -123,6 +143,21 @@ pub struct Training {
     pub clips: bool,
     /// The repeated blocks, in the order of their forwards, where they were measured.
     pub blocks: Vec<Block>,
+}
+
+/// How a training's batches are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loading {
+    /// Processes that load.
+    pub workers: u64,
+    /// Whether batches are pinned.
+    pub pinned: bool,
+    /// Nanoseconds that making an item takes on this machine.
+    pub item_ns: u64,
+    /// Bytes of an item.
+    pub item_bytes: u64,
+    /// So many were measured.
+    pub items: u64,
 }
 
 /// A repeated block of a model, in one forward.

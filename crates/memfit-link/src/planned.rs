@@ -9,6 +9,7 @@ use crate::{ClockMark, LinkError, RunDir};
 /// What the probe does to a training from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Planned {
     /// Whether the process stops where it first needs the card, and is forked from there for each run.
     pub serves: bool,
@@ -26,6 +27,9 @@ pub struct Planned {
     pub pieces: u64,
     /// Of each batch so many pieces are run, in the last step one more; nothing where all are.
     pub most_pieces: Option<u64>,
+    /// Whether the script only goes forward: levers are put on its first forward, and its batches come in pieces, without a
+    /// step that would hold them together.
+    pub infers: bool,
     /// The levers, in order.
     pub levers: Vec<LeverSetup>,
     /// Whether repeated blocks are measured.
@@ -53,6 +57,7 @@ impl Default for Planned {
             own_accumulation: 1,
             pieces: 1,
             most_pieces: None,
+            infers: false,
             levers: Vec::new(),
             measure: false,
         }

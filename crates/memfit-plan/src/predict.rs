@@ -17,6 +17,9 @@ pub(crate) struct Sample {
     pub(crate) training: Training,
 }
 
+/// The share of a way that shows even where it hides.
+const UNHIDDEN: f64 = 0.02;
+
 /// What is expected of a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Prediction {
@@ -44,6 +47,11 @@ pub(crate) struct Ways {
 pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
     let way = (bytes as f64 / link * 1e9) as u64;
     way.saturating_sub(beside_ns) + way.saturating_sub(2 * beside_ns)
+}
+
+/// What a way costs even where it hides: copies are started, and share the memory's bandwidth. A block that has room stays.
+fn unhidden_ns(bytes: u64, link: f64) -> u64 {
+    ((bytes as f64 / link * 1e9 * UNHIDDEN) as u64).max(1)
 }
 
 /// The two runs, and what later ones taught.
@@ -91,7 +99,7 @@ impl Model {
             let beside = measured.get(index + 1).map_or(0, |(.., next)| *next);
             let offload = ways.link.map(|link| Offload {
                 residue: output.min(keep),
-                exposed_ns: exposed_ns(keep, link, beside),
+                exposed_ns: exposed_ns(keep, link, beside) + unhidden_ns(keep, link),
             });
             blocks.push(Block { keep, residue, recompute_ns: busy, offload });
         }
@@ -177,6 +185,16 @@ mod tests {
         model.learn(&before, 1400);
         assert_eq!(model.predict(64, 1, Ways::default(), 10_000).unwrap().choice.peak, 1400);
         assert_eq!(model.predict(64, 1, Ways::default(), 1399), None);
+    }
+
+    #[test]
+    fn a_block_that_has_room_stays() {
+        let model = Model::new(sample(64, 1, 1380, 50.0, 640), None);
+        let ways = Ways { recompute: true, link: Some(1e12) };
+        let roomy = model.predict(64, 1, ways, 10_000).unwrap();
+        assert!(roomy.choice.fates.iter().all(|fate| *fate == crate::choose::Fate::Keep));
+        let tight = model.predict(64, 1, ways, 1379).unwrap();
+        assert!(tight.choice.fates.contains(&crate::choose::Fate::Offload));
     }
 
     #[test]

@@ -6,12 +6,15 @@
 //! on the card, what that teaches goes into the model, and so on until nothing that is expected to be faster than the best
 //! plan is left. Last, the plan's micro-batch is raised by one to see that it cannot be.
 
+mod help;
+mod variants;
+
 use memfit_levers::{Label, Lever};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
 use crate::choose::Fate;
-use crate::plan::Expected;
-use crate::predict::{Model, Prediction, Sample, Ways, exposed_ns};
+use crate::levers::{Turn, may_be_divided};
+use crate::predict::{Model, Prediction, Sample, Ways};
 use crate::setting::Value;
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
@@ -26,18 +29,16 @@ pub struct Limits {
     pub global_batch: Option<u64>,
     /// Which 16-bit type the card computes fast with: bf16, or else fp16.
     pub has_bf16: bool,
+    /// Whether its tensor cores take fp32 in fewer bits.
+    pub has_tf32: bool,
+    /// Whether `torch.compile` is tried, which takes long.
+    pub compiles: bool,
     /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
     pub link: Option<f64>,
     /// Runs, at most.
     pub most_runs: u64,
 }
 
-/// A change of time by less than this share is none.
-const NOTICEABLE: f64 = 0.005;
-/// From so many classes on, what a loss is computed from is worth cutting.
-const MANY_CLASSES: u64 = 4096;
-/// From this share of what is reserved on, what lies in no block is worth a setting.
-const FRAGMENTED: f64 = 0.03;
 /// Where a step with blocks in the host's memory takes so much longer than expected, its copies do not hide.
 const UNHIDDEN: f64 = 1.2;
 /// How often a prediction may be wrong before the next variant is looked at.
@@ -45,8 +46,15 @@ const PATIENCE: usize = 10;
 
 /// Searches for the fastest plan.
 pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>, T::Error> {
-    let mut search =
-        Search { trial, limits, tried: Vec::new(), rejected: Vec::new(), runs: 0, interrupted: false };
+    let mut search = Search {
+        trial,
+        limits,
+        tried: Vec::new(),
+        rejected: Vec::new(),
+        considered: Vec::new(),
+        runs: 0,
+        interrupted: false,
+    };
     let as_is = Candidate::as_is();
     let Some(own) = search.run(&as_is, Room::Budget)? else { return Ok(None) };
     let wants_more = |training: &Training| {
@@ -67,6 +75,8 @@ struct Search<'a, T: Trial> {
     limits: &'a Limits,
     tried: Vec<Tried>,
     rejected: Vec<Rejected>,
+    /// Levers that pay for memory, with what they came to: they are told where the plan is without them.
+    considered: Vec<(Lever, String)>,
     runs: u64,
     interrupted: bool,
 }
@@ -103,8 +113,8 @@ impl<T: Trial> Search<'_, T> {
         let training = own.training.clone().unwrap_or_default();
         // What would be faster or smaller still is shown, and not done: nobody asked for a change.
         let mut candidate = Candidate::as_is();
-        for lever in self.free_levers(&training, &own.peak) {
-            let with = candidate.with(lever, Value::default());
+        for (entry, value) in self.levers(Turn::First, &training, &own.peak) {
+            let Ok(with) = entry.on(&candidate, value) else { continue };
             if let Some(outcome) = self.run(&with, Room::Budget)?
                 && outcome.fits
                 && outcome.refused.is_empty()
@@ -114,40 +124,6 @@ impl<T: Trial> Search<'_, T> {
         }
         let tried = self.tried.first().cloned();
         Ok(self.answer(own, tried, None, Vec::new()))
-    }
-
-    /// Levers that are on or off, cost nothing in themselves, and are allowed here.
-    fn free_levers(&mut self, training: &Training, peak: &Expected) -> Vec<Lever> {
-        let idle = peak.reserved.saturating_sub(peak.allocated) as f64;
-        let fragmented = idle > FRAGMENTED * peak.reserved as f64;
-        let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
-        let mut levers = Vec::new();
-        for (lever, makes_sense) in [
-            (Lever::FusedOptimizer, training.fusible),
-            (Lever::ForeachOff, training.foreach && !training.fusible),
-            (Lever::Sdpa, training.explicit_attention),
-            (half, !training.reduced),
-            (Lever::ChannelsLast, training.convolves),
-            (Lever::ChunkedLoss, training.classes >= MANY_CLASSES),
-            (Lever::ExpandableSegments, fragmented),
-        ] {
-            if !makes_sense {
-                continue;
-            }
-            if lever.label() > self.limits.allow {
-                self.reject(
-                    lever.name(),
-                    format!(
-                        "not allowed: it is `{}`, and `--allow {}` was asked for",
-                        lever.label(),
-                        self.limits.allow
-                    ),
-                );
-                continue;
-            }
-            levers.push(lever);
-        }
-        levers
     }
 
     /// The whole of it, for a script that does not fit as it is.
@@ -165,6 +141,7 @@ impl<T: Trial> Search<'_, T> {
             full.clone()
         };
         let mut variants = self.variants(start, first, &training)?;
+        let smallest = variants.iter().min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
         // The variant that is fastest in itself first: what it finds bounds the others.
         variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
         let mut best: Option<Tried> = None;
@@ -176,12 +153,16 @@ impl<T: Trial> Search<'_, T> {
         if let Some(best) = &best {
             self.tell_of_offload(&best.clone(), &training);
         }
+        self.tell_of_considered(best.as_ref());
         let limit = match &best {
             Some(best) => self.limit(&best.clone(), &training)?,
             None => None,
         };
         if best.is_none() && !self.interrupted {
             self.what_would_help(&training, &mut advice)?;
+            if let Some((candidate, _)) = smallest {
+                self.largest_batch(&candidate, &training, &mut advice)?;
+            }
         }
         Ok(self.answer(full, best, limit, advice))
     }
@@ -197,52 +178,6 @@ impl<T: Trial> Search<'_, T> {
             "a global batch of {wanted} is no multiple of the script's own {own}: its loader's batch has to be set in the script"
         ));
         1
-    }
-
-    /// The script with the free levers that serve it; more than one where memory and time want different ones.
-    fn variants(
-        &mut self,
-        start: Candidate,
-        first: Outcome,
-        training: &Training,
-    ) -> Result<Vec<(Candidate, Outcome)>, T::Error> {
-        let levers = self.free_levers(training, &first.peak);
-        let mut variants = vec![(start, first)];
-        for lever in levers {
-            let mut grown = Vec::new();
-            for (candidate, without) in variants {
-                let with = candidate.with(lever, Value::default());
-                let Some(outcome) = self.run(&with, Room::Boundless)? else {
-                    grown.push((candidate, without));
-                    continue;
-                };
-                if let Some((_, why)) = outcome.refused.first() {
-                    self.reject(lever.name(), why.clone());
-                    grown.push((candidate, without));
-                    continue;
-                }
-                if !outcome.fits {
-                    self.reject(lever.name(), "the script fails with it");
-                    grown.push((candidate, without));
-                    continue;
-                }
-                let smaller = outcome.peak.device_upper <= without.peak.device_upper;
-                let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + NOTICEABLE);
-                match (smaller, faster) {
-                    (true, true) => grown.push((with, outcome)),
-                    (false, false) => {
-                        self.reject(lever.name(), told(&without, &outcome));
-                        grown.push((candidate, without));
-                    }
-                    (true, false) | (false, true) => {
-                        grown.push((candidate, without));
-                        grown.push((with, outcome));
-                    }
-                }
-            }
-            variants = few(grown);
-        }
-        Ok(variants)
     }
 
     /// The fastest that fits with these levers, of fewer samples together and blocks computed again; nothing if it is not
@@ -261,7 +196,7 @@ impl<T: Trial> Search<'_, T> {
         let batch = training.batch.max(1);
         let by_name = !training.names.is_empty();
         let mut ways = Ways { recompute: self.may_recompute(&training), link: self.limits.link };
-        let mut divisible = self.may_divide(&training);
+        let mut divisible = may_be_divided(base).is_ok() && self.may_divide(&training);
         let small = if divisible { self.smaller(base, batch)? } else { None };
         divisible &= !self.rejected.iter().any(|rejected| rejected.lever == Lever::MicroBatch.name());
         let large = Sample { micro_batch: batch, pieces: 1, outcome: whole.clone(), training };
@@ -344,134 +279,19 @@ impl<T: Trial> Search<'_, T> {
         Ok(training.map(|training| Sample { micro_batch, pieces, outcome, training }))
     }
 
-    fn may_divide(&mut self, training: &Training) -> bool {
-        let name = Lever::MicroBatch.name();
-        if training.batch == 0 {
-            self.reject(name, "the script takes its batches from no DataLoader of torch's, and no variable or argument of its own was found that holds their size");
-            return false;
-        }
-        if training.batch == 1 {
-            self.reject(name, "a batch is one sample already");
-            return false;
-        }
-        let label = label_of_dividing(training);
-        if label > self.limits.allow {
-            let why = if training.couples_samples {
-                "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits".to_owned()
-            } else {
-                format!("not allowed: it is `{label}`, and `--allow {}` was asked for", self.limits.allow)
-            };
-            self.reject(name, why);
-            return false;
-        }
-        true
-    }
-
-    fn may_recompute(&mut self, training: &Training) -> bool {
-        if training.blocks.is_empty() {
-            self.reject(
-                Lever::Checkpointing.name(),
-                "the model has no repeated blocks that could be told from its structure",
-            );
-        }
-        !training.blocks.is_empty()
-    }
-
-    /// Why nothing is sent to the host, where a plan computes blocks again.
-    fn tell_of_offload(&mut self, best: &Tried, training: &Training) {
-        let name = Lever::ActivationOffload.name();
-        let settings = &best.candidate.settings;
-        let moves = |lever: Lever| settings.iter().any(|setting| setting.lever == lever);
-        let (Some(link), Some(block)) =
-            (self.limits.link, training.blocks.iter().max_by_key(|block| block.kept))
-        else {
-            return;
+    /// Whoever waits has had enough: the fastest of what was seen to take no more than the card has.
+    fn best_so_far(&self, training: &Training) -> Option<Tried> {
+        let allowed = |tried: &&Tried| {
+            let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| label_of_dividing(training));
+            tried.candidate.label().max(divided) <= self.limits.allow
         };
-        if moves(Lever::ActivationOffload) || !moves(Lever::Checkpointing) {
-            return;
-        }
-        let way = block.kept as f64 / link * 1e3;
-        let exposed = exposed_ns(block.kept, link, block.busy_ns) as f64 / 1e6;
-        self.reject(
-            name,
-            format!(
-                "the {:.2} GiB of `{}` take {way:.1} ms each way beside {:.1} ms of computing: {exposed:.1} ms would show, and computing it again takes {:.1} ms",
-                gib(block.kept),
-                block.name,
-                block.busy_ns as f64 / 1e6,
-                block.busy_ns as f64 / 1e6
-            ),
-        );
-    }
-
-    /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
-    fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
-        let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
-        let batch = training.batch;
-        let mut step = 1;
-        let mut refuted = None;
-        while largest < batch && refuted.is_none_or(|refuted| refuted > largest + 1) {
-            let ceiling = refuted.unwrap_or(batch + 1);
-            let next =
-                if refuted.is_some() { largest.midpoint(ceiling) } else { (largest + step).min(batch) };
-            let candidate = Candidate {
-                micro_batch: (next < batch).then_some(next),
-                pieces: batch.div_ceil(next),
-                ..best.candidate.clone()
-            };
-            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
-            if outcome.fits {
-                largest = next;
-                step *= 2;
-            } else {
-                refuted = Some(next);
-            }
-        }
-        Ok(Some(Limit { largest, refuted }))
-    }
-
-    /// Nothing that is allowed fits: what would.
-    fn what_would_help(&mut self, training: &Training, advice: &mut Vec<String>) -> Result<(), T::Error> {
-        let mut candidate = Candidate::as_is();
-        let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
-        let mut levers: Vec<(Lever, Value)> = Vec::new();
-        if training.fusible {
-            levers.push((Lever::FusedOptimizer, Value::default()));
-        }
-        if !training.reduced {
-            levers.push((half, Value::default()));
-        }
-        if !training.blocks.is_empty() {
-            let names = training.blocks.iter().map(|block| block.name.clone()).collect();
-            levers.push((Lever::Checkpointing, Value::Names(names)));
-        }
-        if training.batch > 1 {
-            candidate.micro_batch = Some(1);
-            candidate.pieces = training.batch;
-        }
-        for (lever, value) in levers {
-            candidate = candidate.with(lever, value);
-        }
-        let small = candidate.clone();
-        candidate.settings.retain(|setting| setting.lever != Lever::FusedOptimizer);
-        let rows = [small, candidate.with(Lever::EightBitOptimizer, Value::default())];
-        for candidate in rows {
-            let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
-            if outcome.fits && outcome.refused.is_empty() {
-                let mut label =
-                    candidate.settings.iter().map(|setting| setting.label).max().unwrap_or(Label::Exact);
-                if candidate.micro_batch.is_some() {
-                    label = label.max(label_of_dividing(training));
-                }
-                advice.push(format!(
-                    "with {} (`--allow {label}`) it fits, at {:.2} GiB",
-                    candidate.told(),
-                    gib(outcome.peak.device_upper)
-                ));
-                return Ok(());
-            }
-        }
-        Ok(())
+        self.tried
+            .iter()
+            .filter(|tried| tried.outcome.fits && tried.outcome.refused.is_empty())
+            .filter(|tried| tried.outcome.peak.device_upper <= self.limits.budget)
+            .filter(allowed)
+            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
+            .cloned()
     }
 
     fn answer(
@@ -479,9 +299,17 @@ impl<T: Trial> Search<'_, T> {
         full: Outcome,
         chosen: Option<Tried>,
         limit: Option<Limit>,
-        advice: Vec<String>,
+        mut advice: Vec<String>,
     ) -> Answer {
         let training = full.training.clone().unwrap_or_default();
+        let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none() && self.interrupted);
+        if let Some(best) = &best_so_far {
+            advice.push(format!(
+                "this was only run with memory without end, of which it took {:.2} GiB: run it once more on the card",
+                gib(best.outcome.peak.device_upper)
+            ));
+        }
+        let chosen = chosen.or(best_so_far);
         let verdict = match &chosen {
             Some(chosen) if chosen.candidate == Candidate::as_is() => Verdict::FitsAsIs,
             Some(_) => Verdict::FitsWithPlan,
@@ -531,18 +359,12 @@ fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: 
 
 /// What dividing a batch does to this training.
 pub(crate) fn label_of_dividing(training: &Training) -> Label {
-    if training.couples_samples { Label::ChangesTraining } else { Lever::MicroBatch.label() }
-}
-
-/// The fastest of them and the smallest: more are not worth their runs.
-fn few(mut variants: Vec<(Candidate, Outcome)>) -> Vec<(Candidate, Outcome)> {
-    if variants.len() > 2 {
-        variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
-        let smallest = variants.iter().skip(1).min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
-        variants.truncate(1);
-        variants.extend(smallest);
+    match training {
+        // Nothing is added up where there is no training.
+        _ if !training.optimizes => Label::Exact,
+        _ if training.couples_samples => Label::ChangesTraining,
+        _ => Lever::MicroBatch.label(),
     }
-    variants
 }
 
 fn milliseconds(outcome: &Outcome) -> f64 {

@@ -1,6 +1,6 @@
 //! What the search asks of whoever runs candidates, and what it is told.
 
-use memfit_levers::Lever;
+use memfit_levers::{Label, Lever};
 
 use crate::plan::Expected;
 use crate::setting::{Setting, Value};
@@ -31,6 +31,11 @@ impl Candidate {
         settings.retain(|setting| setting.lever != lever);
         settings.push(Setting { lever, value, label: lever.label() });
         Self { settings, ..self.clone() }
+    }
+
+    /// What it does to the training, its micro-batch left aside.
+    pub fn label(&self) -> Label {
+        self.settings.iter().map(|setting| setting.label).max().unwrap_or(Label::Exact)
     }
 
     /// In a few words.
@@ -97,6 +102,14 @@ pub struct Training {
     pub explicit_attention: bool,
     /// Whether fewer bits are used already.
     pub reduced: bool,
+    /// Whether its weights are in 16 bits.
+    pub half: bool,
+    /// Whether it is one of several that exchange gradients in buckets.
+    pub replicated: bool,
+    /// Bytes of what the optimizers keep.
+    pub state: u64,
+    /// Bytes of the parameters that they update.
+    pub trained: u64,
     /// Whether there is an optimizer.
     pub optimizes: bool,
     /// Whether its optimizers have fused kernels that they do not use.
@@ -107,6 +120,23 @@ pub struct Training {
     pub clips: bool,
     /// Its repeated blocks.
     pub blocks: Vec<Measured>,
+    /// How its batches are loaded, where that could be measured.
+    pub loading: Option<Loading>,
+}
+
+/// How a training's batches are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loading {
+    /// Processes that load.
+    pub workers: u64,
+    /// Whether batches are pinned.
+    pub pinned: bool,
+    /// Nanoseconds that making an item takes on this machine.
+    pub item_ns: u64,
+    /// Bytes of an item.
+    pub item_bytes: u64,
+    /// So many were measured.
+    pub items: u64,
 }
 
 /// A repeated block as it was measured.

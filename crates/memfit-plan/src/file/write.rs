@@ -73,6 +73,9 @@ impl Plan {
         if !made_for.batch_names.is_empty() {
             line("batch_names", list(&made_for.batch_names));
         }
+        if made_for.inference {
+            line("inference", "true".to_owned());
+        }
         if let Some(script) = &made_for.script {
             line("script", quoted(script));
         }
@@ -113,6 +116,17 @@ fn what(lever: Lever) -> &'static str {
         Lever::ChunkedLoss => "the loss over pieces of the logits",
         Lever::Sdpa => "attention without its matrix",
         Lever::EightBitOptimizer => "optimizer state in 8 bits",
+        Lever::AutocastFp16 => "most operations in fp16, the loss scaled",
+        Lever::Tf32 => "products of fp32 matrices in tf32",
+        Lever::PureBf16 => "weights, gradients and optimizer state in bf16",
+        Lever::ChannelsLast => "pictures with their channels last in memory",
+        Lever::Compile => "kernels that torch.compile fuses",
+        Lever::ActivationOffload => "these modules' activations wait for the backward in the host's memory",
+        Lever::OptimizerInBackward => "each parameter is updated as soon as its gradient is there",
+        Lever::Bf16OptimizerState => "optimizer state in bf16",
+        Lever::HostOptimizerState => "optimizer state in the host's memory",
+        Lever::Adafactor => "Adafactor in the optimizer's place",
+        Lever::GradientAsBucketView => "gradients live in the buckets that are exchanged",
         _ => "see docs/plan.md",
     }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::Expected;
 use crate::trial::Measured;
 
 const GIB: u64 = 1 << 30;
@@ -19,6 +20,10 @@ struct Pretended {
     couples_samples: bool,
     /// Bytes that no model knows of, with blocks computed again.
     surprise: u64,
+    /// Bytes of the optimizer's state, and of what it updates.
+    state: u64,
+    trained: u64,
+    optimizes: bool,
     runs: u64,
     patience: u64,
 }
@@ -34,7 +39,17 @@ impl Pretended {
         });
         let again = again.unwrap_or(0);
         let surprise = if again > 0 { self.surprise } else { 0 };
+        let moves = |lever: Lever| candidate.settings.iter().any(|setting| setting.lever == lever);
+        let state = match () {
+            () if moves(Lever::HostOptimizerState) => 0,
+            () if moves(Lever::EightBitOptimizer) || moves(Lever::Adafactor) => self.state / 4,
+            () if moves(Lever::Bf16OptimizerState) => self.state / 2,
+            () => self.state,
+        };
+        let gradients = if moves(Lever::OptimizerInBackward) { 0 } else { self.trained };
         self.fixed
+            + state
+            + gradients
             + kept * (self.blocks - again)
             + again * kept / 10
             + if again > 0 { kept } else { 0 }
@@ -56,7 +71,12 @@ impl Trial for Pretended {
         let again = candidate.settings.iter().any(|setting| matches!(setting.value, Value::Names(_)));
         let time =
             (self.batch * self.blocks) as f64 * if half { 1.0 } else { 2.0 } * if again { 1.3 } else { 1.0 }
-                + candidate.pieces as f64 * 3.0;
+                + candidate.pieces as f64 * 3.0
+                + if candidate.settings.iter().any(|setting| setting.lever == Lever::HostOptimizerState) {
+                    50.0
+                } else {
+                    0.0
+                };
         let kept = self.kept * samples / if half { 2 } else { 1 };
         let blocks = (0..self.blocks)
             .map(|index| Measured {
@@ -73,9 +93,11 @@ impl Trial for Pretended {
                 batch: self.batch,
                 own_accumulation: 1,
                 couples_samples: self.couples_samples,
-                optimizes: true,
-                fusible: true,
-                blocks,
+                optimizes: self.optimizes,
+                fusible: self.optimizes,
+                state: self.state,
+                trained: self.trained,
+                blocks: if self.optimizes { blocks } else { Vec::new() },
                 ..Training::default()
             }),
             ..Outcome::default()
@@ -84,7 +106,16 @@ impl Trial for Pretended {
 }
 
 fn limits(budget: u64, allow: Label) -> Limits {
-    Limits { allow, budget, global_batch: None, has_bf16: true, link: None, most_runs: 60 }
+    Limits {
+        allow,
+        budget,
+        global_batch: None,
+        has_bf16: true,
+        has_tf32: false,
+        compiles: false,
+        link: None,
+        most_runs: 60,
+    }
 }
 
 fn pretended() -> Pretended {
@@ -96,6 +127,9 @@ fn pretended() -> Pretended {
         budget: 6 * GIB,
         couples_samples: false,
         surprise: 0,
+        state: 0,
+        trained: 0,
+        optimizes: true,
         runs: 0,
         patience: u64::MAX,
     }
@@ -124,6 +158,8 @@ fn the_global_batch_stays_and_one_sample_more_is_refuted() {
         assert_eq!(limit.refuted.map(|refuted| refuted - 1), Some(limit.largest));
     }
     assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
+    let fused = answer.rejected.iter().find(|rejected| rejected.lever == "fused-optimizer").unwrap();
+    assert!(fused.why.contains("gains nothing"), "{}", fused.why);
 }
 
 #[test]
@@ -161,6 +197,65 @@ fn where_nothing_fits_it_says_what_would() {
 }
 
 #[test]
+fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
+    // Weights' gradients and the optimizer's state alone are more than the card has.
+    let short = Pretended { state: 4 * GIB, trained: 2 * GIB, budget: 6 * GIB, ..pretended() };
+    let mut trial = short.clone();
+    let asked = Limits { link: Some(1e10), ..limits(trial.budget, Label::Exact) };
+    let answer = search(&mut trial, &asked).unwrap().unwrap();
+    let chosen = answer.chosen.clone().unwrap();
+    let levers: Vec<Lever> = chosen.candidate.settings.iter().map(|setting| setting.lever).collect();
+    assert!(
+        levers.contains(&Lever::HostOptimizerState) || levers.contains(&Lever::OptimizerInBackward),
+        "{levers:?}"
+    );
+    assert!(!(levers.contains(&Lever::OptimizerInBackward) && chosen.candidate.micro_batch.is_some()));
+    for lever in
+        [Lever::HostOptimizerState, Lever::OptimizerInBackward].iter().filter(|lever| !levers.contains(lever))
+    {
+        let why = answer.rejected.iter().find(|rejected| rejected.lever == lever.name());
+        assert!(why.is_some_and(|rejected| rejected.why.contains("GiB")), "{lever}");
+    }
+    assert!(
+        answer
+            .rejected
+            .iter()
+            .any(|rejected| rejected.lever == "8-bit-optimizer" && rejected.why.contains("not allowed"))
+    );
+    // Where the card has room for them, they are not even tried.
+    let mut roomy = Pretended { budget: 40 * GIB, ..short };
+    let asked = Limits { link: Some(1e10), ..limits(roomy.budget, Label::Exact) };
+    let answer = search(&mut roomy, &asked).unwrap().unwrap();
+    let tried = |lever: Lever| {
+        answer.tried.iter().any(|tried| tried.candidate.settings.iter().any(|setting| setting.lever == lever))
+    };
+    assert!(!tried(Lever::HostOptimizerState) && !tried(Lever::OptimizerInBackward));
+}
+
+#[test]
+fn where_nothing_keeps_the_batch_the_largest_that_fits_is_told() {
+    // Blocks cannot be computed again, and dividing would be another training.
+    let mut trial = Pretended { couples_samples: true, blocks: 1, kept: GIB, fixed: GIB, ..pretended() };
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Rounding)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::DoesNotFit);
+    let told = answer.advice.iter().find(|advice| advice.contains("keeps the batch of 64")).unwrap();
+    // One gibibyte and a tenth for each sample, beside one.
+    assert!(told.contains("4 samples fit") && told.contains("and 5 do not"), "{told}");
+    assert!(told.contains("advice"));
+}
+
+#[test]
+fn without_an_optimizer_pieces_are_exact_and_nothing_is_computed_again() {
+    let mut trial = Pretended { optimizes: false, ..pretended() };
+    let budget = trial.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Exact)).unwrap().unwrap();
+    let chosen = answer.chosen.clone().unwrap();
+    assert_eq!(answer.label_of_micro_batches(), Label::Exact);
+    assert!(chosen.candidate.micro_batch.is_some() && chosen.candidate.settings.is_empty());
+}
+
+#[test]
 fn sizes_waste_no_sample() {
     assert_eq!(sizes(1), [(1, 1)]);
     assert_eq!(sizes(8), [(8, 1), (4, 2), (3, 3), (2, 4), (1, 8)]);
@@ -182,7 +277,7 @@ proptest! {
         };
         if let Some(answer) = search(&mut trial, &limits(budget, Label::Precision)).unwrap() {
             if let Some(chosen) = &answer.chosen {
-                prop_assert!(chosen.outcome.fits && chosen.on_card);
+                prop_assert!(chosen.outcome.fits && (chosen.on_card || answer.interrupted));
                 prop_assert!(trial.peak(&chosen.candidate) <= budget);
             }
             let front = answer.front();

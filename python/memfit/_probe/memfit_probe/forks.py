@@ -41,6 +41,8 @@ def _answer(text):
 def _serve(session):
     """Returns in children alone."""
     requests = os.path.join(channel.run_dir(), "requests")
+    with contextlib.suppress(Exception):
+        session.planned.inputs.survey()
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
         while True:

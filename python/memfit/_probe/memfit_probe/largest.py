@@ -52,7 +52,7 @@ def largest_batch(iterator):
     )
 
 
-def look(dataset):
+def look(dataset, seconds=MAX_SECONDS):
     """Sizes of items by index, as many as time allows, and whether these are all."""
     count = len(dataset)
     # Always the same items, and spread over the whole data set.
@@ -61,7 +61,7 @@ def look(dataset):
         if count <= 1_000_000
         else range(0, count, count // 100_000)
     )
-    sizes, until = {}, time.monotonic() + MAX_SECONDS
+    sizes, until = {}, time.monotonic() + seconds
     for index in order:
         try:
             sizes[index] = size(dataset[index])

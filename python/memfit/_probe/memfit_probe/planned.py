@@ -14,7 +14,7 @@ import types
 import weakref
 from collections import deque
 
-from . import channel, handles, imports
+from . import channel, handles, imports, inputs
 
 # Levers that are put on the optimizers, which a script may make late.
 OF_OPTIMIZERS = frozenset(
@@ -42,17 +42,21 @@ class Piece:
 class Pieces:
     """A loader's sampler of batches, with each batch in pieces."""
 
-    def __init__(self, sampler, planned):
+    def __init__(self, sampler, planned, dataset):
         self.sampler = sampler
         self.planned = planned
+        self.dataset = dataset
         self.made = deque()
 
     def __iter__(self):
+        worst = self.planned.worst(self.dataset, self.sampler)
         for indices in self.sampler:
             if not isinstance(indices, (list, tuple)):
                 self.made.append(None)
                 yield indices
                 continue
+            if worst:
+                indices = (worst * (len(indices) // len(worst) + 1))[: len(indices)]
             bounds = self.planned.bounds(len(indices))
             for begin, end in bounds:
                 self.made.append(Piece(end - begin, len(indices), end == bounds[-1][1]))
@@ -76,6 +80,8 @@ class Planned:
 
     def __init__(self, session, plan):
         self.session = session
+        # It lasts over the tries.
+        self.inputs = inputs.Inputs(session)
         self.read(plan)
 
     def read(self, plan):
@@ -89,6 +95,7 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
+        self.infers = bool(plan.get("infers"))
         self.forget()
 
     def forget(self):
@@ -107,11 +114,16 @@ class Planned:
         self.forwards = 0
         self.seen = 0
         self.largest = 0
+        # What went through a script's model while it had no optimizer and recorded no gradients.
+        self.seen_idle = 0
+        self.largest_idle = 0
         self.autocast = False
         self.clipped = False
         self.failed = False
         self.blocks = {}
         self.marks = {}
+        self.inputs.sampled = ""
+        self.loading = None
         self.equipped = weakref.WeakSet()
 
     def arm(self):
@@ -216,6 +228,8 @@ class Planned:
 
     def _trains(self):
         """Whether what is asked for now is for training, as far as can be told."""
+        if self.infers:
+            return True
         if not self.session.torch.is_grad_enabled():
             return False
         model = self.model() if self.model is not None else None
@@ -224,13 +238,23 @@ class Planned:
     def _arm_loaders(self, module):
         planned = self
         loader_class = module.DataLoader
-        original = loader_class._index_sampler.fget
+        original, init = loader_class._index_sampler.fget, loader_class.__init__
 
         def index_sampler(self):
             sampler = original(self)
-            return Pieces(sampler, planned) if self._auto_collation else sampler
+            return Pieces(sampler, planned, self.dataset) if self._auto_collation else sampler
+
+        @functools.wraps(init)
+        def made(self, *args, **kwargs):
+            init(self, *args, **kwargs)
+            planned.inputs.loaders.add(self)
 
         loader_class._index_sampler = property(index_sampler)
+        loader_class.__init__ = made
+
+    def worst(self, dataset, sampler):
+        """The largest items that a batch can be of, where a try is to tell the most that is needed."""
+        return self.inputs.worst(dataset, sampler) if self.measures and self._trains() else None
 
     def given(self, iterator):
         """A loader has given a batch, or a piece of one."""
@@ -238,9 +262,14 @@ class Planned:
         if not isinstance(sampler, Pieces) or not sampler.made:
             return
         piece = sampler.made.popleft()
-        if piece is None or not self._trains():
+        if piece is None:
+            return
+        if not self._trains():
+            if not self.session.optimizers:
+                self.largest_idle = max(self.largest_idle, piece.batch)
             return
         self.piece = piece
+        self.loading = iterator
         self.batches += piece.last
         self.largest = max(self.largest, piece.batch)
 
@@ -262,12 +291,16 @@ class Planned:
         """An optimizer was made: its step and its clearing go through here."""
         planned = self
         original, clear = optimizer.step, optimizer.zero_grad
+        # It asks for the loss again and again, so no piece of it would do.
+        several_times = self.session.torch.optim.LBFGS
 
         @functools.wraps(original.__func__)
         def step(self, *args, **kwargs):
-            if args or kwargs.get("closure") is not None or planned.inside:
+            closure = args[0] if args else kwargs.get("closure")
+            if planned.inside or len(args) > 1 or (closure is not None and isinstance(self, several_times)):
                 return original(*args, **kwargs)
-            return planned.step(self, functools.partial(original, **kwargs))
+            kwargs.pop("closure", None)
+            return planned.step(self, functools.partial(original, **kwargs), closure)
 
         @functools.wraps(clear.__func__)
         def zero_grad(self, *args, **kwargs):
@@ -277,8 +310,13 @@ class Planned:
         optimizer.step = types.MethodType(step, optimizer)
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
 
-    def step(self, optimizer, original):
-        """An optimizer is asked to step: whether it does."""
+    def step(self, optimizer, original, closure=None):
+        """An optimizer is asked to step: whether it does. A closure computes the loss and its gradients, of this piece."""
+        if closure is not None:
+            with self.session.torch.enable_grad():
+                loss = closure()
+            self.step(optimizer, original)
+            return loss
         if not self.ends_step():
             return self.held_back()
         self.calls = self.whole = 0
@@ -329,7 +367,7 @@ class Planned:
         if self.model is None or self.model() is None:
             self.model = weakref.ref(model)
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
-        if self.target is None and model.training and torch.is_grad_enabled():
+        if self.target is None and (self.infers or (model.training and torch.is_grad_enabled())):
             self._put_on(model)
         if self.target is not None and self.around is None and self.target.contexts:
             self.around = contextlib.ExitStack()
@@ -337,14 +375,16 @@ class Planned:
 
     def saw(self, arguments):
         """What an outermost module is called with."""
-        if not self.session.torch.is_grad_enabled():
+        idle = not self.session.torch.is_grad_enabled() and not self.infers
+        if idle and self.session.optimizers:
             return
         tensor, waiting = self.session.torch.Tensor, [arguments]
         while waiting:
             value = waiting.pop(0)
             if isinstance(value, tensor):
                 if value.dim():
-                    self.seen = max(self.seen, value.size(0))
+                    name = "seen_idle" if idle else "seen"
+                    setattr(self, name, max(getattr(self, name), value.size(0)))
                     return
             elif isinstance(value, (tuple, list)):
                 waiting.extend(value[:16])
@@ -444,6 +484,8 @@ class Planned:
         norm = torch.nn.modules.batchnorm._BatchNorm
         modules = list(model.modules()) if model is not None else []
         optimizers = list(self.session.optimizers)
+        if not optimizers and not self.seen:
+            self.seen, self.largest = self.seen_idle, self.largest_idle
         names = [] if self.largest or not self.seen else handles.find(self.seen)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         channel.send(
@@ -452,6 +494,8 @@ class Planned:
             seen=self.seen,
             names=names,
             batches=self.batches if self.largest else self.forwards,
+            sampled=self.inputs.sampled,
+            loading=self.inputs.loading(self.loading),
             steps=self.steps,
             couples_samples=any(isinstance(each, norm) and each.training for each in modules),
             convolves=any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in modules),
@@ -464,6 +508,14 @@ class Planned:
             half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
             if model
             else False,
+            replicated=isinstance(model, torch.nn.parallel.DistributedDataParallel),
+            state=sum(
+                getattr(value, "nbytes", 0)
+                for optimizer in optimizers
+                for kept in optimizer.state.values()
+                for value in (kept.values() if isinstance(kept, dict) else ())
+            ),
+            trained=sum(parameter.nbytes for group in groups for parameter in group["params"]),
             optimizers=sorted({type(each).__name__ for each in optimizers}),
             fusible=bool(groups) and all("fused" in group for group in groups),
             fused=bool(groups) and all(group.get("fused") for group in groups),

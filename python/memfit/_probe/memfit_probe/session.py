@@ -353,6 +353,10 @@ class Session:
         if self.planned is not None:
             self.planned.forward_ends(module)
         passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
+        if self.planned is not None and not self.optimizers and not self.torch.is_grad_enabled():
+            clock = self.watch.clock() if self.watch is not None else None
+            if clock is not None:
+                channel.send("pass", clock=clock)
         asked = self.setup.get("forward_steps", 0)
         if asked and passes >= asked and not self.steps.any:
             self.finish("steps")

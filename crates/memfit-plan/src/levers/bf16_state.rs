@@ -1,0 +1,16 @@
+//! `bf16-optimizer-state`: moments in half the bits.
+
+use memfit_levers::Lever;
+
+use super::{Asked, Entry, Sense, Turn, when};
+
+pub(super) const ENTRY: Entry = Entry {
+    lever: Lever::Bf16OptimizerState,
+    turn: Turn::WhereShort,
+    sense,
+    instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
+};
+
+fn sense(asked: Asked<'_>) -> Sense {
+    when(asked.has_state())
+}

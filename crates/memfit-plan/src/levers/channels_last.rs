@@ -1,0 +1,12 @@
+//! `channels-last`: pictures as the tensor cores of convolutions want them.
+
+use memfit_levers::Lever;
+
+use super::{Asked, Entry, Sense, Turn, when};
+
+pub(super) const ENTRY: Entry =
+    Entry { lever: Lever::ChannelsLast, turn: Turn::First, sense, instead_of: &[] };
+
+fn sense(asked: Asked<'_>) -> Sense {
+    when(asked.training.convolves)
+}

@@ -1,0 +1,21 @@
+//! `compile`: kernels that a compiler fuses. Alike blocks are compiled once, where the model has blocks.
+
+use memfit_levers::Lever;
+
+use super::{Asked, Entry, Sense, Turn};
+use crate::setting::Value;
+
+pub(super) const ENTRY: Entry = Entry { lever: Lever::Compile, turn: Turn::First, sense, instead_of: &[] };
+
+fn sense(asked: Asked<'_>) -> Sense {
+    if !asked.training.optimizes {
+        return Sense::Nothing;
+    }
+    if !asked.limits.compiles {
+        return Sense::Against(
+            "not tried: each try takes as long as compiling does; `--compile` tries it".to_owned(),
+        );
+    }
+    let blocks = asked.training.blocks.len() > 1;
+    Sense::Try(if blocks { Value::Word("blocks".to_owned()) } else { Value::default() })
+}

@@ -1,0 +1,12 @@
+//! `gradient-as-bucket-view`: under DistributedDataParallel, gradients are not there twice.
+
+use memfit_levers::Lever;
+
+use super::{Asked, Entry, Sense, Turn, when};
+
+pub(super) const ENTRY: Entry =
+    Entry { lever: Lever::GradientAsBucketView, turn: Turn::First, sense, instead_of: &[] };
+
+fn sense(asked: Asked<'_>) -> Sense {
+    when(asked.training.replicated)
+}

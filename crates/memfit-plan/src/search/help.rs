@@ -1,0 +1,199 @@
+//! What is said beside a plan: why the batch is not divided and nothing sent to the host, how far the micro-batch goes, and what to
+//! do or to allow where nothing fits.
+
+use memfit_levers::Lever;
+
+use super::{Search, gib, label_of_dividing};
+use crate::answer::{Limit, Tried};
+use crate::levers::{ENTRIES, Turn, forbidden, may_be_divided};
+use crate::predict::exposed_ns;
+use crate::setting::Value;
+use crate::trial::{Candidate, Room, Training, Trial};
+
+/// So many ways are told where nothing fits.
+const WAYS: usize = 2;
+/// So many runs look for the largest batch.
+const BATCHES: u32 = 10;
+
+impl<T: Trial> Search<'_, T> {
+    pub(super) fn may_divide(&mut self, training: &Training) -> bool {
+        let name = Lever::MicroBatch.name();
+        if training.batch == 0 {
+            self.reject(name, "the script takes its batches from no DataLoader of torch's, and no variable or argument of its own was found that holds their size");
+            return false;
+        }
+        if training.batch == 1 {
+            self.reject(name, "a batch is one sample already");
+            return false;
+        }
+        let label = label_of_dividing(training);
+        if label > self.limits.allow {
+            let why = if training.couples_samples {
+                "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits".to_owned()
+            } else {
+                format!("not allowed: it is `{label}`, and `--allow {}` was asked for", self.limits.allow)
+            };
+            self.reject(name, why);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn may_recompute(&mut self, training: &Training) -> bool {
+        if training.blocks.is_empty() {
+            let why = if training.optimizes {
+                "the model has no repeated blocks that could be told from its structure"
+            } else {
+                "nothing is kept for a backward where there is none"
+            };
+            self.reject(Lever::Checkpointing.name(), why);
+        }
+        !training.blocks.is_empty()
+    }
+
+    /// Why nothing is sent to the host, where a plan computes blocks again.
+    pub(super) fn tell_of_offload(&mut self, best: &Tried, training: &Training) {
+        let name = Lever::ActivationOffload.name();
+        let settings = &best.candidate.settings;
+        let moves = |lever: Lever| settings.iter().any(|setting| setting.lever == lever);
+        let (Some(link), Some(block)) =
+            (self.limits.link, training.blocks.iter().max_by_key(|block| block.kept))
+        else {
+            return;
+        };
+        if moves(Lever::ActivationOffload) || !moves(Lever::Checkpointing) {
+            return;
+        }
+        let way = block.kept as f64 / link * 1e3;
+        let exposed = exposed_ns(block.kept, link, block.busy_ns) as f64 / 1e6;
+        self.reject(
+            name,
+            format!(
+                "the {:.2} GiB of `{}` take {way:.1} ms each way beside {:.1} ms of computing: {exposed:.1} ms would show, and computing it again takes {:.1} ms",
+                gib(block.kept),
+                block.name,
+                block.busy_ns as f64 / 1e6,
+                block.busy_ns as f64 / 1e6
+            ),
+        );
+    }
+
+    /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
+    pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
+        let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
+        let batch = training.batch;
+        let mut step = 1;
+        let mut refuted = None;
+        while largest < batch && refuted.is_none_or(|refuted| refuted > largest + 1) {
+            let ceiling = refuted.unwrap_or(batch + 1);
+            let next =
+                if refuted.is_some() { largest.midpoint(ceiling) } else { (largest + step).min(batch) };
+            let candidate = Candidate {
+                micro_batch: (next < batch).then_some(next),
+                pieces: batch.div_ceil(next),
+                ..best.candidate.clone()
+            };
+            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
+            if outcome.fits {
+                largest = next;
+                step *= 2;
+            } else {
+                refuted = Some(next);
+            }
+        }
+        Ok(Some(Limit { largest, refuted }))
+    }
+
+    /// Nothing that is allowed fits: what would, the least change of the training first.
+    pub(super) fn what_would_help(
+        &mut self,
+        training: &Training,
+        advice: &mut Vec<String>,
+    ) -> Result<(), T::Error> {
+        let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
+        let mut plain = Candidate::as_is();
+        if !training.reduced {
+            plain = plain.with(half, Value::default());
+        }
+        if !training.blocks.is_empty() {
+            let names = training.blocks.iter().map(|block| block.name.clone()).collect();
+            plain = plain.with(Lever::Checkpointing, Value::Names(names));
+        }
+        let kernel = if training.fusible { Lever::FusedOptimizer } else { Lever::ForeachOff };
+        let mut rows = vec![plain.with(kernel, Value::default())];
+        let of_memory = ENTRIES.iter().filter(|entry| entry.turn == Turn::WhereShort && training.optimizes);
+        rows.extend(of_memory.filter_map(|entry| entry.on(&plain, Value::default()).ok()));
+        rows.sort_by_key(Candidate::label);
+        let mut told = 0;
+        for mut candidate in rows {
+            let mut label = candidate.label();
+            if training.batch > 1 && may_be_divided(&candidate).is_ok() {
+                candidate.micro_batch = Some(1);
+                candidate.pieces = training.batch;
+                label = label.max(label_of_dividing(training));
+            }
+            let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
+            if outcome.fits && outcome.refused.is_empty() {
+                advice.push(format!(
+                    "with {} (`--allow {label}`) it fits, at {:.2} GiB",
+                    candidate.told(),
+                    gib(outcome.peak.device_upper)
+                ));
+                told += 1;
+                if told == WAYS {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing keeps the global batch: the largest that fits, as advice.
+    pub(super) fn largest_batch(
+        &mut self,
+        base: &Candidate,
+        training: &Training,
+        advice: &mut Vec<String>,
+    ) -> Result<(), T::Error> {
+        let batch = training.batch;
+        let divides = forbidden(label_of_dividing(training), self.limits.allow).is_none();
+        // Where the batch may be divided, a smaller one would not help.
+        if batch < 2 || (divides && may_be_divided(base).is_ok()) {
+            return Ok(());
+        }
+        let mut base = base.clone();
+        if !training.blocks.is_empty() {
+            let names = training.blocks.iter().map(|block| block.name.clone()).collect();
+            base = base.with(Lever::Checkpointing, Value::Names(names));
+        }
+        base.settings.retain(|setting| setting.lever.excludes(Lever::MicroBatch).is_none());
+        let (mut fits, mut refuted) = (0, batch);
+        for _ in 0..BATCHES {
+            if refuted - fits <= 1 {
+                break;
+            }
+            let size = u64::midpoint(fits, refuted);
+            let candidate =
+                Candidate { micro_batch: Some(size), pieces: batch.div_ceil(size), ..base.clone() };
+            let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
+            if !outcome.refused.is_empty() {
+                return Ok(());
+            }
+            if outcome.fits {
+                fits = size;
+            } else {
+                refuted = size;
+            }
+        }
+        if fits > 0 {
+            let with =
+                if base.settings.is_empty() { String::new() } else { format!(" with {}", base.told()) };
+            let rate = fits as f64 / batch as f64;
+            advice.push(format!(
+                "nothing that is allowed keeps the batch of {batch}: {fits} samples fit{with}, and {refuted} do not. A smaller batch is another training, with noisier gradients; a learning rate that suits {batch} is often lowered with it, in proportion to {rate:.2} of it (SGD) or to {:.2} (Adam, by the square root). That is advice: memfit changes neither",
+                rate.sqrt()
+            ));
+        }
+        Ok(())
+    }
+}

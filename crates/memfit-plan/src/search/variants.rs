@@ -1,0 +1,176 @@
+//! The script with the levers that serve it, before its batch is divided: more than one where memory and time want different ones.
+
+use memfit_levers::Lever;
+
+use super::{Search, milliseconds, told};
+use crate::answer::Tried;
+use crate::front::{Point, front};
+use crate::levers::{Asked, ENTRIES, Entry, Sense, Turn};
+use crate::plan::Expected;
+use crate::setting::Value;
+use crate::trial::{Candidate, Outcome, Room, Training, Trial};
+
+/// A change of time by less than this share is none.
+const NOTICEABLE: f64 = 0.005;
+/// Memory that is saved by less than the rest of this share is nothing.
+const NOTICEABLY_LESS: f64 = 0.999;
+/// Memory that is saved by less than this share is not worth a variant.
+const SMALLER: f64 = 0.99;
+/// So many variants are divided, at most.
+const MOST: usize = 5;
+
+type Variant = (Candidate, Outcome);
+
+impl<T: Trial> Search<'_, T> {
+    /// The levers of a turn that make sense and are allowed, with how far they are moved; the others are rejected, with the reason.
+    pub(super) fn levers(
+        &mut self,
+        turn: Turn,
+        training: &Training,
+        peak: &Expected,
+    ) -> Vec<(&'static Entry, Value)> {
+        let mut found = Vec::new();
+        for entry in ENTRIES.iter().filter(|entry| entry.turn == turn) {
+            match (entry.sense)(Asked { training, peak, limits: self.limits }) {
+                Sense::Nothing => {}
+                Sense::Against(why) => self.reject(entry.lever.name(), why),
+                Sense::Try(value) => match entry.forbidden(self.limits.allow) {
+                    Some(why) => self.reject(entry.lever.name(), why),
+                    None => found.push((entry, value)),
+                },
+            }
+        }
+        found
+    }
+
+    /// The variants, in no order.
+    pub(super) fn variants(
+        &mut self,
+        start: Candidate,
+        first: Outcome,
+        training: &Training,
+    ) -> Result<Vec<Variant>, T::Error> {
+        let levers = self.levers(Turn::First, training, &first.peak);
+        let mut variants = vec![(start, first)];
+        for (entry, value) in levers {
+            let mut grown = Vec::new();
+            for (candidate, without) in variants {
+                let Some((with, outcome)) = self.with(entry, &value, &candidate)? else {
+                    grown.push((candidate, without));
+                    continue;
+                };
+                if !gains(&without, &outcome) {
+                    self.reject(
+                        entry.lever.name(),
+                        format!("it gains nothing here: {}", told(&without, &outcome)),
+                    );
+                    grown.push((candidate, without));
+                    continue;
+                }
+                let smaller = outcome.peak.device_upper <= without.peak.device_upper;
+                let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + NOTICEABLE);
+                match (smaller, faster) {
+                    (true, true) => grown.push((with, outcome)),
+                    (false, false) => {
+                        self.reject(entry.lever.name(), told(&without, &outcome));
+                        grown.push((candidate, without));
+                    }
+                    (true, false) | (false, true) => {
+                        grown.push((candidate, without));
+                        grown.push((with, outcome));
+                    }
+                }
+            }
+            variants = few(grown);
+        }
+        self.where_short(&mut variants, training)?;
+        Ok(undominated(&variants))
+    }
+
+    /// Where memory is short, levers that pay for it: each on the fastest variant.
+    fn where_short(&mut self, variants: &mut Vec<Variant>, training: &Training) -> Result<(), T::Error> {
+        let budget = self.limits.budget;
+        let fastest =
+            variants.iter().min_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1))).cloned();
+        let Some((base, without)) = fastest else { return Ok(()) };
+        if variants.iter().any(|(_, outcome)| outcome.peak.device_upper <= budget) {
+            return Ok(());
+        }
+        for (entry, value) in self.levers(Turn::WhereShort, training, &without.peak) {
+            let Some((with, outcome)) = self.with(entry, &value, &base)? else { continue };
+            self.considered.push((entry.lever, told(&without, &outcome)));
+            let smaller = outcome.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;
+            if smaller {
+                variants.push((with, outcome));
+            }
+        }
+        Ok(())
+    }
+
+    /// A candidate with a lever, run; nothing where it takes no hold, which is told.
+    fn with(
+        &mut self,
+        entry: &Entry,
+        value: &Value,
+        candidate: &Candidate,
+    ) -> Result<Option<Variant>, T::Error> {
+        let with = match entry.on(candidate, value.clone()) {
+            Ok(with) => with,
+            Err(why) => {
+                self.reject(entry.lever.name(), why);
+                return Ok(None);
+            }
+        };
+        let Some(outcome) = self.run(&with, Room::Boundless)? else { return Ok(None) };
+        if let Some((_, why)) = outcome.refused.first() {
+            self.reject(entry.lever.name(), why.clone());
+            return Ok(None);
+        }
+        if !outcome.fits {
+            self.reject(entry.lever.name(), "the script fails with it");
+            return Ok(None);
+        }
+        Ok(Some((with, outcome)))
+    }
+
+    /// Levers that would have paid for memory, and are not in the plan.
+    pub(super) fn tell_of_considered(&mut self, best: Option<&Tried>) {
+        let taken = |lever: Lever| {
+            best.is_some_and(|best| best.candidate.settings.iter().any(|setting| setting.lever == lever))
+        };
+        for (lever, why) in std::mem::take(&mut self.considered) {
+            if !taken(lever) {
+                self.reject(
+                    lever.name(),
+                    format!("the plan is faster without it; of the whole batch: {why}"),
+                );
+            }
+        }
+    }
+}
+
+/// Whether a lever makes anything smaller or faster.
+fn gains(without: &Outcome, with: &Outcome) -> bool {
+    (with.peak.device_upper as f64) < without.peak.device_upper as f64 * NOTICEABLY_LESS
+        || milliseconds(with) < milliseconds(without) * (1.0 - NOTICEABLE)
+}
+
+/// The fastest of them and the smallest: more are not worth their runs.
+fn few(mut variants: Vec<Variant>) -> Vec<Variant> {
+    if variants.len() > 2 {
+        variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
+        let smallest = variants.iter().skip(1).min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
+        variants.truncate(1);
+        variants.extend(smallest);
+    }
+    variants
+}
+
+/// Those that no other one beats in both memory and time.
+fn undominated(variants: &[Variant]) -> Vec<Variant> {
+    let points: Vec<Point> = variants
+        .iter()
+        .map(|(_, outcome)| Point { bytes: outcome.peak.device_upper, time: milliseconds(outcome) })
+        .collect();
+    front(&points).into_iter().take(MOST).map(|index| variants[index].clone()).collect()
+}
