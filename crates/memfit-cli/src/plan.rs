@@ -1,9 +1,13 @@
 //! How the search's candidates are run: on the virtual card, from a script that is ready.
 
+mod patched;
+
+pub(crate) use patched::patched;
+
 use memfit_devices::{Bytes, Catalogue};
 use memfit_levers::Lever;
 use memfit_link::{LeverSetup, Planned};
-use memfit_plan::{Answer, Candidate, Expected, Measured, Outcome, Room, Training, Trial};
+use memfit_plan::{Answer, Candidate, Expected, Loading, Measured, Outcome, Room, Training, Trial};
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 
 use crate::printer::Progress;
@@ -22,6 +26,7 @@ pub(crate) struct Tries<'a> {
     request: Request,
     budget: u64,
     own_accumulation: u64,
+    infers: bool,
     batch: Option<u64>,
     names: Vec<String>,
     progress: Progress,
@@ -41,6 +46,7 @@ impl<'a> Tries<'a> {
             request,
             budget,
             own_accumulation: 1,
+            infers: false,
             batch: None,
             names: Vec::new(),
             progress: printer.progress(),
@@ -72,6 +78,7 @@ impl<'a> Tries<'a> {
             accumulate: candidate.accumulate,
             own_accumulation: self.own_accumulation,
             pieces: candidate.pieces,
+            infers: self.infers,
             levers: candidate
                 .settings
                 .iter()
@@ -83,7 +90,8 @@ impl<'a> Tries<'a> {
             measure: true,
             ..Planned::default()
         };
-        let planned = planned.shortened();
+        // Without steps every piece is a pass of its own.
+        let planned = if self.infers { planned } else { planned.shortened() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 
@@ -124,8 +132,21 @@ impl Trial for Tries<'_> {
         }
         let fullest = outcome.facts.fullest();
         let mut training = fullest.and_then(|rank| rank.training.as_ref()).map(training);
+        if let Some(told) =
+            fullest.and_then(|rank| rank.training.as_ref()).filter(|told| !told.sampled.is_empty())
+        {
+            let note = format!(
+                "the data set's items differ in size: each batch of the tries is of its largest, so memory and time are those of the worst ({})",
+                told.sampled
+            );
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
         if let Some(training) = training.as_ref().filter(|_| as_is) {
             self.own_accumulation = training.own_accumulation.max(1);
+            self.infers = !training.optimizes
+                && fullest.and_then(|rank| rank.done.as_ref()).is_some_and(|done| done.forward_only);
             self.batch = (training.batch > 0).then_some(training.batch);
             self.names.clone_from(&training.names);
         }
@@ -147,6 +168,9 @@ impl Trial for Tries<'_> {
             refused.push((Lever::MicroBatch.name().to_owned(), why));
         }
         let peak = report.peak;
+        // A batch takes as long as all of its passes.
+        let passes = if self.infers { candidate.pieces as f64 } else { 1.0 };
+        let of_batch = |milliseconds: Option<f64>| milliseconds.map(|milliseconds| milliseconds * passes);
         Ok(Some(Outcome {
             fits,
             peak: Expected {
@@ -154,10 +178,10 @@ impl Trial for Tries<'_> {
                 reserved: peak.reserved,
                 device: peak.device,
                 device_upper: peak.device_upper,
-                step_ms: report.time.step_ms_estimate,
+                step_ms: of_batch(report.time.step_ms_estimate),
             },
-            step_ms_low: report.time.step_ms_low,
-            step_ms_high: report.time.step_ms_high,
+            step_ms_low: of_batch(report.time.step_ms_low),
+            step_ms_high: of_batch(report.time.step_ms_high),
             refused,
             training,
         }))
@@ -174,10 +198,21 @@ fn training(told: &memfit_link::message::Training) -> Training {
         classes: told.classes,
         explicit_attention: told.explicit_attention,
         reduced: told.autocast || told.half,
+        half: told.half,
+        replicated: told.replicated,
+        state: told.state,
+        trained: told.trained,
         optimizes: !told.optimizers.is_empty(),
         fusible: told.fusible && !told.fused,
         foreach: !told.optimizers.is_empty() && !told.fused && !told.foreach_off,
         clips: told.clips,
+        loading: told.loading.map(|told| Loading {
+            workers: told.workers,
+            pinned: told.pinned,
+            item_ns: told.item_ns,
+            item_bytes: told.item_bytes,
+            items: told.items,
+        }),
         blocks: told
             .blocks
             .iter()

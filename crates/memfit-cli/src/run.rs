@@ -37,18 +37,20 @@ use memfit_explain::Explanation;
 use memfit_link::ValuePolicy;
 
 pub(crate) use facts::Facts;
+pub(crate) use host::host;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use live::LiveRun;
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use remedies::Diagnosis;
 pub(crate) use report::{exit, failure, report};
 pub(crate) use request::{Card, Request};
+pub(crate) use stage::Changes;
 pub(crate) use watch::Ended;
 
 use self::environment::Command;
 use self::local::LocalGpu;
 use self::preflight::Torch;
-use self::stage::{Changes, Stage};
+use self::stage::Stage;
 use crate::args::Sizes;
 use crate::explained;
 use crate::{CliError, Home, Printer};

@@ -25,7 +25,9 @@ pub use explain::{
     ExplainReport, Fix as ExplainFix, FixProof, Fragmentation, Holder as ExplainHolder, Leak as ExplainLeak,
 };
 pub use gpus::{GpuList, GpuReport};
-pub use plan::{PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, RejectedLever, SmallestCard};
+pub use plan::{
+    PlanLever, PlanLimit, PlanPatch, PlanReport, PlanRun, PlanVerdict, RejectedLever, SmallestCard,
+};
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{

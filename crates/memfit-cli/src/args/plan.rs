@@ -16,6 +16,7 @@ use super::{GpuChoice, OutputArgs, Timeout};
     after_help = "Examples:
   memfit plan --gpu t4 -- python train.py --batch-size 256
   memfit plan --gpu rtx-4090 --allow exact -o memfit.plan.toml -- python train.py
+  memfit plan --gpu rtx-4060 --diff=memfit.patch -- python train.py
   memfit plan --gpu l4 --global-batch 512 --format json -- python train.py"
 )]
 pub(crate) struct PlanArgs {
@@ -34,6 +35,10 @@ pub(crate) struct PlanArgs {
     /// How far the training may change.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
+
+    /// Try `torch.compile` too, for which each try takes as long as compiling does.
+    #[arg(long)]
+    pub(crate) compile: bool,
 
     /// What of the card's memory stays free.
     #[arg(long, value_name = "PERCENT", default_value = "3%")]
@@ -58,6 +63,10 @@ pub(crate) struct PlanArgs {
     /// Write a page with memory against time as a plot to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
+
+    /// Show the plan as a change of the script, which `git apply` takes, and run the changed script; to this file, if one is named.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
+    pub(crate) diff: Option<Option<PathBuf>>,
 
     /// A TOML file with GPUs of your own.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

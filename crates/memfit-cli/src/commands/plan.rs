@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use memfit_levers::{Label, Lever};
-use memfit_plan::{Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, search, sha256};
+use memfit_plan::{Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, loader, search, sha256};
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
     RejectedLever, schema,
@@ -13,8 +13,8 @@ use memfit_report::{plan_page, text};
 
 use super::{answer, catalogue};
 use crate::args::PlanArgs;
-use crate::plan::{Tries, smallest_card};
-use crate::run::{Card, Rehearsal, Request};
+use crate::plan::{Tries, patched, smallest_card};
+use crate::run::{self, Card, Rehearsal, Request};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Hint as _, Home, Printer};
 
@@ -85,6 +85,7 @@ fn blank(args: &PlanArgs) -> PlanReport {
         torch: None,
         command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         plan: None,
+        patch: None,
         problem: None,
     }
 }
@@ -99,6 +100,7 @@ fn find(
     let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
     let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
     let output = args.output.clone();
+    let (diff, compiles) = (args.diff.clone(), args.compile);
     let request = Request::to_plan(args, settings, &catalogue)?;
     report.device = request.card.info();
     let Card::Virtual(device, _) = request.card.clone() else { return Err(CliError::PlanForLocal) };
@@ -114,6 +116,8 @@ fn find(
         budget: report.budget,
         global_batch,
         has_bf16: device.rates.bf16.is_some(),
+        has_tf32: device.rates.tf32.is_some(),
+        compiles,
         link: Some(device.host_link.bandwidth as f64),
         most_runs: MOST_RUNS,
     };
@@ -132,10 +136,46 @@ fn find(
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue)?;
     }
     tell(&found, &tries, report);
-    if let (Some(path), Some(chosen)) = (&output, &found.chosen) {
-        file(chosen, &found, report, script.as_deref()).write(path)?;
+    let step_ms = found.chosen.as_ref().and_then(|chosen| chosen.outcome.peak.step_ms);
+    if let (Some(loading), Some(step_ms)) = (&found.training.loading, step_ms)
+        && let Some(wanted) = loader(loading, found.training.batch, step_ms, &run::host())
+    {
+        report.advice.push(format!(
+            "`DataLoader(…, num_workers={}, prefetch_factor={}, pin_memory=True)`: {}",
+            wanted.workers, wanted.prefetch, wanted.why
+        ));
+    }
+    let Some(chosen) = &found.chosen else { return Ok(()) };
+    let plan = file(chosen, &found, report, script.as_deref());
+    if let Some(path) = &output {
+        plan.write(path)?;
         report.plan = Some(path.display().to_string());
     }
+    if let Some(wanted) = diff.filter(|_| found.verdict == Verdict::FitsWithPlan) {
+        change(&plan, script.as_deref(), wanted.as_deref(), &mut tries, report, printer)?;
+    }
+    Ok(())
+}
+
+/// The plan as a change of the script.
+fn change(
+    plan: &Plan,
+    script: Option<&Path>,
+    into: Option<&Path>,
+    tries: &mut Tries<'_>,
+    report: &mut PlanReport,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let Some(script) = script else {
+        report.notes.push("there is no change to show: the command names no script's file".to_owned());
+        return Ok(());
+    };
+    let mut patch = patched(tries, plan, script, printer)?;
+    if let Some(into) = into {
+        std::fs::write(into, &patch.diff).map_err(CliError::io("write", into))?;
+        patch.written = Some(into.display().to_string());
+    }
+    report.patch = Some(patch);
     Ok(())
 }
 
@@ -218,6 +258,7 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
             batch: Some(found.training.batch).filter(|batch| *batch > 0),
             own_accumulation: found.training.own_accumulation.max(1),
             batch_names: found.training.names.clone(),
+            inference: !found.training.optimizes,
             script: script.map(|script| script.display().to_string()),
             script_sha256: script.and_then(|script| std::fs::read(script).ok()).map(|text| sha256(&text)),
         },

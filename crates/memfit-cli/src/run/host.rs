@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
 
+use memfit_plan::Host;
+
 /// Peaks of what the processes of a run have had on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostPeaks {
@@ -87,15 +89,28 @@ fn field(text: &str, name: &str) -> u64 {
         .map_or(0, |kib| kib << 10)
 }
 
+/// What this machine has for a training's loader.
+pub(crate) fn host() -> Host {
+    let memory = fs::read_to_string("/proc/meminfo").map_or(0, |text| field(&text, "MemAvailable:"));
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    Host { processors, shared_memory: shm().1, memory }
+}
+
 fn shm_used() -> u64 {
-    let Ok(path) = CString::new("/dev/shm") else { return 0 };
+    shm().0
+}
+
+/// Bytes of `/dev/shm` that are used, and that are free.
+fn shm() -> (u64, u64) {
+    let Ok(path) = CString::new("/dev/shm") else { return (0, 0) };
     // SAFETY: an all-zero `statvfs` is a valid value of that plain structure.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` ends in a zero and `stat` is writable; the call keeps neither.
     if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
-        return 0;
+        return (0, 0);
     }
-    stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize)
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    (bytes(stat.f_blocks.saturating_sub(stat.f_bfree)), bytes(stat.f_bavail))
 }
 
 #[cfg(test)]

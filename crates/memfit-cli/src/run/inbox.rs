@@ -80,11 +80,18 @@ impl Speaker {
                 self.alloc_conf = alloc_conf;
             }
             Message::Step { step, allocated, peak_allocated, clock } => {
+                if self.steps == 0 {
+                    // What was marked before the first step were passes of something else.
+                    self.marks.clear();
+                }
                 self.marks.extend(clock);
                 self.steps = self.steps.max(step);
                 self.allocated = allocated;
                 self.peak_allocated = self.peak_allocated.max(peak_allocated);
             }
+            // They are the marks of its time where there are no steps.
+            Message::Pass { clock } if self.steps == 0 => self.marks.push(clock),
+            Message::Pass { .. } => {}
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
             Message::Note { text } => self.notes.push(text),

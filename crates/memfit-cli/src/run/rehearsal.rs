@@ -36,10 +36,15 @@ impl<'a> Rehearsal<'a> {
 
     /// Runs it once.
     pub(crate) fn run(&mut self, request: &Request) -> Result<Outcome, CliError> {
-        let stage =
-            Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, &Changes::default(), self.home)?;
+        self.run_with(request, &Changes::default())
+    }
+
+    /// Runs it once with something changed, from its very beginning: what was ready is the unchanged script.
+    pub(crate) fn run_with(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, CliError> {
+        let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
         let started = Instant::now();
-        let watched = watch::run(request, &self.command, &stage, None, self.server.as_mut(), self.printer)?;
+        let server = self.server.as_mut().filter(|_| changes.is_none());
+        let watched = watch::run(request, &self.command, &stage, None, server, self.printer)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(&self.command, self.torch.as_ref(), &stage, watched, &tracks, wall);

@@ -266,6 +266,7 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         micro_batch: plan.micro_batch,
         batch: plan.made_for.batch,
         by_name: !plan.made_for.batch_names.is_empty(),
+        infers: plan.made_for.inference,
         accumulate: (plan.accumulate / own).max(1),
         levers: plan
             .levers
@@ -277,8 +278,8 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
             .collect(),
         ..Planned::default()
     };
-    // To the end means all of it.
-    if steps == 0 { planned } else { planned.shortened() }
+    // To the end means all of it; and without steps every piece is a pass of its own.
+    if steps == 0 || planned.infers { planned } else { planned.shortened() }
 }
 
 #[cfg(test)]

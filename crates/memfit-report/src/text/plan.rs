@@ -7,7 +7,7 @@ use memfit_levers::Label;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::size;
-use crate::wire::{PlanLever, PlanReport, PlanRun, PlanVerdict};
+use crate::wire::{PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
 /// How many rows of the front are shown.
 const ROWS: usize = 12;
@@ -51,7 +51,44 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
     for line in next(report) {
         out.push_str(&canvas.wrapped("next: ", ADVICE, &line));
     }
+    if let Some(patch) = &report.patch {
+        change(&mut out, patch, canvas);
+    }
     out
+}
+
+/// The plan as a change of the script: what is said of it first, so that the change itself ends the text, as `git apply` takes it.
+fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
+    let _ = writeln!(out, "\nAs a change of `{}`", patch.file);
+    if let Some(proof) = &patch.proof {
+        let (style, sentence) = match proof.verdict {
+            Verdict::Fits => {
+                (GOOD, format!("the changed script was run, and fits: {}", size(proof.peak.device_upper)))
+            }
+            Verdict::Oom => (BAD, "the changed script was run, and does not fit".to_owned()),
+            Verdict::Unknown | Verdict::Error => {
+                (BAD, "the changed script was run, and fails otherwise than by its memory".to_owned())
+            }
+        };
+        out.push_str(&canvas.wrapped("  ", style, &sentence));
+    }
+    for left in &patch.left {
+        out.push_str(&canvas.wrapped(&format!("  without {}: ", left.lever), BOLD, &left.why));
+    }
+    for remark in &patch.remarks {
+        out.push_str(&canvas.wrapped("  note: ", DIM, remark));
+    }
+    match &patch.written {
+        Some(file) => {
+            let text = format!("it is in `{file}`; `git apply` and `patch -p1` take it");
+            out.push_str(&canvas.wrapped("  ", Style::new(), &text));
+        }
+        None if !patch.diff.is_empty() => {
+            out.push('\n');
+            out.push_str(&patch.diff);
+        }
+        None => {}
+    }
 }
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
@@ -97,6 +134,12 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
 fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
     let names = || lever.value.as_array().map_or(0, Vec::len);
     match lever.name.as_str() {
+        // Where there is no training, nothing is added up, and the label says so.
+        "micro-batch" if lever.label == Label::Exact => format!(
+            "{} samples at a time, {} passes for each batch",
+            chosen.micro_batch.unwrap_or_default(),
+            chosen.micro_batches_per_step
+        ),
         "micro-batch" => format!(
             "{} samples at a time, {} times a step, gradients added up",
             chosen.micro_batch.unwrap_or_default(),
@@ -117,6 +160,17 @@ fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
         "expandable-segments" => {
             "PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation".to_owned()
         }
+        "tf32" => "products of fp32 matrices in tf32".to_owned(),
+        "pure-bf16" => "weights, gradients and the optimizer's state in bf16".to_owned(),
+        "compile" => "kernels that torch.compile fuses".to_owned(),
+        "optimizer-in-backward" => {
+            "each parameter is updated as soon as its gradient is there, which is then let go".to_owned()
+        }
+        "8-bit-optimizer" => "the optimizer's state in 8 bits".to_owned(),
+        "bf16-optimizer-state" => "the optimizer's state in bf16".to_owned(),
+        "host-optimizer-state" => "the optimizer's state in the host's memory".to_owned(),
+        "adafactor" => "Adafactor in the optimizer's place".to_owned(),
+        "gradient-as-bucket-view" => "gradients in the buckets that are exchanged, and not twice".to_owned(),
         "channels-last" => "pictures with their channels last in memory".to_owned(),
         _ => format!("{} = {}", lever.name, lever.value),
     }

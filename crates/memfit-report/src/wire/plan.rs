@@ -3,6 +3,7 @@
 use memfit_levers::Label;
 use serde::{Deserialize, Serialize};
 
+use super::explain::FixProof;
 use super::run::{AtPeak, DeviceInfo, Peak, Problem};
 
 /// The report of a search.
@@ -48,8 +49,31 @@ pub struct PlanReport {
     pub command: Vec<String>,
     /// The plan file that was written.
     pub plan: Option<String>,
+    /// The plan as a change of the script, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<PlanPatch>,
     /// Why there is no answer.
     pub problem: Option<Problem>,
+}
+
+/// A plan as a change of a script's source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanPatch {
+    /// The script, as the change names it.
+    pub file: String,
+    /// A unified diff, as `git apply` and `patch -p1` take it; empty where nothing could be written.
+    pub diff: String,
+    /// The file that it was written to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+    /// The levers that are in it.
+    pub levers: Vec<String>,
+    /// Those that are not, and why.
+    pub left: Vec<RejectedLever>,
+    /// What somebody who applies it has to know.
+    pub remarks: Vec<String>,
+    /// What running the changed script came to, on a card with what a plan may take.
+    pub proof: Option<FixProof>,
 }
 
 /// The answer of a search.
