@@ -1,65 +1,103 @@
 """The reference cases of `memfit plan`: what it finds, whether that holds, and what the habits would have cost.
 
-    python scripts/plan/reference.py [CASE...] --output measurements/plan.md
+    python scripts/plan/reference.py [CASE...] [--most N]
 
 Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more in the micro-batch
 (where the plan divides the batch). The habits beside it, on the same card: halving the batch with accumulation until it fits, and
-computing every block again, with as many halvings as that needs. All times are the virtual card's estimates of one
-optimizer step of the same global batch.
+computing every block again, with as many halvings as that needs; each of them in the script's own precision, and with those levers of
+the plan that neither divide nor recompute; and, for some cases, PyTorch's own `activation_memory_budget` under `torch.compile`.
+
+Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run again, so it can be
+ended and started anew at any time. The table is measurements/plan.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+STORE = ROOT / "measurements" / "plan.json"
+TABLE = ROOT / "measurements" / "plan.md"
 GIB = 1024**3
+# With this much of the activations kept, a compiled graph is looked at.
+BUDGETS = (1.0, 0.5, 0.2)
 
-# Name, card, how far the training may change, and the command.
+# Name: card, how far the training may change, and the command.
 CASES = {
     "ResNet-50, batch 192": ("t4", "precision", "resnet.py --batch-size 192"),
     "ResNet-50, batch 192, on 12 GB": ("rtx-3060", "precision", "resnet.py --batch-size 192"),
-    "BERT-large, batch 32": (
-        "rtx-4060",
-        "precision",
-        "bert.py --layers 24 --hidden 1024 --heads 16 --batch-size 32 --sequence 384",
-    ),
+    "LSTM, batch 512": ("rtx-4060", "precision", "lstm.py --batch-size 512 --sequence 256"),
     "GPT-2 124M, batch 32": ("rtx-3090", "precision", "gpt2.py --batch-size 32"),
-    "GPT-2 350M, batch 16": (
-        "rtx-3090",
-        "precision",
-        "gpt2.py --layers 24 --hidden 1024 --heads 16 --batch-size 16",
-    ),
-    "GPT-2 1.5B, batch 8": (
-        "rtx-3090",
-        "changes-training",
-        "gpt2.py --layers 48 --hidden 1600 --heads 25 --batch-size 8",
-    ),
+    "Diffusion U-Net, batch 64": ("rtx-3060", "precision", "diffusion.py --batch-size 64"),
+    "U-Net, 1024 x 1024, batch 4": ("rtx-4060", "precision", "unet.py --batch-size 4"),
+    "Faster R-CNN, batch 16": ("rtx-3060", "precision", "detection.py --batch-size 16"),
     "ViT-L, batch 128": (
         "rtx-3090",
         "precision",
         "vit.py --layers 24 --width 1024 --heads 16 --batch-size 128",
     ),
-    "U-Net, 1024 x 1024, batch 4": ("rtx-4060", "precision", "unet.py --batch-size 4"),
-    "LSTM, batch 512": ("rtx-4060", "precision", "lstm.py --batch-size 512 --sequence 256"),
-    "T5, batch 64": ("rtx-3060", "precision", "t5.py --batch-size 64"),
+    "BERT-large, batch 32": (
+        "rtx-4060",
+        "precision",
+        "bert.py --layers 24 --hidden 1024 --heads 16 --batch-size 32 --sequence 384",
+    ),
+    "GPT-2 350M, batch 16": (
+        "rtx-3090",
+        "precision",
+        "gpt2.py --layers 24 --hidden 1024 --heads 16 --batch-size 16",
+    ),
+    "3B with adapters, batch 8": (
+        "rtx-4060-ti-16gb",
+        "precision",
+        "llama.py --layers 28 --hidden 3072 --heads 24 --bf16 --lora 16 --batch-size 8",
+    ),
+    "Llama-like 1B, batch 4": ("rtx-3090", "precision", "llama.py --batch-size 4"),
+    "GPT-2 1.5B, batch 8": (
+        "rtx-3090",
+        "changes-training",
+        "gpt2.py --layers 48 --hidden 1600 --heads 25 --batch-size 8",
+    ),
 }
+# Levers that divide the batch or say what becomes of activations; the others go with a habit as well.
+OF_SIZE = ("micro-batch", "checkpointing", "activation-offload")
+# Cases small enough to be compiled for every budget.
+COMPILED = ("GPT-2 124M, batch 32",)
+
+
+class Store:
+    """What is known already."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, Any]] = json.loads(STORE.read_text()) if STORE.exists() else {}
+
+    def of(self, name: str) -> dict[str, Any]:
+        return self.known.setdefault(name, {})
+
+    def put(self, name: str, key: str, result: Any) -> None:
+        """Writes a result beside those that others may have written meanwhile."""
+        self.known = Store().known
+        self.of(name)[key] = result
+        STORE.write_text(
+            json.dumps({name: self.known[name] for name in CASES if self.known.get(name)}, indent=1) + "\n"
+        )
 
 
 def memfit(*arguments: str) -> tuple[int, dict[str, Any]]:
     command = os.environ.get("MEMFIT_COMMAND") or shutil.which("memfit") or "memfit"
     done = subprocess.run(
-        [command, *arguments, "--format", "json"]
-        if "--" not in arguments
-        else [command, arguments[0], "--format", "json", *arguments[1:]],
+        [command, arguments[0], "--format", "json", *arguments[1:]],
         cwd=ROOT / "workloads",
         capture_output=True,
         text=True,
@@ -70,161 +108,249 @@ def memfit(*arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def write(folder: Path, micro_batch: int | None, blocks: list[str]) -> Path:
-    """A plan of our own making: so many samples together, and these blocks computed again."""
-    original = (folder / "plan.toml").read_text()
-    kept = original[original.index("[made_for]") :]
-    head = f"micro_batch = {micro_batch}\n" if micro_batch else ""
-    if blocks:
-        head += f'[[lever]]\nname = "checkpointing"\nvalue = {json.dumps(blocks)}\nlabel = "exact"\n'
-    path = folder / "habit.toml"
-    path.write_text(f"{head}\n{kept}")
-    return path
+def processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def step_of(gpu: str, memory: int, plan: Path, command: list[str], pieces: int) -> float | None:
-    """Milliseconds of a step with a plan, or None where it does not fit."""
-    steps = "2" if pieces > 16 else "3"
-    status, report = memfit(
-        "run",
-        "--gpu",
-        gpu,
-        "--memory",
-        f"{memory >> 10}KiB",
-        "--steps",
-        steps,
-        "--plan",
-        str(plan),
-        "--",
-        *command,
-    )
-    return report["time"]["step_ms_estimate"] if status == 0 else None
-
-
-def halved(
-    gpu: str, report: dict[str, Any], folder: Path, command: list[str], blocks: list[str]
-) -> float | None:
-    batch = report["baseline"]["micro_batch"] or 1
-    size = batch
-    while size >= 1:
-        found = step_of(
-            gpu,
-            report["budget"],
-            write(folder, size if size < batch else None, blocks),
-            command,
-            batch // size,
-        )
-        if found is not None:
-            return found
-        if batch % 2:
-            return None
-        size //= 2
-    return None
-
-
-def case(name: str) -> list[str]:
+def plan(name: str) -> dict[str, Any]:
     gpu, allow, words = CASES[name]
-    command = [sys.executable, *words.split()]
-    folder = Path(tempfile.mkdtemp(prefix="memfit-reference-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="memfit-reference-") as folder:
+        path = Path(folder) / "plan.toml"
+        before = processor_seconds()
+        _, report = memfit(
+            "plan", "--gpu", gpu, "--allow", allow, "-o", str(path), "--", sys.executable, *words.split()
+        )
+        # Which interpreter it was is this machine's own affair.
+        text = path.read_text().replace(sys.executable, "python") if path.exists() else None
+    return {
+        "verdict": report["verdict"],
+        "problem": (report["problem"] or {}).get("message"),
+        "baseline": short(report["baseline"]),
+        "chosen": short(report["chosen"]),
+        "limit": report["limit"],
+        "budget": report["budget"],
+        "rejected": report["rejected"],
+        "advice": report["advice"],
+        "evaluations": report["evaluations"],
+        "wall_s": report["wall_s"],
+        "processor_s": round(processor_seconds() - before, 1),
+        "load": os.getloadavg()[0],
+        "file": text,
+    }
+
+
+def short(run: dict[str, Any] | None) -> dict[str, Any] | None:
+    wanted = ("levers", "micro_batch", "micro_batches_per_step", "peak", "step_ms_estimate")
+    return None if run is None else {key: run[key] for key in wanted}
+
+
+def run(name: str, levers: str, *, micro_batch: int | None = None, prefix: tuple[str, ...] = ()) -> Any:
+    """The case with a plan of our own making: the milliseconds of a step, or nothing where it does not fit."""
+    gpu, _, words = CASES[name]
+    known = Store().of(name)["plan"]
+    text = known["file"] or "[made_for]\n"
+    head = f"micro_batch = {micro_batch}\n" if micro_batch else ""
+    made_for = text[text.index("[made_for]") :].split("\n[expected]")[0]
+    pieces = -(-(known["baseline"]["micro_batch"] or 1) // micro_batch) if micro_batch else 1
+    with tempfile.TemporaryDirectory(prefix="memfit-reference-") as folder:
+        path = Path(folder) / "plan.toml"
+        path.write_text(f"{head}{levers}\n{made_for}")
         status, report = memfit(
-            "plan", "--gpu", gpu, "--allow", allow, "-o", str(folder / "plan.toml"), "--", *command
+            *("run", "--gpu", gpu, "--memory", f"{known['budget'] >> 10}KiB", "--no-prove"),
+            *("--steps", "2" if pieces > 8 else "3", "--plan", str(path)),
+            *("--", sys.executable, *prefix, *words.split()),
         )
-        if report["verdict"] is None:
-            return [name, gpu, f"no answer: {report['problem']['message']}"]
-        chosen, baseline = report["chosen"], report["baseline"]
-        if chosen is None:
-            return [
+    return {"fits": status == 0, "verdict": report["verdict"], "ms": report["time"]["step_ms_estimate"]}
+
+
+def toml(levers: list[dict[str, Any]]) -> str:
+    return "".join(
+        f'[[lever]]\nname = "{lever["name"]}"\nvalue = {json.dumps(lever["value"])}\nlabel = "{lever["label"]}"\n'
+        for lever in levers
+    )
+
+
+def again(name: str) -> Any:
+    chosen = Store().of(name)["plan"]["chosen"]
+    levers = [lever for lever in chosen["levers"] if lever["name"] != "micro-batch"]
+    batch = Store().of(name)["plan"]["baseline"]["micro_batch"]
+    size = chosen["micro_batch"]
+    return run(name, toml(levers), micro_batch=size if size != batch else None)
+
+
+def more(name: str) -> Any:
+    known = Store().of(name)["plan"]
+    levers = [lever for lever in known["chosen"]["levers"] if lever["name"] != "micro-batch"]
+    return run(name, toml(levers), micro_batch=known["limit"]["refuted"])
+
+
+def habit(name: str, full: bool, helped: bool) -> Any:
+    """Halved until it fits, with everything computed again or nothing."""
+    known = Store().of(name)["plan"]
+    levers = [each for each in known["chosen"]["levers"] if helped and each["name"] not in OF_SIZE]
+    if full:
+        levers.append({"name": "checkpointing", "value": "blocks", "label": "exact"})
+    batch = known["baseline"]["micro_batch"] or 1
+    size, tried = batch, []
+    while True:
+        tried.append(run(name, toml(levers), micro_batch=size if size != batch else None) | {"size": size})
+        if tried[-1]["fits"] or size == 1 or batch % size or size % 2:
+            return tried
+        size //= 2
+
+
+def budgeted(name: str) -> Any:
+    """Compiled, with a share of what would be kept; the batch halved where that does not fit."""
+    known = Store().of(name)["plan"]
+    levers = [each for each in known["chosen"]["levers"] if each["name"] not in OF_SIZE]
+    levers.append({"name": "compile", "value": True, "label": "rounding"})
+    helper = str(Path(__file__).with_name("budget.py"))
+    batch = known["baseline"]["micro_batch"] or 1
+    tried = []
+    for budget in BUDGETS:
+        size = batch
+        while size >= 1:
+            result = run(
                 name,
-                gpu,
-                "does not fit",
-                size(baseline),
-                "",
-                "",
-                "",
-                "",
-                "",
-                f"{report['evaluations']}",
-                seconds(report),
-            ]
-        pieces = chosen["micro_batches_per_step"]
-        fits = step_of(gpu, report["budget"], folder / "plan.toml", command, pieces) is not None
-        limit = report["limit"] or {}
-        refuted = f"{limit['refuted']} do not" if limit.get("refuted") else "whole batch"
-        blocks = sorted(
-            {
-                block
-                for each in report["pareto"]
-                for lever in each["levers"]
-                if lever["name"] == "checkpointing"
-                for block in lever["value"]
-            }
-        )
-        halving = halved(gpu, report, folder, command, []) if status == 0 else None
-        full = halved(gpu, report, folder, command, blocks) if blocks else None
-        return [
-            name,
-            gpu,
-            ", ".join(told(lever) for lever in chosen["levers"]) or "as it is",
-            size(baseline),
+                toml(levers),
+                micro_batch=size if size != batch else None,
+                prefix=(helper, str(budget)),
+            )
+            tried.append(result | {"size": size, "budget": budget})
+            if result["fits"] or size % 2:
+                break
+            size //= 2
+    return tried
+
+
+def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is still to be done for a case, in order."""
+    if "plan" not in known:
+        yield "plan", plan
+        return
+    if known["plan"]["verdict"] != "fits-with-plan":
+        return
+    todo: dict[str, Any] = {"again": again}
+    if (known["plan"]["limit"] or {}).get("refuted"):
+        todo["more"] = more
+    todo["halved, helped"] = lambda name: habit(name, full=False, helped=True)
+    todo["full, helped"] = lambda name: habit(name, full=True, helped=True)
+    todo["halved"] = lambda name: habit(name, full=False, helped=False)
+    todo["full"] = lambda name: habit(name, full=True, helped=False)
+    if name in COMPILED:
+        todo["budget"] = budgeted
+    yield from ((key, job) for key, job in todo.items() if key not in known)
+
+
+HEAD = (
+    *("case", "card", "as it is", "the plan", "with it", "fits when run", "one sample more", "step"),
+    *("halved", "halved, same levers", "all recomputed", "all recomputed, same levers", "compiled, budget"),
+    *("runs", "s", "processor s"),
+)
+
+
+def row(name: str, known: dict[str, Any]) -> list[str]:
+    gpu, allow, _ = CASES[name]
+    found = known["plan"]
+    start = [name + (f" (`--allow {allow}`)" if allow != "precision" else ""), gpu]
+    if found["verdict"] != "fits-with-plan":
+        outcome = found["problem"] or found["verdict"].replace("-", " ")
+        advice = f": {'; '.join(found['advice'])}" if found["advice"] else ""
+        middle = [size(found["baseline"]), outcome + advice, *[""] * (len(HEAD) - 7)]
+    else:
+        chosen = found["chosen"]
+        levers = ", ".join(words(lever) for lever in chosen["levers"])
+        refuted = (found["limit"] or {}).get("refuted")
+        more_fits = known.get("more", {}).get("fits")
+        beyond = "" if more_fits is None else "**fits**" if more_fits else f"{refuted} do not fit"
+        middle = [
+            size(found["baseline"]),
+            levers,
             size(chosen),
-            "yes" if fits else "**no**",
-            refuted,
-            milliseconds(chosen["step_ms_estimate"]),
-            milliseconds(halving),
-            milliseconds(full),
-            f"{report['evaluations']}",
-            seconds(report),
+            yes(known.get("again")),
+            beyond if refuted else "no batch divided" if not found["limit"] else "the whole batch fits",
+            f"{chosen['step_ms_estimate']:.0f} ms",
+            *(told(known.get(key)) for key in ("halved", "halved, helped", "full", "full, helped", "budget")),
         ]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        *start,
+        *middle,
+        f"{found['evaluations']}",
+        f"{found['wall_s']:.0f}",
+        f"{found['processor_s']:.0f}",
+    ]
 
 
-def told(lever: dict[str, Any]) -> str:
+def words(lever: dict[str, Any]) -> str:
     value = lever["value"]
     if isinstance(value, list):
         return f"{lever['name']} of {len(value)}"
     return lever["name"] if value is True else f"{lever['name']} {value}"
 
 
-def size(run: dict[str, Any]) -> str:
-    return f"{run['peak']['device_upper'] / GIB:.2f}"
+def size(run: dict[str, Any] | None) -> str:
+    return "" if run is None else f"{run['peak']['device_upper'] / GIB:.2f} GiB"
 
 
-def milliseconds(value: float | None) -> str:
-    return "does not fit" if value is None else f"{value:.0f}"
+def yes(result: dict[str, Any] | None) -> str:
+    return "" if result is None else "yes" if result["fits"] else f"**no**: {result['verdict']}"
 
 
-def seconds(report: dict[str, Any]) -> str:
-    return f"{report['wall_s']:.0f}"
+def told(tried: list[dict[str, Any]] | None) -> str:
+    if tried is None:
+        return ""
+    fitting = [each for each in tried if each["fits"] and each["ms"] is not None]
+    if not fitting:
+        wrong = {each["verdict"] for each in tried} - {"oom"}
+        return f"no answer ({', '.join(sorted(wrong))})" if wrong else "does not fit"
+    best = min(fitting, key=lambda each: each["ms"])
+    budget = f", budget {best['budget']}" if "budget" in best else ""
+    return f"{best['ms']:.0f} ms (micro-batch {best['size']}{budget})"
+
+
+def write_table(store: Store) -> None:
+    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    rows += [
+        "| " + " | ".join(row(name, store.of(name))) + " |" for name in CASES if "plan" in store.of(name)
+    ]
+    TABLE.write_text(TEXT + "\n".join(rows) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--most", type=int, help="so many runs, and then the end")
     options = parser.parse_args()
-    head = [
-        *("case", "card", "the plan", "as it is, GiB", "with it, GiB", "fits when run"),
-        *("samples together", "step, ms", "halving, ms", "full checkpointing, ms", "runs", "s"),
-    ]
-    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in options.cases:
-        row = case(name)
-        rows.append("| " + " | ".join([*row, *[""] * (len(head) - len(row))]) + " |")
-        print(rows[-1], flush=True)
-        if options.output:
-            options.output.write_text(TEXT + "\n".join(rows) + "\n")
+    store, left = Store(), options.most
+    while left is None or left > 0:
+        # What is furthest behind comes first, so that there is something of every case.
+        waiting = [
+            (len(store.of(name)), name, key, job)
+            for name in options.cases or CASES
+            for key, job in itertools.islice(jobs(name, store.of(name)), 1)
+        ]
+        if not waiting:
+            break
+        _, name, key, job = min(waiting, key=lambda each: each[0])
+        begin = time.monotonic()
+        store.put(name, key, job(name))
+        write_table(store)
+        print(f"{name}: {key}, {time.monotonic() - begin:.0f} s", flush=True)
+        left = None if left is None else left - 1
+    write_table(store)
 
 
 TEXT = """# Plans for the reference cases
 
 Made by `scripts/plan/reference.py`, whose head says how. Every figure is the virtual card's: memory is the card's peak with what lies
 outside the allocator at its upper bound, on a card with 3 % of its memory set aside; time is the estimate of one optimizer
-step of the script's own global batch. "halving" and "full checkpointing" are the habits, in the script's own precision; the seconds
-depend on how busy the machine was.
+step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
+divide the batch nor compute again. The seconds depend on how busy the machine was (often several times its two processors), and on
+the build: these are of one without optimizations. The processor's seconds tell more; where two processors are free, a plan takes
+about as long as these or less.
 
 """
 

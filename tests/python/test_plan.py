@@ -84,7 +84,7 @@ def again(folder: Path, memory: int, *, micro_batch: int | None = None) -> Any:
 
 
 def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
-    folder, run = planned(LOADER, "--memory", "1GiB", "--allow", "rounding")
+    folder, run = planned(LOADER, "--memory", "1GiB", "--allow", "rounding", "--diff=memfit.patch")
     report = run.report
     assert run.status == 0, run.stderr
     assert report["verdict"] == "fits-with-plan"
@@ -103,6 +103,58 @@ def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
     assert times == sorted(times)
 
 
+# The same on a CPU in a second, told by what it learnt.
+SMALL = (
+    ("torch.randn(300, 256, 64)", "torch.randn(30, 2, 64)"),
+    ("(300, 256))", "(30, 2))"),
+    ("range(6)", "range(3)"),
+)
+TELL = "\nprint(sum(p.double().abs().sum().item() for p in model.parameters()))\n"
+
+
+def test_the_change_of_the_script_applies_and_is_the_same_training():
+    folder, run = planned(LOADER, "--memory", "1GiB", "--allow", "rounding", "--diff=memfit.patch")
+    change = run.report["patch"]
+    assert change["proof"]["verdict"] == "fits", (change, run.stderr)
+    assert change["proof"]["peak"]["device_upper"] <= run.report["budget"]
+    chosen = {lever["name"] for lever in run.report["chosen"]["levers"]}
+    assert {*change["levers"], *(left["lever"] for left in change["left"])} == chosen
+    subprocess.run(["git", "apply", "--check", "memfit.patch"], cwd=folder, check=True)
+    original = (folder / "train.py").read_text()
+    subprocess.run(["git", "apply", "memfit.patch"], cwd=folder, check=True)
+    changed = (folder / "train.py").read_text()
+    assert "memfit" not in changed
+
+    def learnt(text: str) -> float:
+        for old, new in SMALL:
+            text = text.replace(old, new)
+        text = text.replace("range(0, 6)", "range(0, 3)")
+        done = subprocess.run(
+            [sys.executable, "-c", text + TELL], capture_output=True, text=True, check=True, timeout=120
+        )
+        return float(done.stdout)
+
+    assert abs(learnt(changed) - learnt(original)) < 1e-3 * learnt(original)
+
+
+RAGGED = (
+    LOADER.replace(
+        "loader = DataLoader(data, batch_size=48)",
+        "loader = DataLoader([i + 1 for i in range(300)], batch_size=8, collate_fn=lambda lengths: (\n"
+        "    torch.randn(8, max(lengths), 64), torch.randint(1000, (8, max(lengths)))))",
+    )
+    .replace("DataLoader([i + 1 for i in range(300)]", "DataLoader([torch.zeros(i + 1) for i in range(300)]")
+    .replace("max(lengths)", "max(len(one) for one in lengths)")
+)
+
+
+def test_tries_are_of_the_largest_input_of_the_data_set():
+    _, run = planned(RAGGED, "--memory", "8GiB")
+    assert any("differ in size" in note for note in run.report["notes"]), run.report["notes"]
+    # The logits of eight samples of the longest, and their gradient; the first batches have eight of them at most.
+    assert run.report["baseline"]["peak"]["allocated"] > 2 * 8 * 300 * 1000 * 4
+
+
 def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     folder, run = planned(BY_NAME, "--memory", "1GiB", "--allow", "rounding")
     report = run.report
@@ -111,6 +163,30 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     if "micro-batch" in levers:
         assert 48 % levers["micro-batch"] == 0
         assert 'batch_names = ["batch_size"]' in (folder / "memfit.plan.toml").read_text()
+    assert again(folder, report["budget"]).status == 0
+
+
+INFERENCE = """
+import torch
+from torch import nn
+
+batch_size = 64
+model = nn.Sequential(nn.Linear(64, 4096), nn.GELU(), nn.Linear(4096, 64)).cuda().eval()
+with torch.inference_mode():
+    for _ in range(8):
+        print(model(torch.randn(batch_size, 2048, 64, device="cuda")).shape)
+"""
+
+
+def test_a_script_that_only_goes_forward_takes_its_batch_in_passes():
+    folder, run = planned(INFERENCE, "--memory", "2GiB", "--allow", "exact")
+    report = run.report
+    assert report["verdict"] == "fits-with-plan", (report, run.stderr)
+    assert [(each["name"], each["label"]) for each in report["chosen"]["levers"]] == [
+        ("micro-batch", "exact")
+    ]
+    assert report["chosen"]["micro_batch"] * report["chosen"]["micro_batches_per_step"] == 64
+    assert report["chosen"]["step_ms_estimate"] >= 0.5 * report["baseline"]["step_ms_estimate"] > 0
     assert again(folder, report["budget"]).status == 0
 
 
