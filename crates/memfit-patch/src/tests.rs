@@ -129,6 +129,39 @@ fn what_is_not_understood_is_left_alone() {
     }
 }
 
+/// What a plan becomes in each of the reference workloads, which were not written for it.
+#[test]
+fn workloads_take_a_plan_or_say_why_not() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "py"))
+        .collect();
+    names.sort();
+    let mut told = String::new();
+    for name in names {
+        let text = std::fs::read_to_string(folder.join(&name)).unwrap();
+        let mut plan = levers(
+            Some(2),
+            &[("autocast-bf16", "true"), ("fused-optimizer", "true"), ("checkpointing", "[\"layers.0\"]")],
+        );
+        if !text.contains("DataLoader(") {
+            plan.made_for.batch = Some(8);
+            plan.made_for.batch_names = vec!["batch_size".to_owned()];
+        }
+        let patched = patch(&text, &plan);
+        assert!(is_valid(&patched.text, Dialect::Python), "{name}");
+        assert_eq!(patched.text == text, patched.done.is_empty(), "{name}");
+        let done: Vec<&str> = patched.done.iter().map(|lever| lever.name()).collect();
+        told.push_str(&format!("{name}: {}\n", done.join(", ")));
+        for left in &patched.left {
+            told.push_str(&format!("    without {}: {}\n", left.lever, left.why));
+        }
+    }
+    insta::assert_snapshot!(told);
+}
+
 #[test]
 fn rows_of_modules_are_comprehensions() {
     let check = |names: &[&str], told: &str| {
