@@ -166,7 +166,9 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", default=list(READERS))
     parser.add_argument("--hours", type=float, default=1.0, help="of processor time, of all targets together")
     parser.add_argument("--turn", type=int, default=60, help="seconds by the clock")
-    parser.add_argument("--found", type=Path, default=FUZZ / "target/found", help="where what is found is kept")
+    parser.add_argument(
+        "--found", type=Path, default=FUZZ / "target/found", help="where what is found is kept"
+    )
     parser.add_argument("--minimise", action="store_true")
     arguments = parser.parse_args()
     if arguments.minimise:
@@ -186,7 +188,10 @@ def main() -> None:
             came = turn(target, arguments.turn, arguments.found / target)
             spent += came["seconds"]
             known = keep(target, came)
-            print(f"{target}: {known['inputs']:,} inputs, {known['seconds']:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
+            print(
+                f"{target}: {known['inputs']:,} inputs, {known['seconds']:.0f} s, load {os.getloadavg()[0]:.0f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python scripts/train/faults.py            goes on where it stopped, and writes the counts into docs/training.md
     python scripts/train/faults.py --again    begins anew
     python scripts/train/faults.py --print    runs what is left, and leaves the page alone
+    python scripts/train/faults.py --so-far   runs nothing, and writes what was found so far
 
 On a virtual card, each device allocation of a step fails in turn. The caching allocator is off, so that each tensor is an
 allocation of the device's. A fault is survived if the step came to its end with all samples of its batches in the attempt that
@@ -324,9 +325,16 @@ def table(known: dict[str, Any]) -> str:
         "| model, with AdamW | allocations that failed | steps whole in the end | samples lost | memory left behind "
         "| operations that failed on the CPU | bit-equal in the end |\n|---|---|---|---|---|---|---|\n"
     )
-    lines, sums = [], [0] * 6
+    lines, sums, missing = [], [0] * 6, []
     for name in models():
         here: dict[str, dict[str, int]] = {}
+        if not all(
+            known.get(f"{place}: {name}: {before}", {}).get("done")
+            for place in ("card", "cpu")
+            for before in (0, 1)
+        ):
+            missing.append(name)
+            continue
         for place in ("card", "cpu"):
             rows = [known[f"{place}: {name}: {before}"] for before in (0, 1)]
             here[place] = {count: sum(row[count] for row in rows) for count in COUNTS}
@@ -335,7 +343,8 @@ def table(known: dict[str, Any]) -> str:
         numbers = [card["faults"], whole, card["lost"], card["left"], cpu["faults"], equal]
         sums = [sum_ + number for sum_, number in zip(sums, numbers, strict=True)]
         lines.append(f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |")
-    return head + "\n".join([*lines, f"| all | {' | '.join(f'{number:,}' for number in sums)} |"])
+    text = head + "\n".join([*lines, f"| all | {' | '.join(f'{number:,}' for number in sums)} |"])
+    return f"{text}\n\nNot run to the end yet: {'; '.join(missing)}." if missing else text
 
 
 def child(place: str) -> None:
@@ -370,6 +379,7 @@ def main() -> None:
     )
     parser.add_argument("--print", action="store_true", help="leave the page alone")
     parser.add_argument("--again", action="store_true", help="forget what was found before")
+    parser.add_argument("--so-far", action="store_true", help="run nothing, write what was found")
     parser.add_argument("--child", choices=("card", "cpu"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -380,7 +390,7 @@ def main() -> None:
     if arguments.again:
         for place in places:
             kept(place).unlink(missing_ok=True)
-    for place in places:
+    for place in () if arguments.so_far else places:
         child(place)
     text = table({**read("cpu"), **read("card")})
     print(text)
