@@ -350,7 +350,7 @@ outside the allocator at its upper bound, on a card with 3 % of its memory set a
 step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
 divide the batch nor compute again. The seconds depend on how busy the machine was (often several times its two processors), and on
 the build: these are of one without optimizations. The processor's seconds tell more; where two processors are free, a plan takes
-about as long as these or less.
+about as long as these or less. An empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
 
 """
 

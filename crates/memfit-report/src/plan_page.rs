@@ -13,7 +13,7 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 50.0;
 const TOP: f64 = 20.0;
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 40.0;
 /// Lines across the plot, for each axis.
 const TICKS: usize = 5;
 
@@ -80,6 +80,7 @@ fn plot(out: &mut String, report: &PlanReport) {
     let runs: Vec<(&PlanRun, f64, f64)> = report
         .pareto
         .iter()
+        .chain(beaten_baseline(report))
         .filter_map(|run| Some((run, run.step_ms_estimate?, run.peak.device_upper as f64)))
         .collect();
     let most =
@@ -121,8 +122,11 @@ fn plot(out: &mut String, report: &PlanReport) {
         f64::midpoint(LEFT, WIDTH),
         HEIGHT - 8.0
     );
-    let line: Vec<String> =
-        runs.iter().map(|(_, ms, size)| format!("{:.1},{:.1}", time.at(*ms), bytes.at(*size))).collect();
+    let line: Vec<String> = runs
+        .iter()
+        .filter(|(run, ..)| report.pareto.contains(run))
+        .map(|(_, ms, size)| format!("{:.1},{:.1}", time.at(*ms), bytes.at(*size)))
+        .collect();
     let _ = writeln!(out, "<polyline class=\"front\" points=\"{}\"/>", line.join(" "));
     for (run, milliseconds, device) in &runs {
         let (x, y) = (time.at(*milliseconds), bytes.at(*device));
@@ -132,11 +136,23 @@ fn plot(out: &mut String, report: &PlanReport) {
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}</title></circle>",
             escaped(&plan_in_short(run))
         );
+        if run.levers.is_empty() {
+            let _ =
+                writeln!(out, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"end\">as it is</text>", y + 22.0);
+        }
         if is_chosen(run, report) {
             let _ = writeln!(out, "<circle class=\"ring\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"11\"/>");
         }
     }
     out.push_str("</svg>\n<p class=\"soft\">filled green: seen to fit; orange: too big; open: not run on the card itself; ringed: the plan</p>\n");
+}
+
+/// The script as it is, where a plan beats it in both: what a plan is held against is shown in any case.
+fn beaten_baseline(report: &PlanReport) -> Option<&PlanRun> {
+    let baseline = report.baseline.as_ref()?;
+    let shown =
+        report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate);
+    (!shown).then_some(baseline)
 }
 
 fn class(run: &PlanRun, report: &PlanReport) -> &'static str {
@@ -156,7 +172,7 @@ fn is_chosen(run: &PlanRun, report: &PlanReport) -> bool {
 
 fn table(out: &mut String, report: &PlanReport) {
     out.push_str("<table>\n<tr><th>step<th>on the card<th>allocated<th>plan\n");
-    for run in &report.pareto {
+    for run in report.pareto.iter().chain(beaten_baseline(report)) {
         let chosen = if is_chosen(run, report) { " class=\"chosen\"" } else { "" };
         let _ = writeln!(
             out,
@@ -173,4 +189,48 @@ fn table(out: &mut String, report: &PlanReport) {
 /// Text that is text in HTML as well.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> PlanReport {
+        let run = |levers: serde_json::Value, device_upper: u64, ms: f64, fits: bool| {
+            serde_json::json!({
+                "levers": levers, "micro_batch": 8, "micro_batches_per_step": 1, "accumulate": 1,
+                "peak": {"allocated": device_upper / 2, "reserved": device_upper / 2, "device": device_upper, "device_upper": device_upper},
+                "step_ms_estimate": ms, "step_ms_low": ms, "step_ms_high": ms, "fits": fits, "at_peak": null,
+            })
+        };
+        let lever = serde_json::json!([{"name": "autocast-bf16", "value": true, "label": "precision"}]);
+        let chosen = run(lever, 4 << 30, 50.0, true);
+        let baseline = run(serde_json::json!([]), 20 << 30, 90.0, false);
+        serde_json::from_value(serde_json::json!({
+            "schema": "memfit.plan/1", "verdict": "fits-with-plan",
+            "device": {"name": "<T4>", "capacity": 16_u64 << 30, "count": 1, "kind": "virtual"},
+            "budget": 15_u64 << 30, "margin": 0.03, "allow": "precision", "baseline": baseline, "chosen": chosen,
+            "limit": null, "pareto": [chosen], "rejected": [{"lever": "sdpa", "why": "1 < 2"}], "advice": [],
+            "smallest_card": null, "evaluations": 3, "wall_s": 1.0, "interrupted": false, "notes": [], "torch": null,
+            "command": ["python", "train.py"], "plan": null, "problem": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_page_shows_the_plan_beside_the_script_as_it_is() {
+        let page = plan_page(&report());
+        assert_eq!(page.matches("<circle class=\"fits\"").count(), 1);
+        assert_eq!(
+            page.matches("<circle class=\"big\"").count(),
+            1,
+            "the script as it is, which no front has"
+        );
+        assert_eq!(page.matches("class=\"ring\"").count(), 1);
+        assert!(
+            page.contains(">as it is</text>") && page.contains("&lt;T4&gt;") && page.contains("1 &lt; 2")
+        );
+        // It fetches nothing and runs nothing.
+        assert!(!page.contains("<script") && !page.contains("http"));
+    }
 }
