@@ -5,6 +5,7 @@ use memfit_plan::Value;
 
 use crate::Why;
 use crate::draft::Draft;
+use crate::training::Training;
 
 const RECOMPUTE: &str = r#"def recompute(model, names):
     """What these modules compute is computed again in the backward, and not kept for it."""
@@ -34,6 +35,7 @@ const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
 /// Writes one of these levers.
 pub(crate) fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value) -> Result<(), Why> {
     let training = draft.round()?;
+    Training::alone(draft.facts)?;
     let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
     match (lever, value) {
         (Lever::Checkpointing, Value::Names(names)) => {

@@ -33,9 +33,7 @@ const PIECES: &str = r#"def pieces(batch, size):
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let training = draft.round()?;
     let micro_batch = plan.micro_batch.ok_or("the plan says no number of samples")?;
-    if training.backwards(draft.facts) > 1 {
-        return Err("a round goes backward more than once".to_owned());
-    }
+    Training::alone(draft.facts)?;
     if training.steps.iter().any(|step| training.suite[training.backward].span.contains(step.span)) {
         return Err("the optimizer steps in the statement of the backward".to_owned());
     }

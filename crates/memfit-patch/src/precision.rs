@@ -5,10 +5,12 @@ use memfit_source::OpKind;
 
 use crate::Why;
 use crate::draft::{Draft, Edit};
+use crate::training::Training;
 
 /// `torch.autocast` around the forward and its loss.
 pub(crate) fn autocast(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     let training = draft.round()?;
+    Training::alone(draft.facts)?;
     let dtype = if lever == Lever::AutocastBf16 { "bfloat16" } else { "float16" };
     if lever == Lever::AutocastFp16 {
         scaler(draft)?;

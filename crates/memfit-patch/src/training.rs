@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use memfit_source::{Facts, Loop, Op, OpKind, Span, Statement, StatementKind};
 
+use crate::Why;
+
 /// The round of a training loop.
 #[derive(Debug)]
 pub(crate) struct Training<'a> {
@@ -90,12 +92,17 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// How often a round goes backward.
-    pub(crate) fn backwards(&self, facts: &Facts) -> usize {
-        let within = |span: Span| self.suite.iter().any(|statement| statement.span.contains(span));
-        let backwards = facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)));
-        let places: BTreeSet<Span> = backwards.map(|op| op.span).filter(|span| within(*span)).collect();
-        places.len()
+    /// Whether this is the only place of the script that goes backward: what is done to one of several would be half a plan.
+    pub(crate) fn alone(facts: &Facts) -> Result<(), Why> {
+        let backwards =
+            facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)) && op.via.is_none());
+        let places: BTreeSet<Span> = backwards.map(|op| op.span).collect();
+        match places.len() {
+            0 | 1 => Ok(()),
+            count => Err(format!(
+                "the script goes backward in {count} places, and a change of one of them would be half of it"
+            )),
+        }
     }
 }
 
