@@ -118,7 +118,8 @@ fn numbered(name: &str) -> Option<(String, u64, String)> {
     if parts[at] != number.to_string() {
         return None;
     }
-    let before: String = parts[..at].iter().map(|part| format!("{part}.")).collect();
-    let after: String = parts[at + 1..].iter().map(|part| format!(".{part}")).collect();
+    let joined = |parts: &[&str]| parts.join(".");
+    let before = if at > 0 { joined(&parts[..at]) + "." } else { String::new() };
+    let after = if at + 1 < parts.len() { ".".to_owned() + &joined(&parts[at + 1..]) } else { String::new() };
     Some((before, number, after))
 }

@@ -1,5 +1,7 @@
 //! A change while it is being made: what each lever adds, and the text that comes of all of them.
 
+use std::fmt::Write as _;
+
 use memfit_levers::Lever;
 use memfit_source::{Facts, Span, Statement, StatementKind};
 
@@ -157,14 +159,14 @@ impl<'a> Draft<'a> {
         let mut inner = indent.to_owned();
         if let Some(pieces) = &self.pieces {
             for line in &pieces.before {
-                lines.push_str(&format!("{indent}{line}\n"));
+                let _ = writeln!(lines, "{indent}{line}");
             }
-            lines.push_str(&format!("{indent}{}:\n", pieces.header));
+            let _ = writeln!(lines, "{indent}{}:", pieces.header);
             inner.push_str(unit);
         }
         let deeper = |text: &str, levels: usize| indented(text, &unit.repeat(levels));
         let piece_level = usize::from(self.pieces.is_some());
-        let last = self.last_of_context(training, &moved);
+        let last = Self::last_of_context(training, &moved);
         for index in from..=training.backward {
             if moved.contains(&index) {
                 continue;
@@ -175,16 +177,16 @@ impl<'a> Draft<'a> {
             }
             let within = self.context.is_some() && (training.forward..=last).contains(&index);
             if let Some(context) = self.context.as_ref().filter(|_| index == training.forward) {
-                lines.push_str(&format!("{inner}with {context}:\n"));
+                let _ = writeln!(lines, "{inner}with {context}:");
             }
             lines.push_str(&deeper(&chunk, piece_level + usize::from(within)));
         }
         if let Some(pieces) = &self.pieces {
             for line in &pieces.after_each {
-                lines.push_str(&format!("{inner}{line}\n"));
+                let _ = writeln!(lines, "{inner}{line}");
             }
             for line in &pieces.after {
-                lines.push_str(&format!("{indent}{line}\n"));
+                let _ = writeln!(lines, "{indent}{line}");
             }
         }
         let start = self.begins(training.suite, from);
@@ -193,7 +195,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The last statement of the forward and its loss: the one before the backward, where that stands alone.
-    fn last_of_context(&self, training: &Training<'_>, moved: &[usize]) -> usize {
+    fn last_of_context(training: &Training<'_>, moved: &[usize]) -> usize {
         let before = (training.forward..training.backward).rev().find(|index| !moved.contains(index));
         before.unwrap_or(training.backward)
     }
@@ -274,7 +276,10 @@ impl<'a> Draft<'a> {
         let place = place.ok_or("the model is made anew in every round")?;
         let indent = self.indent(place);
         let start = self.line_start(place.span.start);
-        let text = self.before.iter().map(|line| format!("{indent}{line}\n")).collect();
+        let mut text = String::new();
+        for line in &self.before {
+            let _ = writeln!(text, "{indent}{line}");
+        }
         Ok(Some(Edit { span: Span::at(start), text }))
     }
 
@@ -298,7 +303,7 @@ impl<'a> Draft<'a> {
                 text.push_str("import os\n\n");
             }
             for (name, value) in &self.environment {
-                text.push_str(&format!("os.environ.setdefault(\"{name}\", \"{value}\")\n"));
+                let _ = writeln!(text, "os.environ.setdefault(\"{name}\", \"{value}\")");
             }
             text.push('\n');
             let place = torch.or(imports.first()).map_or(0, |each| self.line_start(each.span.start));
@@ -313,7 +318,7 @@ impl<'a> Draft<'a> {
         let place = last.map_or(0, |each| self.line_end(each.span.end));
         let mut text = String::new();
         for module in self.imports.iter().filter(|module| !imported(module)) {
-            text.push_str(&format!("import {module}\n"));
+            let _ = writeln!(text, "import {module}");
         }
         for helper in &self.helpers {
             text.push_str("\n\n");

@@ -1,10 +1,11 @@
 //! Scripts with plans in them.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use super::*;
 
-const LOADER: &str = r#"import torch
+const LOADER: &str = r"import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -22,7 +23,7 @@ for epoch in range(3):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         print(step, loss.item() * len(inputs))
-"#;
+";
 
 const OWN_BATCHES: &str = r#""""Trains."""
 
@@ -65,7 +66,7 @@ fn plan(text: &str) -> Plan {
 fn levers(micro_batch: Option<u64>, levers: &[(&str, &str)]) -> Plan {
     let mut text = micro_batch.map_or(String::new(), |size| format!("micro_batch = {size}\n"));
     for (name, value) in levers {
-        text.push_str(&format!("[[lever]]\nname = \"{name}\"\nvalue = {value}\nlabel = \"exact\"\n"));
+        let _ = writeln!(text, "[[lever]]\nname = \"{name}\"\nvalue = {value}\nlabel = \"exact\"");
     }
     plan(&text)
 }
@@ -154,9 +155,9 @@ fn workloads_take_a_plan_or_say_why_not() {
         assert!(is_valid(&patched.text, Dialect::Python), "{name}");
         assert_eq!(patched.text == text, patched.done.is_empty(), "{name}");
         let done: Vec<&str> = patched.done.iter().map(|lever| lever.name()).collect();
-        told.push_str(&format!("{name}: {}\n", done.join(", ")));
+        let _ = writeln!(told, "{name}: {}", done.join(", "));
         for left in &patched.left {
-            told.push_str(&format!("    without {}: {}\n", left.lever, left.why));
+            let _ = writeln!(told, "    without {}: {}", left.lever, left.why);
         }
     }
     insta::assert_snapshot!(told);
