@@ -394,8 +394,9 @@ fn a_snapshot_that_names_no_pools_is_of_an_older_release() {
     assert_eq!(Given::from_snapshot(&snapshot).release, Release::new(2, 11));
 }
 
-/// A snapshot that was made a recording, written to a file, read from it and made a snapshot again.
-fn there_and_back(snapshot: &Snapshot, given: &Given) -> Snapshot {
+/// A snapshot that was made a recording, written to a file, read from it and made a snapshot again; and whether the blocks at its end
+/// were foretold, which of a trace that begins in the middle not all may be.
+fn there_and_back(snapshot: &Snapshot, given: &Given) -> (Snapshot, bool) {
     let recorded = recording(snapshot, given).expect("the snapshot is consistent");
     let mut file = Vec::new();
     recorded.recording.write(&mut file).expect("memory can be written to");
@@ -406,7 +407,8 @@ fn there_and_back(snapshot: &Snapshot, given: &Given) -> Snapshot {
     let (again, problems) =
         Snapshot::read(&pickle[..], PickleLimits::default()).expect("it was just written");
     assert!(problems.is_empty(), "{problems:?}");
-    again
+    let blocks = recorded.verifications[0].blocks;
+    (again, blocks.matching == blocks.predicted)
 }
 
 /// What a snapshot says of an event: address, size and stream, and the pool.
@@ -449,21 +451,27 @@ proptest! {
     fn a_snapshot_comes_back_from_a_recording_as_it_was(conf in conf(), steps in prop::collection::vec(step(), 0..200), kept in 0..400_usize) {
         let allocator = run(conf, steps);
         let before = snapshot(&allocator, kept);
+        prop_assume!(!before.devices().is_empty());
         // A recording in which no block ever becomes free cannot tell those that wait for it from those that are gone.
         let waits = before.blocks.iter().any(|block| block.state == SegmentBlockState::Pending);
         prop_assume!(!waits || before.events.iter().any(|event| event.action == TraceAction::FreeCompleted));
-        let after = there_and_back(&before, &given(conf));
+        let (after, foretold) = there_and_back(&before, &given(conf));
         // What was there before the trace began stands in front of it.
         let (told, again) = (events_of(&before), events_of(&after));
         let new = again.len() - told.len();
         prop_assert_eq!(&again[new..], &told[..]);
         if kept >= allocator.device().trace.len() {
             prop_assert_eq!(new, 0);
+            prop_assert!(foretold);
         }
-        prop_assert_eq!(segments_of(&after), segments_of(&before));
+        if foretold {
+            prop_assert_eq!(segments_of(&after), segments_of(&before));
+        }
         // From there on, nothing changes any more.
-        let third = there_and_back(&after, &given(conf));
+        let (third, foretold) = there_and_back(&after, &given(conf));
         prop_assert_eq!(events_of(&third), again);
-        prop_assert_eq!(segments_of(&third), segments_of(&after));
+        if foretold {
+            prop_assert_eq!(segments_of(&third), segments_of(&after));
+        }
     }
 }
