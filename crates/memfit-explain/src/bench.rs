@@ -13,6 +13,9 @@ use crate::story::{LARGEST, Life, Story};
 /// Memory that never runs out: small enough for one and an eighth of it to be reserved many times over.
 const ENDLESS: u64 = 1 << 46;
 
+/// One in so many of what the allocator could get is little.
+pub(crate) const LITTLE: u64 = 10;
+
 pub(crate) struct Bench<'case> {
     pub(crate) case: &'case Case<'case>,
     pub(crate) story: Story<'case>,
@@ -42,6 +45,13 @@ impl<'case> Bench<'case> {
     /// The bytes that were missing, where any were.
     pub(crate) fn short(&self) -> Option<u64> {
         self.missing.and_then(|missing| u64::try_from(missing).ok()).filter(|missing| *missing > 0)
+    }
+
+    /// Whether the card was full: something was missing, or so little was left that it is no wonder that it was in pieces.
+    pub(crate) fn full(&self) -> bool {
+        let left =
+            self.limit.map(|limit| (limit.saturating_sub(self.story.trouble.allocated), limit / LITTLE));
+        self.short().is_some() || self.missing.is_some() && left.is_some_and(|(left, little)| left < little)
     }
 
     /// Whether so many bytes less would have been enough.

@@ -163,10 +163,21 @@ pub(crate) fn is_users(file: &str) -> bool {
         "/dist-packages/",
         "/lib/python3",
         "/memfit_probe/",
+        // What the compiler has written, and PyTorch where it runs from its sources.
+        "/torchinductor_",
+        "/torch/_dynamo/",
+        "/torch/_inductor/",
+        "/torch/_functorch/",
+        "/torch/autograd/",
+        "/torch/nn/modules/",
         "\\site-packages\\",
         "\\lib\\",
     ];
     let native = [".so", ".cpp", ".cc", ".c", ".h", ".cu", ".cuh", ".dll"];
+    // Cells of older notebooks.
+    if file.starts_with("<ipython-input") {
+        return true;
+    }
     !file.is_empty()
         && !file.starts_with('<')
         && file != "??"
@@ -247,6 +258,8 @@ mod tests {
             "/v/lib/python3.11/threading.py",
             "/x/libc10_cuda.so",
             "torch/csrc/autograd/engine.cpp",
+            "/tmp/torchinductor_me/ab/cabcdefg.py",
+            "/home/me/pytorch/torch/nn/modules/linear.py",
         ] {
             assert!(!is_users(file), "{file}");
         }
@@ -255,6 +268,8 @@ mod tests {
             "/home/me/models/net.py",
             "C:\\work\\train.py",
             "/content/notebook.ipynb",
+            "/tmp/ipykernel_4711/1234567.py",
+            "<ipython-input-7-5c2ea9b3d1f0>",
             "/me/torchling/a.py",
         ] {
             assert!(is_users(file), "{file}");

@@ -1,6 +1,8 @@
 //! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it. Told by whoever
 //! recorded it, or worked out from stacks and lives.
 
+use std::collections::HashMap;
+
 use memfit_levers::{Category, Phase};
 use memfit_recording::{Block, MomentKind, NEVER, StackId, TextId, Track};
 
@@ -66,6 +68,8 @@ pub(crate) struct Story<'track> {
     pub(crate) steps: Vec<u32>,
     /// The moments when forward passes began, ascending.
     pub(crate) rounds: Vec<u32>,
+    /// Whether forward passes, and not steps, divide the run into like parts.
+    pub(crate) by_rounds: bool,
     pub(crate) trouble: Trouble,
 }
 
@@ -76,15 +80,17 @@ impl<'track> Story<'track> {
         let told = track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward);
         let roles = Roles::of(track, device, &origins, told);
         let mut trouble = trouble(track, device, &roles)?;
-        let lives = lives(track, device, &origins, &roles, trouble.moment);
+        let mut lives = lives(track, device, &origins, &roles, trouble.moment);
         // What is there is there, whatever totals a recording has.
         let live = lives.iter().filter(|life| life.block.is_live_at(trouble.moment));
         let held = live.fold(0_u64, |held, life| held.saturating_add(life.block.bytes));
         trouble.allocated = trouble.allocated.max(held);
         trouble.reserved = trouble.reserved.max(trouble.allocated);
+        lines_gone_back_through(&mut lives);
         let steps = steps(track, &roles);
         let rounds = rounds(track, &lives, &roles);
-        Some(Self { track, device, origins, lives, phases: roles.phases, steps, rounds, trouble })
+        let by_rounds = by_rounds(&roles.phases, &steps, &rounds, trouble.moment);
+        Some(Self { track, device, origins, lives, phases: roles.phases, steps, rounds, by_rounds, trouble })
     }
 
     /// The blocks that were there right after a moment.
@@ -112,9 +118,9 @@ impl<'track> Story<'track> {
         self.rounds.partition_point(|start| *start <= moment)
     }
 
-    /// What divides the run into like parts: steps, or rounds where too few steps were complete.
+    /// What divides the run into like parts: steps, or rounds where no step was complete, or many rounds came after the last.
     pub(crate) fn periods(&self) -> &[u32] {
-        if self.steps_at(self.trouble.moment) > 0 { &self.steps } else { &self.rounds }
+        if self.by_rounds { &self.rounds } else { &self.steps }
     }
 
     /// The part of the run that a moment lies in, from 0.
@@ -260,6 +266,20 @@ fn lives(track: &Track, device: u8, origins: &Origins, roles: &Roles, trouble: u
         .collect()
 }
 
+/// The backward's own threads have no lines. What they ask for is on behalf of the line that called the module in the forward, which is
+/// known by the module.
+fn lines_gone_back_through(lives: &mut [Life]) {
+    let mut called: HashMap<TextId, Site> = HashMap::new();
+    for life in lives.iter().filter(|life| life.role == Role::Forward && life.block.module != TextId::NONE) {
+        if let Some(site) = life.site {
+            called.entry(life.block.module).or_insert(site);
+        }
+    }
+    for life in lives.iter_mut().filter(|life| life.role == Role::Backward && life.site.is_none()) {
+        life.site = called.get(&life.block.module).copied();
+    }
+}
+
 /// Judges blocks by when they went.
 struct Ends<'roles> {
     roles: &'roles Roles,
@@ -328,6 +348,18 @@ fn steps(track: &Track, roles: &Roles) -> Vec<u32> {
     }
     let ends = roles.phases.windows(2).filter(|pair| pair[0].1 == Phase::Optimizer);
     ends.map(|pair| pair[1].0).collect()
+}
+
+/// So many forward passes behind the last step, none of which a backward followed, are a loop of their own.
+const OF_A_LOOP: usize = 4;
+
+/// Whether the run is divided by its forward passes: before the first step, and while it evaluates.
+fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u32) -> bool {
+    let Some(last) = steps.iter().rfind(|end| **end <= trouble) else { return true };
+    let since = rounds.iter().filter(|begun| *begun > last && **begun <= trouble).count();
+    let trains =
+        phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun > last && *begun <= trouble);
+    since >= OF_A_LOOP && !trains
 }
 
 fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {

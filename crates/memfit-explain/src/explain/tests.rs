@@ -150,3 +150,44 @@ fn what_grows_is_named_before_the_card_is_full() {
 fn a_few_steps_are_not_taken_for_growth() {
     assert_eq!(explained(&growing(2, 64 << 20), None, "").unwrap().cause, Cause::None);
 }
+
+/// A step, and then an evaluation that puts each round's result behind those before it, in a block that is made anew each time.
+fn collecting(rounds: u32, each: u64) -> Track {
+    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let mut events: Vec<Event> = texts().collect();
+    for phase in [Phase::Forward, Phase::Backward, Phase::Optimizer, Phase::Other] {
+        events.push(Event::Phase { place: at(phase) });
+    }
+    events.push(Event::Step { step: 1 });
+    let place = at(Phase::Forward);
+    for round in 1..=rounds {
+        let number = u64::from(round);
+        let (bytes, before) = (number * each, (number - 1) * each);
+        events.push(Event::Phase { place });
+        events.push(Event::ScopeEnter { place });
+        events.push(Event::ScopeExit { place });
+        events.push(Event::Phase { place: at(Phase::Other) });
+        events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
+        let both = bytes + before;
+        events.push(Event::Alloc { place, address: number << 32, bytes, allocated: both, reserved: both });
+        if round > 1 {
+            let address = (number - 1) << 32;
+            events.push(Event::Free { place, address, bytes: before, allocated: bytes, reserved: bytes });
+        }
+    }
+    let bytes = u64::from(rounds) * each;
+    events.extend([Event::Phase { place }, Event::ScopeEnter { place }, Event::ScopeExit { place }]);
+    events.push(Event::Oom { place, bytes: bytes + each, allocated: bytes, reserved: bytes });
+    Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
+}
+
+#[test]
+fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
+    let explanation = explained(&collecting(12, 1 << 27), Some(2 << 30), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
+    assert_eq!((leak.per_step, leak.bytes), (1 << 27, 12 << 27));
+    assert!(explanation.evidence[0].text.starts_with("each forward pass leaves 128 MiB behind"));
+    // Twice is no growth yet.
+    assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
+}

@@ -99,7 +99,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::TwoBatchesAlive,
         bytes: total,
-        enough: bench.enough(total) == Some(true) && bench.short().is_some(),
+        enough: bench.enough(total) == Some(true) && bench.full(),
         facts: vec![bench.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
         fixes: vec![fix],
     })

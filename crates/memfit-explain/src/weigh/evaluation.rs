@@ -42,6 +42,9 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
     let caller = caller(story, began, trouble.moment);
+    if caller.is_some_and(|caller| keeps_no_graph(bench, caller)) {
+        return None;
+    }
     let trained: HashSet<Site> = trained_callers(story);
     let trains = !trained.is_empty() || story.ever(Phase::Backward);
     let elsewhere = caller.is_some_and(|caller| !trained.is_empty() && !trained.contains(&caller));
@@ -170,6 +173,32 @@ fn edit(bench: &Bench<'_>, caller: Site) -> Option<Apply> {
     }
     source.import("import torch");
     source.edit()
+}
+
+/// Whether the source says that no graph is kept where the model is called: by a `with` around the line, or over its function.
+fn keeps_no_graph(bench: &Bench<'_>, caller: Site) -> bool {
+    let Some(source) = bench.source(caller) else { return false };
+    let says = |text: &str| text.contains("no_grad(") || text.contains("inference_mode(");
+    let mut outer = indent_of(source.line(caller.line)).len();
+    for line in (1..caller.line).rev() {
+        let text = source.line(line).to_owned();
+        let indent = indent_of(&text).len();
+        if text.trim().is_empty() || indent >= outer {
+            continue;
+        }
+        outer = indent;
+        let trimmed = text.trim_start();
+        if trimmed.starts_with("with ") && says(trimmed) {
+            return true;
+        }
+        if trimmed.starts_with("def ") || trimmed.starts_with("async def ") {
+            let over = (1..line).rev().map(|above| source.line(above).trim().to_owned());
+            return over
+                .take_while(|above| above.starts_with('@'))
+                .any(|above| says(&above) || above.ends_with("no_grad"));
+        }
+    }
+    false
 }
 
 fn has_backward(source: &crate::source::Source, def: u32, _line: u32) -> bool {

@@ -5,7 +5,7 @@ use memfit_levers::{Category, Cause, Label, Lever};
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
 use crate::explanation::{Apply, Fix};
-use crate::origins::Site;
+use crate::origins::{Role, Site};
 use crate::source::{Source, assigned, call_in, indent_of, is_word};
 use crate::story::Life;
 
@@ -28,21 +28,22 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     sizes.sort_unstable();
     let median = sizes[sizes.len() / 2];
     let giant = *sizes.last()?;
-    let of_kind = |life: &&Life| !life.stays() && life.block.bytes * 2 > giant;
-    let count = story.live().filter(of_kind).count() + usize::from(requested * 2 > giant);
+    // Half of it is the same thing in half the bytes: an index of 64 bits and its float, a product and its half.
+    let of_kind = |life: &&Life| !life.stays() && life.block.bytes * 2 >= giant;
+    let count = story.live().filter(of_kind).count() + usize::from(requested * 2 >= giant);
     let bytes = story.live().filter(of_kind).map(|life| life.block.bytes).sum::<u64>()
-        + if requested * 2 > giant { requested } else { 0 };
+        + if requested * 2 >= giant { requested } else { 0 };
     let rest = story.sum(|life| !life.stays()).saturating_sub(bytes);
     let out_of_proportion =
         giant >= limit / SHARE && (giant >= median * TIMES || count <= 3) && count <= FEW && bytes >= rest;
     if !out_of_proportion {
         return None;
     }
-    let stack = if requested * 2 > giant {
-        Some(story.trouble.stack)
-    } else {
-        bench.stacks(story.live().filter(of_kind)).first().map(|(stack, _)| *stack)
-    };
+    // The line that calls the backward says nothing of what it goes back through.
+    let own = Some(story.trouble.stack)
+        .filter(|stack| requested * 2 >= giant && story.origins.get(*stack).role != Role::Backward);
+    let kept = bench.stacks(story.live().filter(of_kind)).first().map(|(stack, _)| *stack);
+    let stack = own.or(kept).or(Some(story.trouble.stack));
     let text = format!(
         "{} of {} each, {} together, are most of what the step holds; the median of its other large tensors is {}",
         if count == 1 { "one tensor".to_owned() } else { format!("{count} tensors") },
@@ -57,7 +58,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::GiantRequest,
         bytes,
-        enough: bench.enough(bytes) == Some(true) && bench.short().is_some(),
+        enough: bench.enough(bytes) == Some(true) && bench.full(),
         facts: vec![bench.fact(text, bytes, stack)],
         fixes: remedies(bench, &sites, bytes, inputs, loss),
     })

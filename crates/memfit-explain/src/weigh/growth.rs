@@ -48,21 +48,25 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
     let stack = story.lives.iter().find(|life| life.index == first.blocks[0]).map(|life| life.block.stack);
+    let (part, parts) = if story.by_rounds { ("forward pass", "forward passes") } else { ("step", "steps") };
     let (cause, text) = if graph {
         let text = format!(
-            "each step leaves {} behind, in {tensors} tensors of the forward: its whole graph is kept, {} of {steps} steps by now",
+            "each {part} leaves {} behind, in {tensors} tensors of the forward: its whole graph is kept, {} of {steps} {parts} by now",
             size(per_step),
             size(bytes)
         );
         (Cause::RetainedGraph, text)
     } else {
-        let text =
-            format!("each step leaves {} behind, {} of {steps} steps by now", size(per_step), size(bytes));
+        let text = format!(
+            "each {part} leaves {} behind, {} of {steps} {parts} by now",
+            size(per_step),
+            size(bytes)
+        );
         (Cause::Leaking, text)
     };
     let mut facts = vec![bench.fact(text, bytes, stack)];
     if let Some(step) = first.dies_at.filter(|_| story.trouble.requested.is_none()) {
-        facts.push(bench.fact(format!("at that rate memory runs out in step {step}"), per_step, None));
+        facts.push(bench.fact(format!("at that rate memory runs out in {part} {step}"), per_step, None));
     }
     let end_of = |block: u32| -> Edit {
         let Some(life) =

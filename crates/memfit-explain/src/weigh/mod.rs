@@ -45,9 +45,13 @@ pub(crate) fn findings(bench: &Bench<'_>, leaks: &[Leak]) -> Vec<Finding> {
         findings.push(size::too_big(bench));
     }
     let first = findings.iter().position(|finding| finding.enough);
-    let first = prefer_pools(&findings).or(first);
+    let preferred = prefer_pools(&findings)
+        .or_else(|| prefer_kept(&findings, bench))
+        .or_else(|| prefer_evaluation(&findings));
+    let first = preferred.or(first);
     if let Some(first) = first {
-        let cause = findings.remove(first);
+        let mut cause = findings.remove(first);
+        cause.enough = true;
         findings.insert(0, cause);
     }
     findings
@@ -60,6 +64,34 @@ fn prefer_pools(findings: &[Finding]) -> Option<usize> {
     let pools = enough(&[Cause::PrivatePools])?;
     let growth = enough(&[Cause::Leaking, Cause::RetainedGraph])?;
     (findings[pools].bytes >= findings[growth].bytes).then_some(pools)
+}
+
+/// What is kept for nothing makes pieces of the room, and pieces of that size would soon be asked for in vain again. Where more is kept
+/// than what lay in pieces, and the calls succeed once it goes in time, it is the cause.
+fn prefer_kept(findings: &[Finding], bench: &Bench<'_>) -> Option<usize> {
+    let pieces = findings.iter().find(|one| one.enough).filter(|one| one.cause == Cause::Fragmented)?;
+    let kept = |one: &Finding| {
+        let for_nothing = match one.cause {
+            // What is collected before any training may be what the program is for.
+            Cause::Leaking | Cause::RetainedGraph => !bench.story.by_rounds,
+            Cause::EvaluationWithGradients | Cause::TwoBatchesAlive => true,
+            _ => false,
+        };
+        // As everywhere, it has to be a good part of what is there.
+        let much = one.bytes >= pieces.bytes && one.bytes * 4 >= bench.story.trouble.allocated;
+        for_nothing && much && one.fixes.iter().any(|fix| fix.fits == Some(true))
+    };
+    // Of graphs that an evaluation keeps it says more that none is wanted.
+    let evaluation = |one: &Finding| one.cause == Cause::EvaluationWithGradients && kept(one);
+    findings.iter().position(evaluation).or_else(|| findings.iter().position(kept))
+}
+
+/// An evaluation that keeps the graph of each batch keeps graphs from round to round: that no graph is wanted at all says more.
+fn prefer_evaluation(findings: &[Finding]) -> Option<usize> {
+    let first = findings.iter().find(|one| one.enough)?;
+    let evaluation =
+        findings.iter().position(|one| one.enough && one.cause == Cause::EvaluationWithGradients)?;
+    (first.cause == Cause::RetainedGraph).then_some(evaluation)
 }
 
 /// A size for a sentence: binary units, with as many decimals as matter.

@@ -46,7 +46,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::FirstStepSurprise,
         bytes: all_here + requested,
-        enough: first && bench.enough(all_here + requested) == Some(true) && bench.short().is_some(),
+        enough: first && bench.enough(all_here + requested) == Some(true) && bench.full(),
         facts: vec![bench.fact(text, all_here, Some(story.trouble.stack))],
         fixes,
     })

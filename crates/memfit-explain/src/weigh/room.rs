@@ -4,16 +4,13 @@ use memfit_allocator::{Divisions, Edit, Given, Settings};
 use memfit_levers::{Cause, Label, Lever};
 
 use super::{Finding, size};
-use crate::bench::{Bench, Replayed, replayed};
+use crate::bench::{Bench, LITTLE, Replayed, replayed};
 use crate::explanation::{Apply, Fix};
 use crate::source::{ends_statement, indent_of};
 
 /// The variable that all releases since 2.9 read; the ones before know it by its older name only.
 pub(crate) const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 const OLDER_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
-
-/// One in so many of what the allocator could get is little.
-const LITTLE: u64 = 10;
 
 fn variable(bench: &Bench<'_>) -> &'static str {
     let old = "2.9".parse().is_ok_and(|new| bench.case.given.release < new);

@@ -59,7 +59,7 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::DoesNotFit,
         bytes: needed,
-        enough: bench.short().is_some(),
+        enough: bench.full(),
         facts: vec![bench.fact(text, parameters, Some(story.trouble.stack))],
         fixes: vec![larger_card(bench, room), shard(bench, parameters)],
     })
