@@ -25,7 +25,7 @@ pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
-pub(crate) use plan::PlanArgs;
+pub(crate) use plan::{PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
 pub(crate) use watch::WatchArgs;
 

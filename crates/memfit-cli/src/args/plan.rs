@@ -10,6 +10,9 @@ use memfit_levers::Label;
 
 use super::{GpuChoice, OutputArgs, Timeout};
 
+/// The file that stands for showing the change.
+pub(crate) const SHOWN: &str = "-";
+
 #[derive(Debug, clap::Args)]
 #[command(
     args_override_self = true,
@@ -65,8 +68,8 @@ pub(crate) struct PlanArgs {
     pub(crate) html: Option<PathBuf>,
 
     /// Show the plan as a change of the script, which `git apply` takes, and run the changed script; to this file, if one is named.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
-    pub(crate) diff: Option<Option<PathBuf>>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
+    pub(crate) diff: Option<PathBuf>,
 
     /// A TOML file with GPUs of your own.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

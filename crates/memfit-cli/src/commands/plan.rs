@@ -12,7 +12,7 @@ use memfit_report::wire::{
 use memfit_report::{plan_page, text};
 
 use super::{answer, catalogue};
-use crate::args::PlanArgs;
+use crate::args::{PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::run::{self, Card, Rehearsal, Request};
 use crate::settings::Settings;
@@ -152,7 +152,8 @@ fn find(
         report.plan = Some(path.display().to_string());
     }
     if let Some(wanted) = diff.filter(|_| found.verdict == Verdict::FitsWithPlan) {
-        change(&plan, script.as_deref(), wanted.as_deref(), &mut tries, report, printer)?;
+        let into = Some(wanted.as_path()).filter(|path| *path != Path::new(SHOWN));
+        change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
 }
