@@ -233,7 +233,7 @@ class Window:
         need = None
         if watched:
             need, stays = self._meter.need()
-            if opens:
+            if opens and need is not None:
                 # What stays after a window's first part are its gradients.
                 self._controller.gradients_take(stays)
         self._controller.passed(index, stop - start, need)
