@@ -68,7 +68,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Err(error) => return Printer::new(Colour::Auto, false).usage(&error),
     };
     let printer = Printer::new(args.color, args.quiet);
-    let settings = match Settings::load(args.isolated) {
+    // An editor's server asks for the settings of each file, and tells the editor what is wrong with them.
+    let isolated = args.isolated || matches!(args.verb, Verb::Server);
+    let settings = match Settings::load(isolated) {
         Ok(settings) => settings,
         Err(error) => return printer.error(&error),
     };
@@ -78,7 +80,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
         Verb::Explain(args) => commands::explain(&args, &settings, &printer),
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Check(args) => commands::check(&args, &settings, &printer),
-        Verb::Server => commands::server(&settings),
+        Verb::Server => commands::server(args.isolated),
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
         Verb::Data(args) => commands::data(&args, &settings, &printer),
         Verb::Watch(args) => commands::watch(&args, &settings, &printer),

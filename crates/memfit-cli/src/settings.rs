@@ -103,9 +103,14 @@ struct Tool {
 impl Settings {
     /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory upwards.
     pub(crate) fn load(isolated: bool) -> Result<Self, CliError> {
-        let Some(start) = std::env::current_dir().ok().filter(|_| !isolated) else {
-            return Ok(Self { isolated, ..Self::default() });
-        };
+        match std::env::current_dir().ok().filter(|_| !isolated) {
+            Some(start) => Self::of_folder(&start),
+            None => Ok(Self { isolated, ..Self::default() }),
+        }
+    }
+
+    /// The same from a folder upwards.
+    pub(crate) fn of_folder(start: &Path) -> Result<Self, CliError> {
         for folder in start.ancestors() {
             let file = folder.join("pyproject.toml");
             match std::fs::read_to_string(&file) {

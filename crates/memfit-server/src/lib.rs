@@ -1,18 +1,34 @@
 //! The language server: findings, fixes and pages of rules in an editor.
 //!
-//! Owns the conversation with an editor: which documents are open, what was found in each, and the answers about them
-//! ([`serve`]). Documents come whole, are checked when they change, and are never written.
-//! It must not know rules, nor where settings come from.
+//! Owns the conversation with an editor: which documents and notebooks are open, what was found in each, and the answers
+//! about them ([`serve`]). Documents are checked when they change, and are never written.
+//! It must not know rules, nor where settings come from: it asks for those of a file ([`Settings`]).
 
+mod changes;
+mod document;
 mod position;
 mod session;
 mod uri;
+
+use std::path::Path;
 
 use lsp_server::{Connection, Message, Notification, Request, Response};
 use memfit_lint::Config;
 use serde_json::{Value, json};
 
 use session::Session;
+
+/// Knows under which settings a file is checked.
+pub trait Settings {
+    /// Those of the project that the file is in; or what is wrong with them, as a sentence.
+    fn of(&self, file: &Path) -> Result<Config, String>;
+}
+
+impl<F: Fn(&Path) -> Result<Config, String>> Settings for F {
+    fn of(&self, file: &Path) -> Result<Config, String> {
+        self(file)
+    }
+}
 
 /// Why the conversation ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +46,9 @@ pub enum ServerError {
 }
 
 /// Serves an editor on standard input and output until it says goodbye.
-pub fn serve_stdio(config: Config, version: &str) -> Result<(), ServerError> {
+pub fn serve_stdio(settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (connection, threads) = Connection::stdio();
-    let outcome = serve(&connection, config, version);
+    let outcome = serve(&connection, settings, version);
     // The threads end when both of their ends are gone.
     drop(connection);
     threads.join()?;
@@ -40,13 +56,17 @@ pub fn serve_stdio(config: Config, version: &str) -> Result<(), ServerError> {
 }
 
 /// Serves an editor on a connection until it says goodbye.
-pub fn serve(connection: &Connection, config: Config, version: &str) -> Result<(), ServerError> {
+pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (id, asked) =
         connection.initialize_start().map_err(|error| ServerError::Protocol(error.to_string()))?;
     let answer = json!({
         "capabilities": {
             "positionEncoding": "utf-16",
             "textDocumentSync": {"openClose": true, "change": 1, "save": true},
+            "notebookDocumentSync": {
+                "notebookSelector": [{"notebook": {"notebookType": "jupyter-notebook"}, "cells": [{"language": "python"}]}],
+                "save": true,
+            },
             "diagnosticProvider": {"identifier": "memfit", "interFileDependencies": false, "workspaceDiagnostics": false},
             "hoverProvider": true,
             "codeActionProvider": {"codeActionKinds": ["quickfix", "source.fixAll.memfit"]},
@@ -56,7 +76,7 @@ pub fn serve(connection: &Connection, config: Config, version: &str) -> Result<(
     connection.initialize_finish(id, answer).map_err(|error| ServerError::Protocol(error.to_string()))?;
     // An editor that asks for what is found is not told unasked as well: it would show everything twice.
     let asks = asked.pointer("/capabilities/textDocument/diagnostic").is_some();
-    let mut session = Session::new(config);
+    let mut session = Session::new(settings);
     for message in &connection.receiver {
         match message {
             Message::Request(request) => {
@@ -70,7 +90,13 @@ pub fn serve(connection: &Connection, config: Config, version: &str) -> Result<(
             }
             Message::Notification(notification) => {
                 let news = heard(&mut session, &notification);
-                if asks && notification.method == "workspace/didChangeConfiguration" {
+                for message in session.complaints() {
+                    let shown = json!({"type": 1, "message": format!("memfit: {message}")});
+                    let told = Notification::new("window/showMessage".to_owned(), shown);
+                    send(connection, Message::Notification(told))?;
+                }
+                let of_all = ["workspace/didChangeConfiguration", "workspace/didChangeWatchedFiles"];
+                if asks && of_all.contains(&notification.method.as_str()) {
                     let refresh = "workspace/diagnostic/refresh".to_owned();
                     let request = Request::new("refresh".to_owned().into(), refresh, Value::Null);
                     send(connection, Message::Request(request))?;
@@ -92,44 +118,67 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
 
 /// What an editor tells: other settings, and documents that open, change and close. The answer is what is found in
 /// each document that this concerns.
-fn heard(session: &mut Session, notification: &Notification) -> Vec<Value> {
-    if notification.method == "workspace/didChangeConfiguration" {
-        return session.configure(&notification.params["settings"]);
+fn heard(session: &mut Session<'_>, notification: &Notification) -> Vec<Value> {
+    let params = &notification.params;
+    match notification.method.as_str() {
+        "workspace/didChangeConfiguration" => session.configure(&params["settings"]),
+        // Watched or saved, a pyproject.toml may say something else now.
+        "workspace/didChangeWatchedFiles" => session.again(),
+        method if method.starts_with("notebookDocument/") => of_notebook(session, method, params),
+        method => of_document(session, method, params).unwrap_or_default(),
     }
-    of_document(session, notification).into_iter().collect()
 }
 
-fn of_document(session: &mut Session, notification: &Notification) -> Option<Value> {
-    let document = notification.params.get("textDocument")?;
-    let uri = document.get("uri")?.as_str()?;
-    let text = match notification.method.as_str() {
-        "textDocument/didOpen" => document.get("text")?.as_str()?,
-        // Documents come whole: the last change is the document.
+fn of_document(session: &mut Session<'_>, method: &str, params: &Value) -> Option<Vec<Value>> {
+    let item = params.get("textDocument")?;
+    let uri = item.get("uri")?.as_str()?;
+    let text = match method {
+        "textDocument/didOpen" => changes::text_of(item)?,
         "textDocument/didChange" => {
-            notification.params.get("contentChanges")?.as_array()?.last()?.get("text")?.as_str()?
+            let mut text = session.text(uri)?.clone();
+            text.text = changes::of_text(text.text, params.get("contentChanges")?);
+            text.version = item.get("version").cloned().unwrap_or(Value::Null);
+            text
         }
-        "textDocument/didClose" => {
-            session.close(uri);
-            return Some(json!({"uri": uri, "diagnostics": []}));
-        }
+        // It is told again what it was told, under the settings of now.
+        "textDocument/didSave" => session.text(uri)?.clone(),
+        "textDocument/didClose" => return Some(session.close(uri)),
         _ => return None,
     };
-    let version = document.get("version").cloned().unwrap_or(Value::Null);
-    Some(session.open(uri, text, &version))
+    Some(session.open(text))
 }
 
-fn answer_to(session: &Session, request: Request) -> Response {
+fn of_notebook(session: &mut Session<'_>, method: &str, params: &Value) -> Vec<Value> {
+    let notebook = &params["notebookDocument"];
+    let Some(uri) = notebook.get("uri").and_then(Value::as_str) else { return Vec::new() };
+    match method {
+        "notebookDocument/didOpen" => {
+            session.open_notebook(uri, changes::cells(&notebook["cells"], &params["cellTextDocuments"]))
+        }
+        "notebookDocument/didChange" => session.change_notebook(uri, &params["change"]),
+        "notebookDocument/didSave" => session.change_notebook(uri, &Value::Null),
+        "notebookDocument/didClose" => session.close(uri),
+        _ => Vec::new(),
+    }
+}
+
+fn answer_to(session: &Session<'_>, request: Request) -> Response {
     let uri = request.params.pointer("/textDocument/uri").and_then(Value::as_str).unwrap_or_default();
+    let document = session.document_of(uri);
     match request.method.as_str() {
-        "textDocument/hover" => Response::new_ok(request.id, session.hover(uri, &request.params["position"])),
+        "textDocument/hover" => {
+            let page = document.map(|document| document.hover(uri, &request.params["position"]));
+            Response::new_ok(request.id, page)
+        }
         "textDocument/diagnostic" => {
             let items = session.found(uri);
             Response::new_ok(request.id, json!({"kind": "full", "items": items}))
         }
-        "textDocument/codeAction" => Response::new_ok(
-            request.id,
-            session.actions(uri, &request.params["range"], &request.params["context"]),
-        ),
+        "textDocument/codeAction" => {
+            let (range, context) = (&request.params["range"], &request.params["context"]);
+            let actions = document.map(|document| document.actions(uri, range, context));
+            Response::new_ok(request.id, actions)
+        }
         other => {
             let code = lsp_server::ErrorCode::MethodNotFound as i32;
             Response::new_err(request.id, code, format!("`{other}` is not known here"))

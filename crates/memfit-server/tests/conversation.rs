@@ -1,8 +1,10 @@
 //! A conversation with an editor, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
 
+use std::path::Path;
+
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response};
-use memfit_lint::Config;
+use memfit_lint::{Config, Level};
 use serde_json::{Value, json};
 
 const URI: &str = "file:///project/train.py";
@@ -49,7 +51,18 @@ fn converse(talk: impl FnOnce(&mut Editor)) {
 /// The same with an editor that can do some things.
 fn converse_with(capabilities: &Value, talk: impl FnOnce(&mut Editor)) {
     let (server, client) = Connection::memory();
-    let thread = std::thread::spawn(move || memfit_server::serve(&server, Config::default(), "0"));
+    let thread = std::thread::spawn(move || {
+        // A file's project is the first folder of its path.
+        let settings = |file: &Path| match file.components().nth(1).map(|part| part.as_os_str().to_owned()) {
+            Some(name) if name == "strict" => {
+                let severity = [("load-without-map-location".to_owned(), Level::Error)];
+                Ok(Config { severity: severity.into(), ..Config::default() })
+            }
+            Some(name) if name == "broken" => Err("`[tool.memfit]` cannot be read".to_owned()),
+            _ => Ok(Config::default()),
+        };
+        memfit_server::serve(&server, &settings, "0")
+    });
     let mut editor = Editor { connection: client, next: 0 };
     let answer = editor.ask("initialize", json!({"capabilities": capabilities}));
     assert_eq!(answer["serverInfo"]["name"], "memfit");
@@ -155,9 +168,13 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
         set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
         let told = editor.diagnostics();
         assert_eq!((&told["version"], &told["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
-        // Neither of these says anything: the next that is told is of the last.
+        // Neither of these changes anything, and a person is told why.
         set(editor, json!({"ignore": ["no-such-rule"]}));
+        assert!(
+            editor.diagnostics()["message"].as_str().unwrap().contains("there is no rule `no-such-rule`")
+        );
         set(editor, json!({"ignore": 3}));
+        assert!(editor.diagnostics()["message"].as_str().unwrap().contains("cannot be meant"));
         set(editor, json!({"ignore": ["no-grad-not-called"]}));
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
         // What is not set any more is as the project has it.
@@ -194,5 +211,119 @@ fn nonsense_is_answered_and_survived() {
         assert!(answer["error"].as_str().unwrap().contains("unheardOf"));
         let answer = editor.ask("textDocument/codeAction", json!({"textDocument": {"uri": "x"}}));
         assert_eq!(answer, Value::Null);
+    });
+}
+
+/// Each file is checked as its own project has it; what is wrong with settings is told once.
+#[test]
+fn settings_are_those_of_the_file() {
+    converse(|editor| {
+        let text = "import torch\nx = torch.load(\"y\")\n";
+        let open = |uri: &str| {
+            let document = json!({"uri": uri, "languageId": "python", "version": 1, "text": text});
+            editor.tell("textDocument/didOpen", json!({"textDocument": document}));
+            editor.diagnostics()
+        };
+        let severity = |told: &Value| told["diagnostics"][0]["severity"].clone();
+        assert_eq!(severity(&open("file:///strict/a.py")), json!(1));
+        assert_eq!(severity(&open("file:///plain/a.py")), json!(3));
+        let shown = open("file:///broken/a.py");
+        assert_eq!(
+            (&shown["type"], &shown["message"]),
+            (&json!(1), &json!("memfit: `[tool.memfit]` cannot be read"))
+        );
+        // What is in the file is told all the same, and the complaint is not made again.
+        assert_eq!(severity(&editor.diagnostics()), json!(3));
+        assert_eq!(severity(&open("file:///broken/b.py")), json!(3));
+    });
+}
+
+const NOTEBOOK: &str = "file:///project/train.ipynb";
+
+fn cell(name: &str, text: &str) -> Value {
+    json!({"uri": format!("vscode-notebook-cell:/project/train.ipynb#{name}"), "languageId": "python", "version": 1, "text": text})
+}
+
+fn listed(name: &str) -> Value {
+    json!({"kind": 2, "document": format!("vscode-notebook-cell:/project/train.ipynb#{name}")})
+}
+
+/// A notebook is one program: what is imported in one cell is known in the next, and places are those of the cells.
+#[test]
+fn a_notebook_is_checked_as_one_program() {
+    converse(|editor| {
+        let texts = [cell("a", "import torch as t\n"), cell("b", "# 𝄞 \"x\"\nwith t.no_grad:\n    pass\n")];
+        let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
+        editor.tell(
+            "notebookDocument/didOpen",
+            json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
+        );
+        assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
+        let told = editor.diagnostics();
+        assert_eq!(told["uri"], texts[1]["uri"]);
+        let found = &told["diagnostics"][0];
+        assert_eq!(found["code"], "no-grad-not-called");
+        let range = json!({"start": {"line": 1, "character": 5}, "end": {"line": 1, "character": 14}});
+        assert_eq!(found["range"], range);
+
+        let here = json!({"textDocument": {"uri": texts[1]["uri"]}, "position": {"line": 1, "character": 6}});
+        let hover = editor.ask("textDocument/hover", here);
+        assert!(hover["contents"]["value"].as_str().unwrap().starts_with("# no-grad-not-called"));
+        assert_eq!(hover["range"], range);
+        let params =
+            json!({"textDocument": {"uri": texts[1]["uri"]}, "range": range, "context": {"diagnostics": []}});
+        let actions = editor.ask("textDocument/codeAction", params);
+        let uri = texts[1]["uri"].as_str().unwrap();
+        let end = json!({"line": 1, "character": 14});
+        assert_eq!(
+            actions[0]["edit"]["changes"][uri],
+            json!([{"range": {"start": end, "end": end}, "newText": "()"}])
+        );
+        assert_eq!(
+            actions[1]["edit"]["changes"][uri][0]["range"]["start"],
+            json!({"line": 1, "character": 15})
+        );
+        let whole = &actions[2]["edit"]["changes"];
+        assert_eq!(whole[uri][0]["newText"], "# 𝄞 \"x\"\nwith t.no_grad():\n    pass\n");
+        assert_eq!(whole.as_object().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn cells_change_and_go() {
+    converse(|editor| {
+        let texts = [cell("a", "import torch\n"), cell("b", "with torch.no_grad():\n    pass\n")];
+        let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
+        editor.tell(
+            "notebookDocument/didOpen",
+            json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
+        );
+        let codes = |told: Value| told["diagnostics"].as_array().unwrap().len();
+        assert_eq!((codes(editor.diagnostics()), codes(editor.diagnostics())), (0, 0));
+        let change = |change: Value| {
+            let params =
+                json!({"notebookDocument": {"uri": NOTEBOOK, "version": 2}, "change": {"cells": change}});
+            editor.tell("notebookDocument/didChange", params);
+        };
+        // As editors type: the parentheses go.
+        let range = json!({"start": {"line": 0, "character": 18}, "end": {"line": 0, "character": 20}});
+        let document = json!({"uri": texts[1]["uri"], "version": 2});
+        change(json!({"textContent": [{"document": document, "changes": [{"range": range, "text": ""}]}]}));
+        assert_eq!(codes(editor.diagnostics()), 0);
+        let told = editor.diagnostics();
+        assert_eq!(
+            (&told["version"], told["diagnostics"][0]["code"].as_str()),
+            (&json!(2), Some("no-grad-not-called"))
+        );
+        // The cell is taken out, and nothing is found in it any more.
+        change(json!({"structure": {"array": {"start": 1, "deleteCount": 1}, "didClose": [document]}}));
+        let gone = editor.diagnostics();
+        assert_eq!((&gone["uri"], &gone["diagnostics"]), (&texts[1]["uri"], &json!([])));
+        assert_eq!(editor.diagnostics()["uri"], texts[0]["uri"]);
+        editor.tell(
+            "notebookDocument/didClose",
+            json!({"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": []}),
+        );
+        assert_eq!(editor.diagnostics()["uri"], texts[0]["uri"]);
     });
 }

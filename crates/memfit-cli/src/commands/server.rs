@@ -1,20 +1,47 @@
 //! `memfit server`
 
+use std::error::Error as _;
+use std::path::Path;
+
 use memfit_lint::Config;
 
 use crate::settings::Settings;
 use crate::{CliError, Exit};
 
-/// Serves an editor until it says goodbye.
-pub(crate) fn server(settings: &Settings) -> Result<Exit, CliError> {
+/// Serves an editor until it says goodbye. Each file is checked as its own project has it, and not as the folder has it
+/// in which the editor was started.
+pub(crate) fn server(isolated: bool) -> Result<Exit, CliError> {
+    let settings = |file: &Path| config(file, isolated).map_err(|error| sentence(&error));
+    memfit_server::serve_stdio(&settings, crate::VERSION)?;
+    Ok(Exit::Good)
+}
+
+fn config(file: &Path, isolated: bool) -> Result<Config, CliError> {
+    let settings = match file.parent().filter(|folder| folder.is_absolute() && !isolated) {
+        Some(folder) => Settings::of_folder(folder)?,
+        // What was never saved belongs to no project.
+        None => Settings::load(isolated)?,
+    };
     let config = Config {
-        select: settings.select.clone(),
-        extend: settings.extend_select.clone(),
-        ignore: settings.ignore.clone(),
-        severity: settings.severity.clone(),
-        ..Config::default()
+        select: settings.select,
+        extend: settings.extend_select,
+        ignore: settings.ignore,
+        severity: settings.severity,
+        exclude: settings.exclude,
+        root: settings.folder,
     };
     config.validate()?;
-    memfit_server::serve_stdio(config, crate::VERSION)?;
-    Ok(Exit::Good)
+    Ok(config)
+}
+
+/// What is wrong, and all that it comes from.
+fn sentence(error: &CliError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }

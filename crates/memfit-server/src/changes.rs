@@ -1,0 +1,135 @@
+//! What an editor changes: in a text, and in the cells of a notebook.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memfit_lint::Lines;
+use serde_json::Value;
+
+use crate::document::Text;
+use crate::position::to_byte;
+
+/// A text as the protocol gives it.
+pub(crate) fn text_of(item: &Value) -> Option<Text> {
+    Some(Text {
+        uri: item.get("uri")?.as_str()?.to_owned(),
+        version: item.get("version").cloned().unwrap_or(Value::Null),
+        text: item.get("text")?.as_str()?.into(),
+    })
+}
+
+/// A text after some changes, each of a range or of the whole.
+pub(crate) fn of_text(mut text: Arc<str>, changes: &Value) -> Arc<str> {
+    for change in changes.as_array().into_iter().flatten() {
+        let Some(new) = change.get("text").and_then(Value::as_str) else { continue };
+        let Some(range) = change.get("range") else {
+            text = new.into();
+            continue;
+        };
+        let lines = Lines::new(&text);
+        let start = to_byte(&range["start"], &text, &lines) as usize;
+        let end = (to_byte(&range["end"], &text, &lines) as usize).max(start);
+        let (Some(before), Some(after)) = (text.get(..start), text.get(end..)) else { continue };
+        text = [before, new, after].concat().into();
+    }
+    text
+}
+
+/// The cells of a notebook that are code, out of those that it has and the texts that come with it.
+pub(crate) fn cells(listed: &Value, texts: &Value) -> Vec<Text> {
+    let texts: HashMap<String, Text> = texts
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(text_of)
+        .map(|text| (text.uri.clone(), text))
+        .collect();
+    let code = listed.as_array().into_iter().flatten().filter(|cell| is_code(cell));
+    code.filter_map(|cell| texts.get(cell.get("document")?.as_str()?).cloned()).collect()
+}
+
+fn is_code(cell: &Value) -> bool {
+    cell.get("kind").and_then(Value::as_u64) == Some(2)
+}
+
+/// A notebook's cells of code after a change: some are put in or taken out, and the text of others is another.
+pub(crate) fn of_cells(mut cells: Vec<Text>, change: &Value) -> Vec<Text> {
+    let Some(change) = change.get("cells") else { return cells };
+    if let Some(structure) = change.get("structure") {
+        let array = &structure["array"];
+        let number = |key: &str| array.get(key).and_then(Value::as_u64).unwrap_or_default() as usize;
+        let start = number("start").min(cells.len());
+        let end = start.saturating_add(number("deleteCount")).min(cells.len());
+        // A cell that is moved is taken out and put in again, and its text does not come a second time.
+        let known = cells.iter().cloned().chain(opened(structure));
+        let known: HashMap<String, Text> = known.map(|text| (text.uri.clone(), text)).collect();
+        let put = array.get("cells").and_then(Value::as_array).into_iter().flatten();
+        let put: Vec<Text> = put
+            .filter(|cell| is_code(cell))
+            .filter_map(|cell| known.get(cell.get("document")?.as_str()?).cloned())
+            .collect();
+        cells.splice(start..end, put);
+    }
+    for changed in change.get("textContent").and_then(Value::as_array).into_iter().flatten() {
+        let uri = changed.pointer("/document/uri").and_then(Value::as_str);
+        if let Some(cell) = cells.iter_mut().find(|cell| Some(cell.uri.as_str()) == uri) {
+            cell.text = of_text(cell.text.clone(), &changed["changes"]);
+            cell.version = changed.pointer("/document/version").cloned().unwrap_or(Value::Null);
+        }
+    }
+    cells
+}
+
+fn opened(structure: &Value) -> impl Iterator<Item = Text> + '_ {
+    structure.get("didOpen").and_then(Value::as_array).into_iter().flatten().filter_map(text_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ranges_and_wholes_are_replaced() {
+        let range = |a: (u32, u32), b: (u32, u32)| json!({"start": {"line": a.0, "character": a.1}, "end": {"line": b.0, "character": b.1}});
+        let table = [
+            (json!([{"text": "new"}]), "new"),
+            // A position within a character is in front of it.
+            (json!([{"range": range((0, 1), (1, 1)), "text": "-"}]), "a-𝄞é\n"),
+            (
+                json!([{"range": range((1, 0), (1, 2)), "text": "e"}, {"range": range((0, 0), (0, 0)), "text": "#"}]),
+                "#a\neé\n",
+            ),
+            (json!([{"range": range((9, 9), (0, 0)), "text": "!"}]), "a\n𝄞é\n!"),
+            (json!([3, {"range": 4}]), "a\n𝄞é\n"),
+        ];
+        for (changes, after) in table {
+            assert_eq!(&*of_text("a\n𝄞é\n".into(), &changes), after, "{changes}");
+        }
+    }
+
+    #[test]
+    fn cells_come_go_and_move() {
+        let text = |uri: &str, text: &str| json!({"uri": uri, "version": 1, "text": text});
+        let code = |uri: &str| json!({"kind": 2, "document": uri});
+        let listed = json!([code("a"), {"kind": 1, "document": "m"}, code("b")]);
+        let before = cells(&listed, &json!([text("a", "1"), text("b", "2"), text("m", "# hi")]));
+        let after = |change: Value| -> Vec<String> {
+            of_cells(before.clone(), &change)
+                .iter()
+                .map(|cell| format!("{}={}", cell.uri, cell.text))
+                .collect()
+        };
+        assert_eq!(after(json!({})), ["a=1", "b=2"]);
+        let moved = json!({"cells": {"structure": {"array": {"start": 0, "deleteCount": 2, "cells": [code("b"), code("a")]}}}});
+        assert_eq!(after(moved), ["b=2", "a=1"]);
+        let put = json!({"cells": {
+            "structure": {"array": {"start": 1, "deleteCount": 1, "cells": [code("c")]}, "didOpen": [text("c", "3")]},
+            "textContent": [{"document": {"uri": "a", "version": 2}, "changes": [{"text": "4"}]}],
+        }});
+        assert_eq!(after(put), ["a=4", "c=3"]);
+        let nonsense = json!({"cells": {"structure": {"array": {"start": 9, "deleteCount": 99, "cells": [3]}}, "textContent": 7}});
+        assert_eq!(after(nonsense), ["a=1", "b=2"]);
+    }
+}

@@ -1,0 +1,315 @@
+//! What is open in an editor, and what was found in it: a file, or a notebook, whose cells are documents of their own.
+//!
+//! A notebook is checked as one text, as its file would be: places in it are told as places in its cells.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use memfit_lint::{Checked, Config, Edit, Lines, Severity, Source, Span, check_source};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::position::{of_byte, to_byte};
+
+/// Where the pages of rules come from, in an editor's list of problems.
+const SOURCE: &str = "memfit";
+
+/// A text that the editor knows by a name of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    pub(crate) uri: String,
+    pub(crate) version: Value,
+    pub(crate) text: Arc<str>,
+}
+
+/// Something open, checked.
+pub(crate) struct Document {
+    source: Source,
+    config: Config,
+    parts: Vec<Part>,
+}
+
+/// One of the editor's texts, and where it stands in what was checked.
+struct Part {
+    of: Text,
+    lines: Lines,
+    /// In the bytes of what was checked.
+    span: Span,
+    /// It stands there as a JSON string.
+    quoted: bool,
+}
+
+/// As much of a notebook's file as is read back.
+#[derive(Deserialize)]
+struct Cells {
+    cells: Vec<Cell>,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    source: String,
+}
+
+impl Document {
+    /// Checks a file.
+    pub(crate) fn file(path: &Path, text: Text, config: Config) -> Self {
+        let source = checked(path, &text.text, &config);
+        let lines = Lines::new(&text.text);
+        let span = Span::new(0, text.text.len() as u32);
+        Self { source, config, parts: vec![Part { of: text, lines, span, quoted: false }] }
+    }
+
+    /// Checks a notebook.
+    pub(crate) fn notebook(path: &Path, cells: Vec<Text>, config: Config) -> Self {
+        let mut written = String::from("{\"cells\": [");
+        let mut parts = Vec::with_capacity(cells.len());
+        for cell in cells {
+            if !parts.is_empty() {
+                written.push(',');
+            }
+            written.push_str("{\"cell_type\": \"code\", \"source\": \"");
+            let start = written.len() as u32;
+            written.push_str(&quoted(&cell.text));
+            let span = Span::new(start, written.len() as u32);
+            written.push_str("\"}");
+            parts.push(Part { lines: Lines::new(&cell.text), of: cell, span, quoted: true });
+        }
+        written.push_str("]}");
+        // By its name it is one, whatever the editor calls it.
+        let source = checked(&path.with_extension("ipynb"), &written, &config);
+        Self { source, config, parts }
+    }
+
+    /// The texts that it consists of.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
+        self.parts.iter().map(|part| &part.of)
+    }
+
+    /// It is a notebook.
+    pub(crate) fn is_notebook(&self) -> bool {
+        self.parts.iter().all(|part| part.quoted)
+    }
+
+    /// What is told about each of its texts.
+    pub(crate) fn told(&self) -> Vec<Value> {
+        let told = |part: &Part| {
+            let diagnostics = self.diagnostics(&part.of.uri);
+            json!({"uri": part.of.uri, "version": part.of.version, "diagnostics": diagnostics})
+        };
+        self.parts.iter().map(told).collect()
+    }
+
+    /// What is found in one of its texts.
+    pub(crate) fn diagnostics(&self, uri: &str) -> Vec<Value> {
+        let here = |finding: &&Checked| {
+            finding.span.and_then(|span| self.part_at(span.start)).is_some_and(|part| part.of.uri == uri)
+        };
+        self.source.findings.iter().filter(here).filter_map(|finding| self.diagnostic(finding)).collect()
+    }
+
+    /// The page of the rule that found something here.
+    pub(crate) fn hover(&self, uri: &str, position: &Value) -> Value {
+        let Some(at) = self.byte(uri, position) else { return Value::Null };
+        let here = |finding: &&Checked| finding.span.is_some_and(|span| span.start <= at && at <= span.end);
+        let found = self.source.findings.iter().find(here);
+        let Some(span) = found.and_then(|finding| finding.span) else { return Value::Null };
+        let Some(rule) = found.and_then(|finding| memfit_lint::rule(finding.rule)) else {
+            return Value::Null;
+        };
+        let range = self.part_at(span.start).map(|part| self.range(part, span));
+        json!({
+            "contents": {"kind": "markdown", "value": memfit_lint::page(rule)},
+            "range": range,
+        })
+    }
+
+    /// Fixes of what is found in a range, the ways to keep it quiet, and one action for all that is safe.
+    pub(crate) fn actions(&self, uri: &str, range: &Value, context: &Value) -> Value {
+        let wanted = |kind: &str| {
+            context.get("only").and_then(Value::as_array).is_none_or(|only| {
+                only.iter()
+                    .filter_map(Value::as_str)
+                    .any(|prefix| kind == prefix || kind.starts_with(&format!("{prefix}.")))
+            })
+        };
+        let (Some(start), Some(end)) = (self.byte(uri, &range["start"]), self.byte(uri, &range["end"]))
+        else {
+            return Value::Null;
+        };
+        let mut actions = Vec::new();
+        if wanted("quickfix") {
+            for finding in &self.source.findings {
+                if finding.span.is_some_and(|span| span.start <= end && start <= span.end) {
+                    actions.extend(self.quick_fixes(finding));
+                }
+            }
+        }
+        if wanted("source.fixAll.memfit")
+            && let Some(edit) = self.all_that_is_safe()
+        {
+            actions.push(json!({
+                "title": "memfit: mend all that is safe to mend",
+                "kind": "source.fixAll.memfit",
+                "edit": edit,
+            }));
+        }
+        Value::Array(actions)
+    }
+
+    fn part_at(&self, byte: u32) -> Option<&Part> {
+        self.parts.iter().find(|part| part.span.start <= byte && byte <= part.span.end)
+    }
+
+    /// The byte of a position in one of the texts, in what was checked.
+    fn byte(&self, uri: &str, position: &Value) -> Option<u32> {
+        let part = self.parts.iter().find(|part| part.of.uri == uri)?;
+        let within = to_byte(position, &part.of.text, &part.lines);
+        if !part.quoted {
+            return Some(within);
+        }
+        Some(part.span.start + quoted(part.of.text.get(..within as usize)?).len() as u32)
+    }
+
+    /// The place in a text of a byte of what was checked.
+    fn within(&self, part: &Part, byte: u32) -> u32 {
+        let byte = byte.clamp(part.span.start, part.span.end);
+        let before = Span::new(part.span.start, byte).of(&self.source.text);
+        if part.quoted { unquoted(before).len() as u32 } else { before.len() as u32 }
+    }
+
+    fn range(&self, part: &Part, span: Span) -> Value {
+        let place = |byte: u32| of_byte(self.within(part, byte), &part.of.text, &part.lines);
+        json!({"start": place(span.start), "end": place(span.end)})
+    }
+
+    fn diagnostic(&self, finding: &Checked) -> Option<Value> {
+        let span = finding.span?;
+        let part = self.part_at(span.start)?;
+        let severity = match finding.severity {
+            Severity::Error => 1,
+            Severity::Warning => 2,
+            Severity::Note => 3,
+        };
+        let message = match &finding.help {
+            Some(help) => format!("{}\n{help}", finding.message),
+            None => finding.message.clone(),
+        };
+        // The places of a notebook's labels are those of its code, which is not what was checked.
+        let related: Vec<Value> = finding
+            .labels
+            .iter()
+            .filter(|_| !part.quoted)
+            .map(|label| {
+                let range = self.range(part, label.span);
+                json!({"location": {"uri": part.of.uri, "range": range}, "message": label.text})
+            })
+            .collect();
+        Some(json!({
+            "range": self.range(part, span),
+            "severity": severity,
+            "code": finding.rule,
+            "source": SOURCE,
+            "message": message,
+            "relatedInformation": related,
+        }))
+    }
+
+    fn workspace_edit(&self, edits: &[Edit]) -> Option<Value> {
+        let mut changes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for edit in edits {
+            let part = self.part_at(edit.span.start)?;
+            let text = if part.quoted { unquoted(&edit.text) } else { edit.text.clone() };
+            let changed = json!({"range": self.range(part, edit.span), "newText": text});
+            changes.entry(&part.of.uri).or_default().push(changed);
+        }
+        Some(json!({"changes": changes}))
+    }
+
+    fn quick_fixes(&self, finding: &Checked) -> Vec<Value> {
+        let diagnostics: Vec<Value> = self.diagnostic(finding).into_iter().collect();
+        let mut actions = Vec::new();
+        if let Some(fix) = &finding.fix
+            && let Some(edit) = self.workspace_edit(&fix.edits)
+        {
+            let doubt = if fix.safe { "" } else { " (look at what it changes)" };
+            actions.push(json!({
+                "title": format!("memfit: {}{doubt}", fix.title),
+                "kind": "quickfix",
+                "isPreferred": fix.safe,
+                "diagnostics": diagnostics,
+                "edit": edit,
+            }));
+        }
+        if let Some(span) = finding.span
+            && let Some(part) = self.part_at(span.start)
+        {
+            let text = &part.of.text;
+            let line = part.lines.line_of(self.within(part, span.start));
+            let whole = part.lines.text_of(line, text);
+            let end = part.lines.start_of(line, text) + whole.trim_end_matches(['\n', '\r']).len() as u32;
+            let place = of_byte(end, text, &part.lines);
+            let comment = format!("  # memfit: ignore[{}] ", finding.rule);
+            let edit = json!({"range": {"start": place, "end": place}, "newText": comment});
+            actions.push(json!({
+                "title": format!("memfit: ignore `{}` on this line", finding.rule),
+                "kind": "quickfix",
+                "diagnostics": diagnostics,
+                "edit": {"changes": {&part.of.uri: [edit]}},
+            }));
+        }
+        actions
+    }
+
+    /// Every text that changes, as a whole.
+    fn all_that_is_safe(&self) -> Option<Value> {
+        let applied = self.source.fixed(false, &self.config).ok()?;
+        let after: Vec<String> = if self.is_notebook() {
+            let cells: Cells = serde_json::from_str(&applied.text).ok()?;
+            cells.cells.into_iter().map(|cell| cell.source).collect()
+        } else {
+            vec![applied.text]
+        };
+        let mut changes: BTreeMap<&str, Value> = BTreeMap::new();
+        for (part, after) in self.parts.iter().zip(after) {
+            if after != *part.of.text {
+                let range = self.range(part, part.span);
+                changes.insert(&part.of.uri, json!([{"range": range, "newText": after}]));
+            }
+        }
+        (!changes.is_empty()).then(|| json!({"changes": changes}))
+    }
+}
+
+fn checked(path: &Path, text: &str, config: &Config) -> Source {
+    if !config.excludes(path)
+        && let Ok(source) = check_source(path, text, config)
+    {
+        return source;
+    }
+    Source { path: path.to_owned(), text: text.into(), findings: Vec::new(), problems: Vec::new() }
+}
+
+/// A text as it stands between the quotes of a JSON string.
+fn quoted(text: &str) -> String {
+    let string = Value::from(text).to_string();
+    string.get(1..string.len() - 1).unwrap_or_default().to_owned()
+}
+
+/// The text that stands between the quotes of a JSON string.
+fn unquoted(text: &str) -> String {
+    serde_json::from_str(&format!("\"{text}\"")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{quoted, unquoted};
+
+    #[test]
+    fn quotes_go_there_and_back() {
+        for text in ["", "a\n\"b\"\t\\n", "é𝄞\u{8}", "x = 'y'\r\n"] {
+            assert_eq!(unquoted(&quoted(text)), text);
+        }
+        assert_eq!(unquoted("broken \\"), "");
+    }
+}
