@@ -212,7 +212,29 @@ def zero_grad_to_zero() -> dict[str, int]:
         model(x).mean().backward()
         optimizer.zero_grad(set_to_none=to_none)
 
-    return {"zeros": held(lambda: run(False)), "none": -held(lambda: run(True))}
+    parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
+    return {"zeros": held(lambda: run(False)), "none": -held(lambda: run(True)), "parameters": parameters}
+
+
+@case
+def cudnn_benchmark_with_varying_shapes() -> dict[str, int]:
+    def allocations(benchmark: bool, sizes: list[int]) -> int:
+        torch.backends.cudnn.benchmark = benchmark
+        conv = nn.Conv2d(64, 64, 3, padding=1).to(DEVICE)
+        inputs = [torch.ones(16, 64, size, size, device=DEVICE) for size in sizes]
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        with torch.no_grad():
+            for x in inputs:
+                conv(x)
+        torch.backends.cudnn.benchmark = False
+        return torch.cuda.memory_stats()["allocation.all.allocated"] - before
+
+    # What trials allocate comes on top of what a call does without them. Each case has shapes of its own.
+    return {
+        "one": allocations(True, [40]) - allocations(False, [40]),
+        "again": allocations(True, [48] * 4) - allocations(False, [48] * 4),
+        "varying": allocations(True, [56, 64, 72, 80]) - allocations(False, [56, 64, 72, 80]),
+    }
 
 
 @case

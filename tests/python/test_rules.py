@@ -127,9 +127,17 @@ def test_gradients_are_alive_during_the_forward_pass(measured):
 
 @proof("zero-grad-to-zero")
 def test_zeros_stay_allocated(measured):
-    assert measured["zero-grad-to-zero"]["zeros"] > 0
-    assert measured["zero-grad-to-zero"]["none"] == measured["zero-grad-to-zero"]["zeros"]
+    figures = measured["zero-grad-to-zero"]
+    assert figures["zeros"] == figures["none"] == figures["parameters"] > 0
     assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
+
+
+@proof("cudnn-benchmark-with-varying-shapes")
+def test_every_new_shape_is_tried_out(measured):
+    figures = measured["cudnn-benchmark-with-varying-shapes"]
+    assert figures["one"] == figures["again"] > 0
+    assert figures["varying"] == 4 * figures["one"]
+    assert torch.backends.cudnn.benchmark is False
 
 
 @proof("deepcopy-model-on-device")

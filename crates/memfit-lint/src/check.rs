@@ -1,6 +1,7 @@
 //! A check: from paths to findings.
 
-use std::collections::HashSet;
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,10 +142,13 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let library = Library::default();
     let parsed = in_parallel(&inputs, threads, |input| parse_file(input, &library))?;
     let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
-    let project = project(parsed.iter().flat_map(|file| file.parts.iter().map(|(_, facts)| facts)));
-    let files = in_parallel(&parsed, threads, |file| judge(file, config, &project))?;
+    let projects = Projects::of(&parsed);
+    let files = in_parallel(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
+    // Trees take their time to be taken down, and nobody has to wait for it.
+    let taken_down = std::thread::Builder::new().stack_size(STACK).spawn(move || drop((parsed, library)));
+    drop(taken_down);
     Ok(Report { files, read })
 }
 
@@ -154,7 +158,8 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     let library = Library::default();
     let mut found = in_parallel(&inputs, 1, |(path, text)| {
         let parsed = parse_text(path, text, &library);
-        let project = project(parsed.parts.iter().map(|(_, facts)| facts));
+        let mut project = Project::default();
+        parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
         judge(&parsed, config, &project)
     })?;
     Ok(found.pop().unwrap_or_else(|| Source {
@@ -165,10 +170,50 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     }))
 }
 
-fn project<'a>(all: impl Iterator<Item = &'a Facts>) -> Project {
-    let called_without_grad: HashSet<String> =
-        all.flat_map(|facts| facts.called_without_grad.iter().cloned()).collect();
-    Project { called_without_grad }
+/// What the files of each project say to one another.
+#[derive(Default)]
+struct Projects {
+    /// The folder of the project that each folder is in; nothing stands for all that is in none.
+    roots: HashMap<PathBuf, PathBuf>,
+    by_root: HashMap<PathBuf, Project>,
+    none: Project,
+}
+
+impl Projects {
+    fn of(files: &[Parsed]) -> Self {
+        let mut all = Self::default();
+        for file in files {
+            let root = all.root(&folder_of(&file.path));
+            let project = all.by_root.entry(root).or_default();
+            file.parts.iter().for_each(|(_, facts)| project.add(facts));
+        }
+        all
+    }
+
+    fn of_file(&self, path: &Path) -> &Project {
+        let root = self.roots.get(&folder_of(path));
+        root.and_then(|root| self.by_root.get(root)).unwrap_or(&self.none)
+    }
+
+    fn root(&mut self, folder: &Path) -> PathBuf {
+        const SIGNS: &[&str] = &["pyproject.toml", "setup.py", "setup.cfg", ".git"];
+        if let Some(known) = self.roots.get(folder) {
+            return known.clone();
+        }
+        let root = if SIGNS.iter().any(|sign| folder.join(sign).exists()) {
+            folder.to_owned()
+        } else {
+            folder.parent().map_or_else(PathBuf::new, |parent| self.root(parent))
+        };
+        self.roots.insert(folder.to_owned(), root.clone());
+        root
+    }
+}
+
+/// The folder of a file, from the root of all.
+fn folder_of(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
 /// Does the same with each of many things, on threads whose stacks hold a deep syntax tree.
@@ -262,7 +307,7 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, modules: &dyn Modules) {
     }
     match memfit_source::facts(&snippet.text, snippet.dialect, modules) {
         Ok(facts) => {
-            if snippet.is_whole {
+            if snippet.is_whole && !facts.problems.is_empty() {
                 let lines = LineIndex::new(&parsed.text);
                 parsed.problems.extend(facts.problems.iter().map(|problem| Problem {
                     start: Some(snippet.locate(problem.span.start, &parsed.text, &lines)),
@@ -287,7 +332,7 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, modules: &dyn Modules) {
 }
 
 fn judge(file: &Parsed, config: &Config, project: &Project) -> Source {
-    let lines = LineIndex::new(&file.text);
+    let lines = OnceCell::new();
     let mut findings = Vec::new();
     let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
@@ -304,7 +349,7 @@ fn judge_snippet(
     file: &Parsed,
     snippet: &Snippet,
     facts: &Facts,
-    lines: &LineIndex,
+    lines: &OnceCell<LineIndex>,
     config: &Config,
     project: &Project,
 ) -> Vec<Checked> {
@@ -316,6 +361,11 @@ fn judge_snippet(
         severities.push((rule.name, severity));
         (rule.check)(&context, &mut Findings { rule, found: &mut found });
     }
+    // Most texts have nothing to tell, and nobody asks where their lines are.
+    if found.is_empty() && facts.comments.is_empty() {
+        return Vec::new();
+    }
+    let lines = lines.get_or_init(|| LineIndex::new(&file.text));
     found.sort_by_key(|finding| (finding.span, finding.rule.name));
     found.dedup_by(|a, b| a.span == b.span && a.rule.name == b.rule.name);
     let own = LineIndex::new(&facts.text);

@@ -85,6 +85,11 @@ impl Config {
         self.excluded().map(drop)
     }
 
+    /// Whether a file is one of those that are passed over in folders.
+    pub fn excludes(&self, path: &Path) -> bool {
+        !self.exclude.is_empty() && self.excluded().is_ok_and(|excluded| excluded.holds_or_around(path))
+    }
+
     /// What is passed over in folders.
     pub(crate) fn excluded(&self) -> Result<Excluded, ConfigError> {
         let root = std::path::absolute(&self.root)
@@ -138,6 +143,12 @@ impl Excluded {
         }
         let Ok(path) = std::path::absolute(path) else { return false };
         path.starts_with(self.0.path()) && self.0.matched(path, is_folder).is_ignore()
+    }
+
+    /// Whether a file, or a folder that it is in, is passed over.
+    fn holds_or_around(&self, file: &Path) -> bool {
+        let Ok(file) = std::path::absolute(file) else { return false };
+        file.starts_with(self.0.path()) && self.0.matched_path_or_any_parents(file, false).is_ignore()
     }
 }
 

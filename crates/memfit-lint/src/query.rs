@@ -96,7 +96,8 @@ pub(crate) fn is_large_on_gpu(value: &memfit_source::Value) -> bool {
 /// Adds an argument at the end of a call.
 pub(crate) fn add_argument(facts: &Facts, call: &Call, text: &str) -> Edit {
     let end = call.parentheses.end.saturating_sub(1);
-    match call.arguments.last() {
+    // What `functools.partial` was given stands elsewhere.
+    match call.arguments.last().filter(|last| call.parentheses.contains(last.span)) {
         None => Edit::insert(end, text),
         Some(last) => {
             // A comma that is there already is kept.
@@ -112,8 +113,13 @@ pub(crate) fn add_argument(facts: &Facts, call: &Call, text: &str) -> Edit {
 
 /// Takes an argument out of a call, with its comma.
 pub(crate) fn remove_argument(facts: &Facts, call: &Call, span: Span) -> Edit {
+    if !call.parentheses.contains(span) {
+        // What `functools.partial` was given stands elsewhere.
+        return Edit::delete(Span::at(span.start));
+    }
     let index = call.arguments.iter().position(|argument| argument.span == span);
     let previous = index.and_then(|index| index.checked_sub(1)).and_then(|index| call.arguments.get(index));
+    let previous = previous.filter(|previous| call.parentheses.contains(previous.span));
     if let Some(previous) = previous {
         return Edit::delete(Span::new(previous.span.end, span.end));
     }

@@ -1,6 +1,6 @@
 //! What a rule is, and what it says.
 
-use memfit_source::{Facts, Span};
+use memfit_source::{Facts, OpKind, Span};
 use serde::{Deserialize, Serialize};
 
 /// What a finding means. Each means one thing, for every rule.
@@ -71,6 +71,22 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Project {
     /// Names of functions that are called somewhere while gradients are off.
     pub(crate) called_without_grad: std::collections::HashSet<String>,
+    /// A model of it differentiates in its forward pass, as those do that give forces: it needs gradients to evaluate
+    /// too, and what it gives may have no graph any more.
+    pub(crate) differentiates: bool,
+}
+
+impl Project {
+    /// What one file says.
+    pub(crate) fn add(&mut self, facts: &Facts) {
+        self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
+        self.differentiates |= facts.ops.iter().any(|op| {
+            let function = facts.function(op.place.function);
+            op.kind == OpKind::AutogradGrad
+                && function.name.ends_with(".forward")
+                && function.class.is_some_and(|class| facts.class(class).is_module)
+        });
+    }
 }
 
 /// A change of the text.

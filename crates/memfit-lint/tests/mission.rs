@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use memfit_lint::{Config, Severity, check_paths, check_source};
+use memfit_lint::{Config, check_paths, check_source};
 
 /// Blocks by number, and the rules that find something in them.
 type Blocks = &'static [(usize, &'static [&'static str])];
@@ -68,85 +68,167 @@ fn every_sample_has_its_findings() {
     }
 }
 
-/// The same mistakes, corrected.
+/// The code of each block of an article.
+fn blocks(text: &str) -> Vec<String> {
+    let parts = text.split("```python\n").skip(1);
+    parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn corrected_samples_have_none() {
-    for (name, text) in CORRECTED {
-        let source = check_source(Path::new("sample.py"), text, &Config::default()).unwrap();
-        let found: Vec<_> =
-            source.findings.iter().map(|finding| (finding.rule, finding.start.line)).collect();
-        assert_eq!(found, [], "{name}");
-        assert!(source.findings.iter().all(|finding| finding.severity < Severity::Error));
+    let Some(folder) = folder() else { return };
+    for (prefix, corrections) in CORRECTIONS {
+        let mut entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let starts = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(prefix);
+        let article = std::fs::read_to_string(entries.find(starts).unwrap()).unwrap();
+        let blocks = blocks(&article);
+        for (block, changes) in *corrections {
+            let mut text = blocks[*block - 1].clone();
+            for (from, to) in *changes {
+                assert_eq!(text.matches(from).count(), 1, "{prefix} {block}: `{from}`\n{text}");
+                text = text.replace(from, to);
+            }
+            let source = check_source(Path::new("sample.py"), &text, &Config::default()).unwrap();
+            let found: Vec<_> = source.findings.iter().map(|found| (found.rule, found.start.line)).collect();
+            assert_eq!(found, [], "{prefix} {block}:\n{text}");
+            assert!(source.problems.is_empty(), "{prefix} {block}:\n{text}");
+        }
     }
 }
 
-const CORRECTED: &[(&str, &str)] = &[
+/// Every sample in which something is found is corrected.
+#[test]
+fn each_sample_with_a_finding_is_corrected() {
+    let numbers = |of: &[usize]| of.to_vec();
+    for ((prefix, found), (corrected, corrections)) in TABLE.iter().zip(CORRECTIONS) {
+        assert_eq!(prefix, corrected);
+        let found: Vec<usize> = found.iter().map(|(block, _)| *block).collect();
+        let corrected: Vec<usize> = corrections.iter().map(|(block, _)| *block).collect();
+        assert_eq!(numbers(&found), numbers(&corrected), "{prefix}");
+    }
+}
+
+/// What a block has, and what it should have instead.
+type Changes = &'static [(&'static str, &'static str)];
+
+/// Each article's blocks with mistakes, and what corrects them.
+const CORRECTIONS: &[(&str, &[(usize, Changes)])] = &[
     (
-        "accumulation",
-        "
-import torch
-accumulation_steps = 4
-optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-model.train()
-optimizer.zero_grad()
-for i, (inputs, labels) in enumerate(train_loader):
-    loss = loss_function(model(inputs), labels) / accumulation_steps
-    loss.backward()
-    if (i + 1) % accumulation_steps == 0 or i + 1 == len(train_loader):
-        optimizer.step()
-        optimizer.zero_grad()
-",
+        "000_",
+        &[(
+            2,
+            &[
+                ("    optimizer.zero_grad()\n", ""),
+                ("model.train()\n", "model.train()\noptimizer.zero_grad()\n"),
+                (
+                    "== 0:\n        optimizer.step()",
+                    "== 0 or i + 1 == len(train_loader):\n        optimizer.step()\n        optimizer.zero_grad()",
+                ),
+            ],
+        )],
     ),
     (
-        "out of memory",
-        "
-import torch
-try:
-    optimizer.zero_grad()
-    loss = criterion(model(images), labels)
-    loss.backward()
-    optimizer.step()
-except torch.OutOfMemoryError as error:
-    raise SystemExit(f\"does not fit: {error}\")
-",
+        "001_",
+        &[
+            (1, &[SWALLOWED]),
+            (2, &[SWALLOWED]),
+            (
+                3,
+                &[
+                    SWALLOWED,
+                    ("        optimizer.zero_grad() #", "        #"),
+                    ("try:\n", "try:\n    optimizer.zero_grad()\n"),
+                    (
+                        "loss = criterion(outputs, batch_labels)",
+                        "loss = criterion(outputs, batch_labels) / accumulation_steps",
+                    ),
+                    ("        else:\n", "            optimizer.zero_grad()\n"),
+                    ("            with torch.no_grad(): #", "            #"),
+                    ("                optimizer.param_groups[0]['params'][0].grad = ", "            #"),
+                ],
+            ),
+        ],
     ),
     (
-        "windows over slices",
-        "
-import torch
-batch_size, accumulation_steps = 32, 4
-optimizer.zero_grad()
-for i in range(0, batch_size * accumulation_steps, batch_size):
-    loss = criterion(model(images[i:i + batch_size]), labels[i:i + batch_size]) / accumulation_steps
-    loss.backward()
-    if (i // batch_size + 1) % accumulation_steps == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-",
+        "002_",
+        &[
+            (
+                2,
+                &[(
+                    "data.cuda(), target.cuda()",
+                    "data.cuda(non_blocking=True), target.cuda(non_blocking=True)",
+                )],
+            ),
+            (
+                3,
+                &[
+                    ("        optimizer.zero_grad()\n", ""),
+                    ("        with torch.no_grad():\n", "        if True:\n"),
+                    (
+                        "outputs = model(data)",
+                        "outputs = model(data)\n            assert outputs.requires_grad",
+                    ),
+                    (
+                        "        loss.backward()",
+                        "        loss = loss / accumulation_steps\n        loss.backward()",
+                    ),
+                    (
+                        "== 0:\n            optimizer.step()",
+                        "== 0 or batch_idx + 1 == len(train_loader):\n            optimizer.step()\n            optimizer.zero_grad()",
+                    ),
+                ],
+            ),
+        ],
     ),
     (
-        "mixed precision",
-        "
-import torch
-optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
-scaler = torch.amp.GradScaler(\"cuda\")
-for images, labels in dataloader:
-    with torch.amp.autocast(\"cuda\"):
-        loss = criterion(model(images), labels)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-",
+        "003_",
+        &[
+            (
+                2,
+                &[(
+                    "if (i+1) % accumulation_steps == 0:",
+                    "if (i+1) % accumulation_steps == 0 or i+1 == len(train_loader):",
+                )],
+            ),
+            (
+                3,
+                &[
+                    ("torch.cuda.amp import", "torch.amp import"),
+                    ("scaler = GradScaler()", "scaler = GradScaler(\"cuda\")"),
+                    ("with autocast():", "with autocast(\"cuda\"):"),
+                ],
+            ),
+        ],
     ),
     (
-        "pinned",
-        "
-import torch
-from torch.utils.data import DataLoader
-train_loader = DataLoader(dataset, batch_size=64, shuffle=True, pin_memory=True, num_workers=4)
-for data, target in train_loader:
-    data, target = data.cuda(non_blocking=True), target.cuda(non_blocking=True)
-",
+        "004_",
+        &[
+            (
+                2,
+                &[
+                    ("model.half() #", "#"),
+                    ("    images = images.half() #", "    #"),
+                    ("torch.cuda.amp.GradScaler()", "torch.amp.GradScaler(\"cuda\")"),
+                    ("torch.cuda.amp.autocast()", "torch.amp.autocast(\"cuda\")"),
+                    ("scaler.update()", "scaler.update()\n    optimizer.zero_grad()"),
+                ],
+            ),
+            (
+                3,
+                &[
+                    (
+                        "for images, labels in dataloader:",
+                        "for i, (images, labels) in enumerate(dataloader):",
+                    ),
+                    ("== 0:", "== 0 or i + 1 == len(dataloader):"),
+                ],
+            ),
+        ],
     ),
 ];
+
+/// An out-of-memory error that is caught as any other, and only printed.
+const SWALLOWED: (&str, &str) = (
+    "except RuntimeError as e:\n    print(f\"Error: {e}\")",
+    "except torch.OutOfMemoryError as e:\n    raise SystemExit(f\"it does not fit: {e}\")",
+);

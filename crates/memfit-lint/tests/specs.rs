@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memfit_lint::{Config, check_source, rules};
+use memfit_lint::{Config, check_source, page, rules};
 
 /// Where a block stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,4 +143,37 @@ fn no_specification_is_left_of_a_rule_that_is_gone() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(memfit_lint::rule(name.trim_end_matches(".md")).is_some(), "{name}");
     }
+}
+
+/// The examples of a page, each with what its specification's blocks begin with: what the rule finds, and what to write
+/// instead.
+fn examples(rule: &memfit_lint::Rule) -> Vec<String> {
+    let specification = std::fs::read_to_string(folder().join(format!("{}.md", rule.name))).unwrap();
+    let given =
+        specification.split("```python given\n").nth(1).map_or("", |rest| rest.split("```").next().unwrap());
+    let page = page(rule);
+    let part = page.split("## Example\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let blocks = part.split("```python\n").skip(1);
+    blocks.map(|block| format!("{given}{}", block.split("```").next().unwrap())).collect()
+}
+
+#[test]
+fn what_a_page_calls_bad_is_found_and_what_it_calls_good_is_not() {
+    let mut wrong = Vec::new();
+    for rule in rules() {
+        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
+        let examples = examples(rule);
+        assert!(examples.len() >= 2, "{} has no good and bad example", rule.name);
+        for (index, example) in examples.iter().enumerate() {
+            let source = check_source(Path::new("page.py"), example, &config).unwrap();
+            if !source.problems.is_empty() {
+                wrong.push(format!("{}, example {}, cannot be read\n{example}", rule.name, index + 1));
+            }
+            let found = source.findings.iter().any(|finding| finding.rule == rule.name);
+            if found != (index == 0) {
+                wrong.push(format!("{}, example {}: found is {found}\n{example}", rule.name, index + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -312,7 +312,7 @@ pub struct Op {
 }
 
 /// An argument of a call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
     /// Its keyword.
     pub name: Option<String>,
@@ -588,7 +588,7 @@ pub struct Facts {
     pub scalers: Vec<usize>,
     /// Imports of names.
     pub imports: Vec<ImportFrom>,
-    /// Comments.
+    /// Comments that speak of memfit.
     pub comments: Vec<Comment>,
     /// Names of functions that are called while gradients are off.
     pub called_without_grad: Vec<String>,

@@ -35,6 +35,17 @@ pub const STACK: usize = 64 * 1024 * 1024;
 /// Below this size no tree can be too deep.
 const SMALL: usize = DEEPEST;
 
+/// What names and numbers consist of.
+const IN_A_WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric() || byte == b'_' as usize;
+        byte += 1;
+    }
+    table
+};
+
 /// Whether a text can be read: an upper bound of how deep its tree is, from its characters alone.
 ///
 /// An operator, an opening bracket, a dot or a keyword makes a tree one level deeper at most, until a comma or the end
@@ -107,22 +118,28 @@ pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
             }
             byte if byte.is_ascii_alphabetic() => {
                 let start = at;
-                while at < bytes.len() && (bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_') {
+                while bytes.get(at).is_some_and(|byte| IN_A_WORD[usize::from(*byte)]) {
                     at += 1;
                 }
-                let word = &bytes[start..at];
-                if matches!(
-                    word,
-                    b"not" | b"if" | b"else" | b"lambda" | b"await" | b"and" | b"or" | b"for" | b"yield"
-                ) {
-                    here += 1;
+                // Most words are longer than any that counts.
+                let deepens = at - start <= 6
+                    && matches!(
+                        &bytes[start..at],
+                        b"not" | b"if" | b"else" | b"lambda" | b"await" | b"and" | b"or" | b"for" | b"yield"
+                    );
+                if !deepens {
+                    continue;
                 }
+                here += 1;
                 if outside + here + indent > DEEPEST {
                     return Err(TooMuch::Deep { line, depth: outside + here + indent });
                 }
                 continue;
             }
-            _ => {}
+            _ => {
+                at += 1;
+                continue;
+            }
         }
         if outside + here + indent > DEEPEST {
             return Err(TooMuch::Deep { line, depth: outside + here + indent });

@@ -5,8 +5,11 @@ use crate::value::{Criterion, Device, Flags, Graph, Kind, Value};
 /// What something of this name probably is; the last part of a dotted name counts.
 pub(crate) fn suggested(name: &str) -> Value {
     let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
-    let lower = last.to_ascii_lowercase();
-    let kind = kind(&lower);
+    let kind = if last.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        kind(&last.to_ascii_lowercase())
+    } else {
+        kind(last)
+    };
     let mut value = Value { kind, graph: Graph::unknown(), ..Value::default() };
     if !value.is_unknown() {
         value.graph = Graph::none();
@@ -71,84 +74,84 @@ pub(crate) fn customary(name: &str) -> Option<&'static str> {
 
 /// Names that the language brings.
 pub(crate) fn is_builtin(name: &str) -> bool {
-    const BUILTINS: &[&str] = &[
-        "abs",
-        "all",
-        "any",
-        "bool",
-        "bytes",
-        "callable",
-        "dict",
-        "dir",
-        "enumerate",
-        "eval",
-        "exec",
-        "exit",
-        "filter",
-        "float",
-        "format",
-        "frozenset",
-        "getattr",
-        "globals",
-        "hasattr",
-        "hash",
-        "id",
-        "input",
-        "int",
-        "isinstance",
-        "issubclass",
-        "iter",
-        "len",
-        "list",
-        "locals",
-        "map",
-        "max",
-        "min",
-        "next",
-        "object",
-        "open",
-        "ord",
-        "pow",
-        "print",
-        "property",
-        "quit",
-        "range",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "setattr",
-        "slice",
-        "sorted",
-        "staticmethod",
-        "str",
-        "sum",
-        "super",
-        "tuple",
-        "type",
-        "vars",
-        "zip",
-        "Exception",
-        "RuntimeError",
-        "ValueError",
-        "MemoryError",
-        "KeyboardInterrupt",
-        "BaseException",
-        "StopIteration",
-        "NotImplementedError",
-        "True",
-        "False",
-        "None",
-        "__name__",
-        "__file__",
-        "classmethod",
-        "TypeError",
-        "KeyError",
-        "AssertionError",
-        "ImportError",
-        "OSError",
-    ];
-    BUILTINS.contains(&name)
+    matches!(
+        name,
+        "abs"
+            | "all"
+            | "any"
+            | "bool"
+            | "bytes"
+            | "callable"
+            | "dict"
+            | "dir"
+            | "enumerate"
+            | "eval"
+            | "exec"
+            | "exit"
+            | "filter"
+            | "float"
+            | "format"
+            | "frozenset"
+            | "getattr"
+            | "globals"
+            | "hasattr"
+            | "hash"
+            | "id"
+            | "input"
+            | "int"
+            | "isinstance"
+            | "issubclass"
+            | "iter"
+            | "len"
+            | "list"
+            | "locals"
+            | "map"
+            | "max"
+            | "min"
+            | "next"
+            | "object"
+            | "open"
+            | "ord"
+            | "pow"
+            | "print"
+            | "property"
+            | "quit"
+            | "range"
+            | "repr"
+            | "reversed"
+            | "round"
+            | "set"
+            | "setattr"
+            | "slice"
+            | "sorted"
+            | "staticmethod"
+            | "str"
+            | "sum"
+            | "super"
+            | "tuple"
+            | "type"
+            | "vars"
+            | "zip"
+            | "Exception"
+            | "RuntimeError"
+            | "ValueError"
+            | "MemoryError"
+            | "KeyboardInterrupt"
+            | "BaseException"
+            | "StopIteration"
+            | "NotImplementedError"
+            | "True"
+            | "False"
+            | "None"
+            | "__name__"
+            | "__file__"
+            | "classmethod"
+            | "TypeError"
+            | "KeyError"
+            | "AssertionError"
+            | "ImportError"
+            | "OSError"
+    )
 }
 
 #[cfg(test)]

@@ -95,7 +95,10 @@ fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Fact
         .map(|token| {
             use ruff_text_size::Ranged as _;
             let range = token.range();
-            let span = Span::new(range.start().to_u32(), range.end().to_u32());
+            Span::new(range.start().to_u32(), range.end().to_u32())
+        })
+        .filter(|span| span.of(text).contains("memfit"))
+        .map(|span| {
             let before = text.get(..span.start as usize).unwrap_or_default();
             let line = before.rsplit(['\n', '\r']).next().unwrap_or_default();
             Comment { span, own_line: line.trim().is_empty() }

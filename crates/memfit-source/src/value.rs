@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::facts::{ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId};
+use smallvec::{SmallVec, smallvec};
+
+use crate::facts::{Argument, ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId};
 
 /// Whether gradients are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +136,17 @@ pub enum Kind {
     Autocast(Option<DType>),
     /// A context in which a framework accumulates, scales and steps by itself.
     Managed,
+    /// What `functools.partial` gave.
+    Partial(Arc<Partial>),
+}
+
+/// A call that waits for the rest of its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// What will be called.
+    pub of: Value,
+    /// The arguments that it has already.
+    pub arguments: Vec<Argument>,
 }
 
 /// What else is known, one bit each.
@@ -179,6 +192,10 @@ impl Flags {
     pub const BY_NAME: Self = Self(1 << 16);
     /// A model that holds batch normalisation.
     pub const BATCH_NORM: Self = Self(1 << 17);
+    /// Drawn by lot: another each time.
+    pub const RANDOM: Self = Self(1 << 18);
+    /// A model of which some or all parameters do not require gradients.
+    pub const FROZEN: Self = Self(1 << 19);
 
     /// Whether all of these are set.
     pub const fn has(self, other: Self) -> bool {
@@ -205,28 +222,35 @@ impl Flags {
 }
 
 /// Which forward passes a value hangs on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     /// Their numbers, in ascending order.
-    pub(crate) ids: Vec<u32>,
+    pub(crate) ids: SmallVec<[u32; 4]>,
     /// There may be others, or these may be cut.
     pub(crate) unknown: bool,
+}
+
+impl Clone for Graph {
+    // Values are copied at every turn, and a slice of numbers is copied at once.
+    fn clone(&self) -> Self {
+        Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown }
+    }
 }
 
 /// More forward passes than this are not told apart.
 const MOST_IDS: usize = 12;
 
 impl Graph {
-    pub(crate) const fn none() -> Self {
-        Self { ids: Vec::new(), unknown: false }
+    pub(crate) fn none() -> Self {
+        Self::default()
     }
 
-    pub(crate) const fn unknown() -> Self {
-        Self { ids: Vec::new(), unknown: true }
+    pub(crate) fn unknown() -> Self {
+        Self { ids: SmallVec::new(), unknown: true }
     }
 
     pub(crate) fn one(id: u32) -> Self {
-        Self { ids: vec![id], unknown: false }
+        Self { ids: smallvec![id], unknown: false }
     }
 
     pub(crate) fn union(&self, other: &Self) -> Self {
@@ -234,7 +258,7 @@ impl Graph {
             return Self { ids: self.ids.clone(), unknown: self.unknown || other.unknown };
         }
         let mut ids = self.ids.clone();
-        ids.extend(&other.ids);
+        ids.extend_from_slice(&other.ids);
         ids.sort_unstable();
         ids.dedup();
         let full = ids.len() > MOST_IDS;
@@ -254,9 +278,19 @@ impl Graph {
         both
     }
 
+    /// This, or no graph at all.
+    pub(crate) fn clone_if(&self, there: bool) -> Self {
+        if there { self.clone() } else { Self::none() }
+    }
+
     pub(crate) fn clouded(mut self) -> Self {
         self.unknown = true;
         self
+    }
+
+    /// Whether a backward pass through one may go through a part of the other.
+    pub fn may_share(&self, other: &Self) -> bool {
+        self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
     /// Hangs on nothing, for certain.
@@ -294,6 +328,8 @@ pub struct Value {
     pub flags: Flags,
     /// The loader that it came from.
     pub loader: Option<LoaderId>,
+    /// The class of this file that a model is of.
+    pub(crate) class: Option<ClassId>,
 }
 
 impl Value {
@@ -381,6 +417,7 @@ impl Value {
     /// As another file knows it: what has its number in one file means nothing in the other.
     pub(crate) fn abroad(mut self) -> Self {
         self.loader = None;
+        self.class = None;
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -390,7 +427,8 @@ impl Value {
             | Kind::Imported(_)
             | Kind::Test(_)
             | Kind::Exception(_)
-            | Kind::ExceptionText(_) => Kind::Unknown,
+            | Kind::ExceptionText(_)
+            | Kind::Partial(_) => Kind::Unknown,
             Kind::Tuple(parts) => Kind::Tuple(parts.iter().cloned().map(Self::abroad).collect()),
             kind => kind,
         };
@@ -430,8 +468,20 @@ impl Value {
         let opaque = self.is(Flags::OPAQUE) || other.is(Flags::OPAQUE);
         let divided = self.is(Flags::DIVIDED) != other.is(Flags::DIVIDED);
         let flags = if opaque || divided { flags.with(Flags::OPAQUE) } else { flags };
-        Self { kind, graph: self.graph.either(&other.graph), device, flags, loader }
+        let class = if nothing(self) {
+            other.class
+        } else {
+            self.class.filter(|class| nothing(other) || other.class == Some(*class))
+        };
+        Self { kind, graph: self.graph.either(&other.graph), device, flags, loader, class }
     }
+}
+
+/// Whether an object of this class makes an image smaller, as a rule.
+pub fn shrinks(class: &str) -> bool {
+    class.starts_with("torchvision.transforms.")
+        && ["Resize", "RandomResizedCrop", "CenterCrop", "RandomCrop"]
+            .contains(&class.rsplit('.').next().unwrap_or(class))
 }
 
 #[cfg(test)]

@@ -5,15 +5,26 @@
 //!
 //! ## Why
 //! Batch normalisation sees the micro-batch, not the window: its statistics are those of the smaller batch. "Half the
-//! batch, twice the steps" is not the same training then.
+//! batch, twice the steps" is not the same training then. Measured: two halves of a batch come out of `BatchNorm1d`
+//! other than the whole, and out of `LayerNorm` the same.
 //!
 //! ## Example
 //! ```python
 //! model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / 4).backward()
+//!     if (i + 1) % 4 == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
 //! ```
 //! Use instead, where it matters:
 //! ```python
 //! model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8))
+//! for i, (x, y) in enumerate(loader):
+//!     (criterion(model(x), y) / 4).backward()
+//!     if (i + 1) % 4 == 0:
+//!         optimizer.step()
+//!         optimizer.zero_grad()
 //! ```
 //!
 //! ## Fix safety

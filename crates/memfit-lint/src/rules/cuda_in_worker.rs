@@ -48,6 +48,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         loaders.iter().any(|call| {
             call.keyword("collate_fn").is_some_and(|argument| match argument.value.kind {
                 Kind::Function(id) => std::ptr::eq(facts.function(id), function),
+                Kind::Partial(ref partial) => match partial.of.kind {
+                    Kind::Function(id) => std::ptr::eq(facts.function(id), function),
+                    _ => false,
+                },
                 _ => false,
             })
         })

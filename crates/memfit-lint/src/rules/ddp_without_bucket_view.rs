@@ -4,8 +4,8 @@
 //! Notes `DistributedDataParallel` without `gradient_as_bucket_view=True`.
 //!
 //! ## Why
-//! DDP copies gradients into buckets to send them: memory for all gradients, twice. With the option the gradients are
-//! views of the buckets. It is off by default (PyTorch 2.15).
+//! DDP copies gradients into buckets to send them: memory for all gradients, twice (measured in bytes). With the option
+//! the gradients are views of the buckets. It is off by default (PyTorch 2.15).
 //!
 //! ## Example
 //! ```python

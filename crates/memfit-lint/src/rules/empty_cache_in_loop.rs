@@ -4,8 +4,9 @@
 //! Finds `torch.cuda.empty_cache()` in every round of a loop over batches.
 //!
 //! ## Why
-//! It hands cached blocks back to the driver, and the next round asks for them again: `cudaFree` and `cudaMalloc`, and a
-//! synchronisation, per round. It makes no memory available to PyTorch that it did not have.
+//! It hands cached blocks back to the driver, and the next round asks for them again: `cudaFree` and `cudaMalloc`, and
+//! a synchronisation, per round (measured: four rounds ask the driver four times, and once without it). It makes no
+//! memory available to PyTorch that it did not have.
 //!
 //! ## Example
 //! ```python

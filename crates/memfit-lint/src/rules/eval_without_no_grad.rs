@@ -49,7 +49,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         seen.push(looped);
         findings
-            .at(op.span, "this evaluates with gradients on: two passes' activations are held for a backward pass that never comes")
+            .at(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
             .help("put the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.place.function));
@@ -67,6 +67,13 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
             && matches!(other.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode)
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
+    // Models that differentiate by themselves, or that switch gradients off by themselves, know what they do.
+    let switches = |function: &memfit_source::Function| {
+        function.grad == Grad::Off && function.name.ends_with(".forward")
+    };
+    if context.project.differentiates || facts.functions.iter().any(switches) || is_dropped(context, op) {
+        return false;
+    }
     let body = context.slice(facts.looped(looped).span);
     let wants = ["requires_grad", "autograd", "backward", ".grad", "attack", "train_step", "training_step", "optimizer", ".step("];
     if differentiates || wants.iter().any(|word| body.contains(word)) || context.may_be_without_grad(function) {
@@ -88,6 +95,11 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)
         || word_of_evaluation(context.slice(over.iterable)) && !over.is_while && is_plain_name(context.slice(over.iterable));
     eval_mode && !over.is_while && fed_by(context, op, looped) || named
+}
+
+/// What the model gives is bound to nothing: it is gone before the next forward pass.
+fn is_dropped(context: &Context<'_>, op: &memfit_source::Op) -> bool {
+    context.facts.calls.iter().any(|call| call.span == op.span && call.is_statement)
 }
 
 /// The model is called on what the loop goes over, not on one thing again and again.

@@ -4,7 +4,8 @@
 //! Notes batches that are cast to float32 on the host and copied then.
 //!
 //! ## Why
-//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned.
+//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned (measured in
+//! bytes).
 //!
 //! ## Example
 //! ```python

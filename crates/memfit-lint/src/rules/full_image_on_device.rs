@@ -26,7 +26,7 @@
 //! ## References
 //! - [torchvision.transforms](https://docs.pytorch.org/vision/stable/transforms.html)
 
-use memfit_source::Flags;
+use memfit_source::{Flags, Kind, shrinks};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -38,7 +38,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let shrinks = call.path.as_deref().is_some_and(|path| {
             path.starts_with("torchvision.") && ["resize", "resized_crop", "center_crop"].iter().any(|name| path.ends_with(name))
                 || path == "torch.nn.functional.interpolate"
-        });
+        }) || matches!(&call.target.kind, Kind::Imported(class) if shrinks(class));
         let image = call.arguments.first().filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
         if shrinks && image.is_some() {
             findings

@@ -10,12 +10,14 @@
 //!
 //! ## Example
 //! ```python
+//! losses = []
 //! for x, y in loader:
 //!     loss = criterion(model(x), y)
 //!     losses.append(loss)
 //! ```
 //! Use instead:
 //! ```python
+//! losses = []
 //! for x, y in loader:
 //!     loss = criterion(model(x), y)
 //!     losses.append(loss.item())
@@ -48,7 +50,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let kept = match store.graph {
             GraphState::Retained => true,
             // What is handed on may still be trained on.
-            GraphState::Live => !store.escapes && !context.may_be_without_grad(store.place.function),
+            GraphState::Live => {
+                !store.escapes
+                    && !context.project.differentiates
+                    && !context.may_be_without_grad(store.place.function)
+            }
             _ => false,
         };
         if !kept {

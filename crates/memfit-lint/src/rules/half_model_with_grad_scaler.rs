@@ -10,8 +10,9 @@
 //! ## Example
 //! ```python
 //! model.half()
+//! optimizer = torch.optim.Adam(model.parameters())
 //! scaler = torch.amp.GradScaler("cuda")
-//! scaler.scale(loss).backward()
+//! scaler.scale(criterion(model(x), y)).backward()
 //! scaler.step(optimizer)
 //! ```
 //! Use instead:

@@ -21,6 +21,7 @@ rules! {
     compile_in_loop,
     create_graph_backward,
     cuda_in_worker,
+    cudnn_benchmark_with_varying_shapes,
     data_parallel,
     ddp_without_bucket_view,
     deepcopy_model_on_device,

@@ -9,12 +9,18 @@
 //!
 //! ## Example
 //! ```python
-//! group = optimizer.param_groups[0]
-//! optimizer.param_groups[0]["params"][0].grad = optimizer.param_groups[0]["params"][0].grad / k
+//! for x, y in loader:
+//!     criterion(model(x), y).backward()
+//!     optimizer.param_groups[0]["params"][0].grad = optimizer.param_groups[0]["params"][0].grad / 4
+//!     optimizer.step()
+//!     optimizer.zero_grad()
 //! ```
 //! Use instead:
 //! ```python
-//! (loss / k).backward()
+//! for x, y in loader:
+//!     (criterion(model(x), y) / 4).backward()
+//!     optimizer.step()
+//!     optimizer.zero_grad()
 //! ```
 //!
 //! ## Fix safety

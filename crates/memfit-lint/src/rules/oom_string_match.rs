@@ -9,12 +9,16 @@
 //!
 //! ## Example
 //! ```python
+//! try:
+//!     step()
 //! except RuntimeError as e:
 //!     if "out of memory" in str(e):
 //!         skip()
 //! ```
 //! Use instead:
 //! ```python
+//! try:
+//!     step()
 //! except torch.OutOfMemoryError:
 //!     skip()
 //! ```

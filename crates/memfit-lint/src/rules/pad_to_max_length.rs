@@ -4,8 +4,9 @@
 //! Notes tokenizers that pad every batch to the longest length there can be.
 //!
 //! ## Why
-//! Activations grow with the padded length, those of attention without a flash kernel with its square. Padding to the
-//! longest text of the batch does the same training.
+//! Activations grow with the padded length, those of attention without a flash kernel with its square. Measured: texts of
+//! 128 tokens that are padded to 512 take four times the activations, and sixteen times the scores of attention. Padding
+//! to the longest text of the batch does the same training.
 //!
 //! ## Example
 //! ```python

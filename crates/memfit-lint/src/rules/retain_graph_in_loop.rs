@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
 
-use memfit_source::OpKind;
+use memfit_source::{Op, OpKind};
 
 use crate::query::{backwards, remove_argument};
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
@@ -43,16 +43,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // A second pass through the same graph in the round is what the argument is for.
-        let passes = facts
-            .ops_in(looped)
-            .filter(|other| matches!(other.kind, OpKind::Backward(_) | OpKind::AutogradGrad))
-            .count();
-        if passes != 1 || backward.loss.graph.is_none() && op.via.is_none() && backward.loss.is(memfit_source::Flags::NO_GRAD_BUILT) {
+        let again = |other: &&Op| match &other.kind {
+            OpKind::Backward(second) => {
+                second.loss_span != backward.loss_span && second.loss.graph.may_share(&backward.loss.graph)
+            }
+            OpKind::AutogradGrad => true,
+            _ => false,
+        };
+        if facts.ops_in(looped).any(|other| again(&other)) || backward.loss.graph.is_none() && op.via.is_none() && backward.loss.is(memfit_source::Flags::NO_GRAD_BUILT) {
             continue;
         }
         // Where no forward pass is in the round, the one graph is gone through in each.
-        let forward = backward.loss.is(memfit_source::Flags::SCALAR)
-            || facts.ops_in(looped).any(|other| matches!(other.kind, OpKind::Forward));
+        let root = context.slice(backward.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
+        let bound = facts.enclosing(Some(looped)).any(|id| {
+            let found = facts.looped(id);
+            found.assigned.iter().chain(&found.targets).any(|name| Some(name.as_str()) == root)
+        });
+        let forward = facts.ops_in(looped).any(|other| matches!(other.kind, OpKind::Forward))
+            || bound && backward.loss.is(memfit_source::Flags::SCALAR);
         if !forward {
             continue;
         }

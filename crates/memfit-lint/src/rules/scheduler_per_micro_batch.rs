@@ -32,8 +32,9 @@
 //! ## References
 //! - [How to adjust learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
 
-use memfit_source::OpKind;
+use memfit_source::{Argument, Call, Kind, OpKind};
 
+use crate::query::step_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,10 +42,18 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    let made: Vec<&Call> =
+        facts.calls.iter().filter(|call| call.result.kind == Kind::Scheduler && call.arguments.len() > 1).collect();
+    // A schedule that is as long as the batches are many is right to step with each of them.
+    if made.iter().any(|call| call.arguments.iter().skip(1).any(|argument| counts_batches(context, argument))) {
+        return;
+    }
     for window in facts.windows.iter().filter(|window| window.looped.is_some() && window.counted.rounds != Some(1)) {
         for op in facts.ops.iter().filter(|op| op.kind == OpKind::SchedulerStep && op.place.looped == window.looped && !op.deep) {
             let guarded = facts.guards_of(op.place.guard).any(|id| facts.guard(id).looped == window.looped);
-            if guarded || window.steps_elsewhere {
+            // Where neither is in sight, the schedule may be in batches.
+            let hidden = made.is_empty() && step_of(facts, window).via.is_some();
+            if guarded || hidden || window.steps_elsewhere {
                 continue;
             }
             findings
@@ -53,4 +62,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("step the scheduler where the optimizer steps");
         }
     }
+}
+
+/// `len(loader) * epochs`, written there or under a name; divided, it counts something else.
+fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
+    let counts = |text: &str| text.contains("len(") && !text.contains('/');
+    let text = context.slice(argument.value_span);
+    let assigned = |line: &str| {
+        line.trim_start().strip_prefix(text).is_some_and(|rest| {
+            let rest = rest.trim_start();
+            rest.starts_with('=') && !rest.starts_with("==") && counts(rest)
+        })
+    };
+    let is_name = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    counts(text) || is_name && context.facts.text.lines().any(assigned)
 }

@@ -42,7 +42,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for window in &facts.windows {
         let counted = &window.counted;
         let Some(looped) = window.looped else { continue };
-        if counted.counter.contains('.') {
+        // What is counted by a caller has its name there.
+        let function = facts.function(facts.looped(looped).function);
+        if counted.counter.contains('.') || !function.span.contains(counted.span) {
             continue;
         }
         let inside = |id: memfit_source::LoopId| facts.enclosing(Some(looped)).any(|known| known == id);

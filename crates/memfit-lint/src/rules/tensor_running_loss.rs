@@ -9,13 +9,19 @@
 //!
 //! ## Example
 //! ```python
-//! loss.backward()
-//! running += loss
+//! running = 0
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     loss.backward()
+//!     running += loss
 //! ```
 //! Use instead:
 //! ```python
-//! loss.backward()
-//! running += loss.detach()
+//! running = 0
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     loss.backward()
+//!     running += loss.detach()
 //! ```
 //!
 //! ## Fix safety

@@ -4,8 +4,8 @@
 //! Finds gradients that are cleared by writing zeros.
 //!
 //! ## Why
-//! The gradients stay allocated during the forward pass, and are written and read once more in every step. Setting them to
-//! `None`, which is the default, frees them.
+//! The gradients, as many bytes as the parameters (measured), stay allocated during the forward pass, and are written
+//! and read once more in every step. Setting them to `None`, which is the default, frees them.
 //!
 //! ## Example
 //! ```python

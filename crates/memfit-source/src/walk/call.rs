@@ -1,48 +1,50 @@
 //! Calls: what is called, with what, and what comes of it.
 
+use std::sync::Arc;
+
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::known::{Known, known};
 use super::{Summary, Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
-use crate::value::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Value};
+use crate::value::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value};
 
-/// Functions that take a container and keep nothing of it.
-const HARMLESS: &[&str] = &[
-    "len",
-    "print",
-    "sum",
-    "max",
-    "min",
-    "mean",
-    "plot",
-    "enumerate",
-    "zip",
-    "float",
-    "str",
-    "list",
-    "sorted",
-    "tensor",
-    "isinstance",
-    "array",
-    "info",
-    "debug",
-    "savefig",
-    "std",
-    "median",
-    "average",
-    "format",
-    "item",
-];
+/// A function that takes a container and keeps nothing of it.
+fn is_harmless(name: &str) -> bool {
+    matches!(
+        name,
+        "len"
+            | "print"
+            | "sum"
+            | "max"
+            | "min"
+            | "mean"
+            | "plot"
+            | "enumerate"
+            | "zip"
+            | "float"
+            | "str"
+            | "list"
+            | "sorted"
+            | "tensor"
+            | "isinstance"
+            | "array"
+            | "info"
+            | "debug"
+            | "savefig"
+            | "std"
+            | "median"
+            | "average"
+            | "format"
+            | "item"
+    )
+}
 
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
         let callee = &*node.func;
         let whole = span(node);
-        let path = self
-            .full_name(callee)
-            .filter(|path| self.is_imported(callee, path))
-            .map(|path| if crate::names::is_builtin(&path) { format!("builtins.{path}") } else { path });
+        let path = self.imported_name(callee);
         let (receiver, name) = match callee {
             Expr::Attribute(attribute) if path.is_none() => {
                 let value = self.eval(&attribute.value);
@@ -50,8 +52,20 @@ impl<'a> Walker<'a> {
             }
             _ => (None, None),
         };
-        let target = if path.is_none() && receiver.is_none() { self.eval(callee) } else { Value::default() };
-        let arguments = self.arguments(node);
+        let mut target =
+            if path.is_none() && receiver.is_none() { self.eval(callee) } else { Value::default() };
+        let mut arguments = self.arguments(node);
+        let mut path = path;
+        if let Some((of, held)) = self.completed(callee, &target, receiver.is_some()) {
+            // What is given now comes after what was given first, and goes before it where it has a name.
+            let renamed = |argument: &Argument| {
+                argument.name.is_some() && arguments.iter().any(|given| given.name == argument.name)
+            };
+            let held: Vec<Argument> = held.into_iter().filter(|argument| !renamed(argument)).collect();
+            arguments.splice(0..0, held);
+            path = of.path().map(str::to_owned);
+            target = of;
+        }
         let function = self.resolve(callee, &target, receiver.as_ref(), name);
         let mut call = Call {
             span: whole,
@@ -77,31 +91,6 @@ impl<'a> Walker<'a> {
         result
     }
 
-    /// The dotted name of a callee is one only if its root is a module or what a module gave.
-    fn is_imported(&mut self, callee: &'a Expr, path: &str) -> bool {
-        let mut root = callee;
-        while let Expr::Attribute(attribute) = root {
-            root = &attribute.value;
-        }
-        let Expr::Name(root) = root else { return false };
-        let name = root.id.as_str();
-        if let Some(binding) = self.frame.env.get(name) {
-            return binding.value.path().is_some() && path.starts_with(name);
-        }
-        if self.definitions.imports.contains_key(name) {
-            return true;
-        }
-        if self.definitions.top_functions.contains_key(name)
-            || self.definitions.top_classes.contains_key(name)
-        {
-            return false;
-        }
-        if self.frame.function != FunctionId(0) && self.module.contains_key(name) {
-            return false;
-        }
-        crate::names::customary(name).is_some() || crate::names::is_builtin(name)
-    }
-
     fn arguments(&mut self, node: &'a ExprCall) -> Vec<Argument> {
         let mut arguments = Vec::with_capacity(node.arguments.args.len() + node.arguments.keywords.len());
         for argument in &node.arguments.args {
@@ -121,51 +110,6 @@ impl<'a> Walker<'a> {
             });
         }
         arguments
-    }
-
-    /// The function of this file that is called.
-    fn resolve(
-        &self,
-        callee: &Expr,
-        target: &Value,
-        receiver: Option<&Receiver>,
-        name: Option<&str>,
-    ) -> Option<FunctionId> {
-        if let Kind::Function(id) = target.kind {
-            return Some(id);
-        }
-        if let (Expr::Name(name), None) = (callee, receiver)
-            && target.is_unknown()
-        {
-            return self.definitions.top_functions.get(name.id.as_str()).copied();
-        }
-        let (receiver, name) = (receiver?, name?);
-        let class = match receiver.value.kind {
-            Kind::Object(class) => Some(class),
-            _ if self.slice(receiver.span) == "self" => {
-                self.definitions.functions[self.frame.function.index()].class
-            }
-            _ => None,
-        }?;
-        self.method_of(class, name, 0)
-    }
-
-    pub(super) fn method_of(
-        &self,
-        class: crate::facts::ClassId,
-        name: &str,
-        depth: u8,
-    ) -> Option<FunctionId> {
-        if let Some(id) = self.definitions.classes[class.index()].methods.get(name) {
-            return Some(*id);
-        }
-        if depth > 4 {
-            return None;
-        }
-        self.facts.class(class).bases.iter().find_map(|base| {
-            let base = *self.definitions.top_classes.get(base.as_str())?;
-            self.method_of(base, name, depth + 1)
-        })
     }
 
     /// Remembers what a function is called with, for the second pass.
@@ -251,12 +195,17 @@ impl<'a> Walker<'a> {
                     (true, false) => Kind::Module,
                     _ => Kind::Object(*id),
                 };
-                Value::of(kind).with(if norm { Flags::BATCH_NORM } else { Flags::NONE })
+                let mut made = Value::of(kind).with(if norm { Flags::BATCH_NORM } else { Flags::NONE });
+                made.class = Some(*id).filter(|_| is_module);
+                made
             }
             Kind::Path(path) => {
                 let path = path.clone();
                 self.call_path(node, call, &path, &inputs)
             }
+            Kind::Imported(class) if crate::value::shrinks(class) => self
+                .unseen(node, &inputs)
+                .on(call.arguments.first().map_or(Device::Unknown, |image| image.value.device)),
             _ => self.unseen(node, &inputs),
         }
     }
@@ -268,7 +217,7 @@ impl<'a> Walker<'a> {
             Expr::Attribute(attribute) => attribute.attr.id.as_str(),
             _ => "",
         };
-        if !HARMLESS.contains(&last) {
+        if !is_harmless(last) {
             for argument in &node.arguments.args {
                 self.escape(argument);
             }
@@ -324,13 +273,24 @@ impl<'a> Walker<'a> {
             .map(|argument| &argument.value.graph)
             .filter(|graph| !graph.unknown)
             .fold(Graph::none(), |all, graph| all.union(graph));
-        let (graph, flags) = self.forward(&inputs);
+        let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
+            // Whether anything is recorded depends on what is left to train.
+            if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
+                op.place.grad = Grad::Unknown;
+            }
+            (Graph::unknown(), Flags::NONE)
+        } else {
+            self.forward(&inputs)
+        };
         let device = if module.device == Device::Unknown {
             call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
         } else {
             module.device
         };
-        Value::tensor(graph).on(device).with(flags.with(Flags::OUTPUT))
+        // What the model's own `forward` makes of it last.
+        let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
+        let last = forward.and_then(|id| self.summary(id)).map_or(Flags::NONE, |summary| summary.last());
+        Value::tensor(graph).on(device).with(flags.with(Flags::OUTPUT).with(last))
     }
 
     fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
@@ -360,7 +320,7 @@ impl<'a> Walker<'a> {
                 if let Some(summary) = self.imported_function(path) {
                     return self.call_summary(node, call, None, &summary, None);
                 }
-                if let Some(class) = self.imports.class(path) {
+                if let Some(class) = self.imported_class(path) {
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
                         return Value::of(Kind::Module).with(norm);
@@ -427,6 +387,20 @@ impl<'a> Walker<'a> {
                     false,
                 );
                 Value::of(Kind::None)
+            }
+            ("functools.partial", _) => {
+                let (of, held) = call.arguments.split_first()?;
+                if of.starred || of.name.is_some() || matches!(of.value.kind, Kind::Partial(_)) {
+                    return None;
+                }
+                let partial = Partial { of: of.value.clone(), arguments: held.to_vec() };
+                Value::of(Kind::Partial(Arc::new(partial)))
+            }
+            // What is drawn by lot has no graph, and is another each time.
+            (_, "randint" | "choice" | "uniform" | "randrange" | "random" | "sample" | "integers")
+                if path.starts_with("random.") || path.starts_with("numpy.random.") =>
+            {
+                Value::of(Kind::Number).with(Flags::RANDOM)
             }
             ("torch.device", _) => {
                 let name = call.arguments.first().map(|argument| &argument.value);
@@ -540,6 +514,11 @@ impl<'a> Walker<'a> {
                     }
                 }
                 value
+            }
+            // `int(random.uniform(…))`
+            Known::Number if path.starts_with("builtins.") => {
+                let drawn = call.arguments.first().is_some_and(|argument| argument.value.is(Flags::RANDOM));
+                Value::of(Kind::Number).with(if drawn { Flags::RANDOM } else { Flags::NONE })
             }
             Known::Number => Value::of(Kind::Number),
             Known::Loader => {

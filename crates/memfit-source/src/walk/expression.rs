@@ -311,7 +311,8 @@ impl<'a> Walker<'a> {
         }
         let number = |value: &Value| matches!(value.kind, Kind::Int(_) | Kind::Number | Kind::Bool(_));
         if number(left) && number(right) {
-            return Value::of(Kind::Number);
+            let drawn = left.is(Flags::RANDOM) || right.is(Flags::RANDOM);
+            return Value::of(Kind::Number).with(if drawn { Flags::RANDOM } else { Flags::NONE });
         }
         let tensor = matches!(left.kind, Kind::Tensor) || matches!(right.kind, Kind::Tensor);
         let mut flags = Flags::NONE;
@@ -348,7 +349,7 @@ impl<'a> Walker<'a> {
         }
         let device = if left.device == Device::Unknown { right.device } else { left.device };
         let kind = if tensor { Kind::Tensor } else { Kind::Unknown };
-        Value { kind, graph, device, flags, loader: None }
+        Value { kind, graph, device, flags, ..Value::default() }
     }
 
     /// What a loop over something goes over, what it binds, and whether it counts.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Summary, Walker};
+use super::{ClassExport, Summary, Walker};
 use crate::facts::Receiver;
 use crate::value::Kind;
 
@@ -31,6 +31,16 @@ impl Walker<'_> {
         }
         let found = self.imports.method(class, name);
         self.imported.insert(key, found.clone());
+        found
+    }
+
+    /// What is known of a class of another module.
+    pub(super) fn imported_class(&mut self, path: &str) -> Option<Arc<ClassExport>> {
+        if let Some(known) = self.imported_classes.get(path) {
+            return known.clone();
+        }
+        let found = self.imports.class(path);
+        self.imported_classes.insert(path.to_owned(), found.clone());
         found
     }
 

@@ -122,6 +122,10 @@ pub(super) fn known(path: &str) -> Option<Known> {
     {
         return Some(Known::Tensor(Flags::NONE));
     }
+    // An object that is called with an image.
+    if path.starts_with("torchvision.transforms.") && last.chars().next().is_some_and(char::is_uppercase) {
+        return Some(Known::Made(Kind::Imported(path.into()), Flags::NONE));
+    }
     if path.ends_with(".from_pretrained") {
         let owner = path.rsplit('.').nth(1).unwrap_or_default();
         let kind = if owner.contains("Tokenizer") || owner.contains("Processor") {

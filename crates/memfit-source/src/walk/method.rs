@@ -127,7 +127,15 @@ impl<'a> Walker<'a> {
             }
             "state_dict" => Value::of(Kind::StateDict).on(value.device),
             "forward" | "__call__" => self.call_module(call, &value),
-            "requires_grad_" | "apply" | "share_memory" => value,
+            "requires_grad_" => {
+                let on = call.argument(0, "requires_grad").map(|argument| argument.value.truth());
+                match on {
+                    Some(Some(false)) => value.with(Flags::FROZEN),
+                    Some(None) => value,
+                    _ => value.without(Flags::FROZEN),
+                }
+            }
+            "apply" | "share_memory" => value,
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
                 Value::of(Kind::Unknown)
             }

@@ -5,6 +5,7 @@
 //! round leaves to the next is known.
 
 mod call;
+mod callee;
 mod control;
 mod definitions;
 mod describe;
@@ -80,6 +81,7 @@ pub(crate) struct Walker<'a> {
     summaries: Vec<Option<Arc<Summary>>>,
     /// What names of other modules led to: each is asked for once.
     imported: FxHashMap<String, Option<Arc<Summary>>>,
+    imported_classes: FxHashMap<String, Option<Arc<ClassExport>>>,
     /// The bases of each class that other modules of the project define.
     bases: Vec<Vec<(String, Arc<ClassExport>)>>,
     walked: Vec<bool>,
@@ -190,6 +192,7 @@ impl<'a> Walker<'a> {
             active: Vec::new(),
             summaries: vec![None; functions],
             imported: FxHashMap::default(),
+            imported_classes: FxHashMap::default(),
             bases: Vec::new(),
             walked: vec![false; functions],
             module: FxHashMap::default(),
@@ -252,13 +255,12 @@ impl<'a> Walker<'a> {
 
     /// The full name of a dotted expression whose root is imported, or a name as it is.
     fn full_name(&self, expression: &Expr) -> Option<String> {
-        let mut parts = Vec::new();
+        let mut parts = [""; 12];
+        let mut count = 0;
         let mut inner = expression;
         while let Expr::Attribute(attribute) = inner {
-            parts.push(attribute.attr.id.as_str());
-            if parts.len() > 12 {
-                return None;
-            }
+            *parts.get_mut(count)? = attribute.attr.id.as_str();
+            count += 1;
             inner = &attribute.value;
         }
         let Expr::Name(root) = inner else { return None };
@@ -268,7 +270,7 @@ impl<'a> Walker<'a> {
             None if self.defines(root) => root.to_owned(),
             None => names::customary(root).unwrap_or(root).to_owned(),
         };
-        for part in parts.iter().rev() {
+        for part in parts[..count].iter().rev() {
             name.push('.');
             name.push_str(part);
         }
@@ -567,7 +569,7 @@ impl<'a> Walker<'a> {
             Grad::On => {
                 let id = self.graphs.fresh(GraphState::Live);
                 let mut graph = Graph::one(id);
-                graph.ids.extend(&inputs.ids);
+                graph.ids.extend_from_slice(&inputs.ids);
                 graph.ids.sort_unstable();
                 graph.ids.dedup();
                 (graph, Flags::NONE)
@@ -582,13 +584,6 @@ impl<'a> Walker<'a> {
         self.facts.stores.sort_by_key(|store| store.place.order);
         crate::windows::find(&mut self.facts);
         self.facts
-    }
-}
-
-impl Graph {
-    /// This, or no graph at all.
-    fn clone_if(&self, there: bool) -> Self {
-        if there { self.clone() } else { Self::none() }
     }
 }
 

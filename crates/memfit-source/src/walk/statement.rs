@@ -202,7 +202,8 @@ impl<'a> Walker<'a> {
             // `model.cuda()` and its like change the model itself.
             if let Expr::Attribute(attribute) = &*call.func
                 && value.is_module()
-                && ["to", "cuda", "cpu", "half", "float", "bfloat16"].contains(&attribute.attr.id.as_str())
+                && ["to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_"]
+                    .contains(&attribute.attr.id.as_str())
                 && let Some(name) = dotted(&attribute.value, self.text)
             {
                 let known = self.frame.env.get(name).map(|binding| (binding.looped, binding.how));
@@ -272,6 +273,9 @@ impl<'a> Walker<'a> {
                     return;
                 }
                 self.eval(&attribute.value);
+                if attribute.attr.id.as_str() == "requires_grad" && value.truth() == Some(false) {
+                    self.frozen(&attribute.value);
+                }
                 if let Some(source) = source {
                     self.escape(source);
                 }
@@ -300,6 +304,22 @@ impl<'a> Walker<'a> {
             Expr::List(node) => self.unpack(&node.elts, &value, source, whole),
             Expr::Starred(node) => self.assign(&node.value, Value::unknown(), None, whole),
             _ => {}
+        }
+    }
+
+    /// `for p in model.parameters(): p.requires_grad = False`
+    fn frozen(&mut self, parameter: &'a Expr) {
+        let Expr::Name(name) = parameter else { return };
+        let Some(Bound::Target(id)) = self.frame.env.get(name.id.as_str()).map(|binding| binding.how) else {
+            return;
+        };
+        let over = self.slice(self.facts.loops[id.index()].iterable);
+        let model = over.strip_suffix(".parameters()").or_else(|| over.strip_suffix(".named_parameters()"));
+        let Some(model) = model else { return };
+        if let Some(binding) = self.frame.env.get(model) {
+            let mut binding = binding.clone();
+            binding.value = binding.value.with(Flags::FROZEN);
+            self.frame.env.set(model, binding);
         }
     }
 

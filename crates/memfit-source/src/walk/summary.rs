@@ -53,6 +53,14 @@ pub(crate) struct ClassExport {
     methods: FxHashSet<String>,
 }
 
+impl Summary {
+    /// Whether what it returns went through a softmax or a sigmoid last.
+    pub(crate) fn last(&self) -> Flags {
+        let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
+        flags.common(Flags::SOFTMAX.with(Flags::SIGMOID))
+    }
+}
+
 impl ClassExport {
     /// Whether it has a method of this name.
     pub(crate) fn has(&self, method: &str) -> bool {

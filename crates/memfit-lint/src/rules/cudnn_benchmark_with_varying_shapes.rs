@@ -1,0 +1,79 @@
+//! # cudnn-benchmark-with-varying-shapes
+//!
+//! ## What it does
+//! Notes `torch.backends.cudnn.benchmark = True` where the size of what goes into the model is drawn by lot.
+//!
+//! ## Why
+//! With it, each convolution tries out every algorithm when it meets a shape for the first time, and each trial allocates
+//! the algorithm's workspace. That pays where the same shape comes again and again. Where sizes are drawn anew, it is done
+//! for every one of them: trials in every step, and peaks of the largest workspace there is.
+//!
+//! ## Example
+//! ```python
+//! torch.backends.cudnn.benchmark = True
+//! for images, labels in loader:
+//!     size = random.randint(10, 20) * 32
+//!     images = torch.nn.functional.interpolate(images, size=size)
+//!     loss = criterion(model(images), labels)
+//! ```
+//! Use instead:
+//! ```python
+//! torch.backends.cudnn.benchmark = False
+//! for images, labels in loader:
+//!     size = random.randint(10, 20) * 32
+//!     images = torch.nn.functional.interpolate(images, size=size)
+//!     loss = criterion(model(images), labels)
+//! ```
+//! Or draw from a few sizes, each of which is tried out once.
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [torch.backends.cudnn.benchmark](https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark)
+//! - [Performance tuning guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner)
+
+use memfit_source::{Call, Flags, How, Kind, Value};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule = Rule {
+    name: "cudnn-benchmark-with-varying-shapes",
+    severity: Severity::Note,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let set = |on: bool| {
+        facts.stores.iter().find(move |store| {
+            store.how == How::Assign && store.target.ends_with("cudnn.benchmark") && store.value.kind == Kind::Bool(on)
+        })
+    };
+    // Where it is switched off as well, someone has thought about it.
+    let (Some(on), None) = (set(true), set(false)) else { return };
+    if let Some(resized) = facts.calls.iter().find(|call| call.place.looped.is_some() && draws_a_size(call)) {
+        findings
+            .at(on.span, "every new shape is tried out with every algorithm, and the shapes are drawn by lot")
+            .label(resized.span, "another size in each round")
+            .help("leave it off, or draw from a few sizes");
+    }
+}
+
+/// A batch is given a size that was drawn by lot.
+fn draws_a_size(call: &Call) -> bool {
+    let resizes = call.path.as_deref().is_some_and(|path| {
+        path == "torch.nn.functional.interpolate" || path == "torchvision.transforms.functional.resize"
+            || path == "torchvision.transforms.v2.functional.resize"
+    });
+    resizes && call.argument(1, "size").is_some_and(|size| is_drawn(&size.value))
+}
+
+fn is_drawn(value: &Value) -> bool {
+    match &value.kind {
+        Kind::Tuple(parts) => parts.iter().any(is_drawn),
+        _ => value.is(Flags::RANDOM),
+    }
+}

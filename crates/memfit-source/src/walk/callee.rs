@@ -1,0 +1,101 @@
+//! What a call is a call of: something imported, a function of the file, or what `functools.partial` made of either.
+
+use ruff_python_ast::Expr;
+
+use super::Walker;
+use super::definitions::dotted;
+use crate::facts::{Argument, FunctionId, Receiver};
+use crate::value::{Kind, Value};
+
+impl<'a> Walker<'a> {
+    /// The full name of a callee, which has one only if its root is a module or what a module gave.
+    pub(super) fn imported_name(&self, callee: &'a Expr) -> Option<String> {
+        let mut root = callee;
+        while let Expr::Attribute(attribute) = root {
+            root = &attribute.value;
+        }
+        let Expr::Name(root) = root else { return None };
+        let name = root.id.as_str();
+        if let Some(binding) = self.frame.env.get(name) {
+            binding.value.path()?;
+            return self.full_name(callee).filter(|path| path.starts_with(name));
+        }
+        if !self.definitions.imports.contains_key(name) {
+            let own = self.definitions.top_functions.contains_key(name)
+                || self.definitions.top_classes.contains_key(name)
+                || self.frame.function != FunctionId(0) && self.module.contains_key(name);
+            if own || crate::names::customary(name).is_none() && !crate::names::is_builtin(name) {
+                return None;
+            }
+        }
+        let path = self.full_name(callee)?;
+        Some(if crate::names::is_builtin(&path) { format!("builtins.{path}") } else { path })
+    }
+
+    /// What a call of a `functools.partial` is a call of, and the arguments that it has already.
+    pub(super) fn completed(
+        &self,
+        callee: &'a Expr,
+        target: &Value,
+        is_method: bool,
+    ) -> Option<(Value, Vec<Argument>)> {
+        if let Kind::Partial(partial) = &target.kind {
+            return Some((partial.of.clone(), partial.arguments.clone()));
+        }
+        // `self.make(…)`
+        let name = dotted(callee, self.text).filter(|_| is_method)?;
+        let held = self.frame.env.get(name).map(|binding| &binding.value).or_else(|| {
+            let class = self.definitions.functions[self.frame.function.index()].class?;
+            self.attributes.get(&(class, name.strip_prefix("self.")?))
+        })?;
+        match &held.kind {
+            Kind::Partial(partial) => Some((partial.of.clone(), partial.arguments.clone())),
+            _ => None,
+        }
+    }
+
+    /// The function of this file that is called.
+    pub(super) fn resolve(
+        &self,
+        callee: &Expr,
+        target: &Value,
+        receiver: Option<&Receiver>,
+        name: Option<&str>,
+    ) -> Option<FunctionId> {
+        if let Kind::Function(id) = target.kind {
+            return Some(id);
+        }
+        if let (Expr::Name(name), None) = (callee, receiver)
+            && target.is_unknown()
+        {
+            return self.definitions.top_functions.get(name.id.as_str()).copied();
+        }
+        let (receiver, name) = (receiver?, name?);
+        let class = match receiver.value.kind {
+            Kind::Object(class) => Some(class),
+            _ if self.slice(receiver.span) == "self" => {
+                self.definitions.functions[self.frame.function.index()].class
+            }
+            _ => None,
+        }?;
+        self.method_of(class, name, 0)
+    }
+
+    pub(super) fn method_of(
+        &self,
+        class: crate::facts::ClassId,
+        name: &str,
+        depth: u8,
+    ) -> Option<FunctionId> {
+        if let Some(id) = self.definitions.classes[class.index()].methods.get(name) {
+            return Some(*id);
+        }
+        if depth > 4 {
+            return None;
+        }
+        self.facts.class(class).bases.iter().find_map(|base| {
+            let base = *self.definitions.top_classes.get(base.as_str())?;
+            self.method_of(base, name, depth + 1)
+        })
+    }
+}
