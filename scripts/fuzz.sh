@@ -21,8 +21,11 @@ for target in "$@"; do
     mkdir -p "$corpus" artifacts
     # What longer runs have found so far (scripts/fuzz_hours.py).
     if [ -f "$corpus.tar.gz" ]; then tar -xzf "$corpus.tar.gz" -C "$corpus"; fi
+    # What is known to lead far: for Python, the specifications of the rules.
+    seeds=
+    [ "$target" != source ] || seeds=../crates/memfit-lint/specs
     echo "fuzzing $target for $seconds s"
-    "target/$host/release/$target" "$corpus" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 \
+    "target/$host/release/$target" "$corpus" $seeds -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 \
         -max_len=65536 -artifact_prefix="artifacts/$target-" -print_final_stats=1 -verbosity=0 2>&1 |
         sed -n -e '/^stat::number_of_executed_units/p' -e '/^stat::peak_rss_mb/p' -e '/ERROR/p' -e '/panicked/,$p' >"artifacts/$target.log" &&
         cat "artifacts/$target.log"

@@ -3,10 +3,11 @@ long each took, what they find, and what of it `memfit check` finds as well.
 
     python scripts/corpus/peers.py [--memfit COMMAND] [--cache FOLDER] [PACKAGE…]
 
-The three programs run after one another on each package, so that they meet the same machine. The processor time of each
-is what is compared: it depends less on what else the machine does. What the two answered is kept in the cache, since they
-need minutes for what takes memfit a fraction of a second; `--again` runs everything anew. They are installed into
-an environment of their own in the cache, as pinned in peers.txt. peers.toml says of each of their rules which of ours
+The three programs run after one another on each package, so that they meet the same machine, and what was measured is
+kept in the cache: the two need an hour and more for what takes memfit a second, and who is interrupted goes on where it
+stopped. `--again` begins anew, `--measured` makes the page of what there is. The processor time of each is what is
+compared: it depends less on what else the machine does. They are installed into an environment of their own in the
+cache, as pinned in peers.txt. peers.toml says of each of their rules which of ours
 is about the same, and why memfit says nothing where they do. The page is peers.md, which run.py puts into
 docs/check-corpus.md.
 """
@@ -56,10 +57,10 @@ def timed(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
     return done.stdout, {"wall": time.perf_counter() - begin, "cpu": cpu}
 
 
-def measure(package: Path, peers: Path) -> dict[str, Any]:
-    """What the two find in a package, and what it costs."""
+def measure(package: Path, peers: Path, memfit: str) -> dict[str, Any]:
+    """What the three find in a package, and what it costs."""
     name, folder = package.name, package.parent
-    answer: dict[str, Any] = {"files": sum(1 for _ in package.rglob("*.py"))}
+    answer: dict[str, Any] = {"files": sum(1 for _ in package.rglob("*.py")), "memfit": ours(package, memfit)}
     text, spent = timed([str(peers / "torch-preflight"), "check", name, "-f", "json", "--no-color"], folder)
     found = json.loads(text)["diagnostics"]
     answer["torch-preflight"] = spent | {
@@ -162,21 +163,33 @@ def main() -> int:
     parser.add_argument("packages", nargs="*", help="the beginnings of names; without them, all")
     parser.add_argument("--memfit", default=shutil.which("memfit"))
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "corpus")
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument("--measured", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
     memfit = str(Path(arguments.memfit).resolve())
     peers = install(arguments.cache)
-    results: dict[str, dict[str, Any]] = {}
+    packages: dict[str, Path] = {}
     for part in parts(arguments.cache).values():
-        for name, package in sorted(fetch(part).items()):
-            if arguments.packages and not name.startswith(tuple(arguments.packages)):
+        packages |= fetch(part)
+    kept = {name: arguments.cache / f"peers-{name}.json" for name in packages}
+    if arguments.again:
+        for file in kept.values():
+            file.unlink(missing_ok=True)
+    results: dict[str, dict[str, Any]] = {}
+    # The small ones first: who is interrupted has many.
+    for name, package in sorted(packages.items(), key=lambda item: sum(1 for _ in item[1].rglob("*.py"))):
+        if arguments.packages and not name.startswith(tuple(arguments.packages)):
+            continue
+        if not kept[name].exists():
+            if arguments.measured:
                 continue
-            kept = arguments.cache / f"peers-{name}.json"
-            mine = ours(package, memfit)
-            if arguments.again or not kept.exists():
-                kept.write_text(json.dumps(measure(package, peers)))
-            results[name] = json.loads(kept.read_text()) | {"memfit": mine}
-            print(name, *(f"{tool} {seconds(results[name][tool]['cpu'])}" for tool in TOOLS), flush=True)
+            fresh = kept[name].with_suffix(".new")
+            fresh.write_text(json.dumps(measure(package, peers, memfit)))
+            fresh.rename(kept[name])
+        results[name] = json.loads(kept[name].read_text())
+        # What it took belongs to that run; what is found is what is found today.
+        results[name]["memfit"]["findings"] = ours(package, memfit)["findings"]
+        print(name, *(f"{tool} {seconds(results[name][tool]['cpu'])}" for tool in TOOLS), flush=True)
     said = tomllib.loads((HERE / "peers.toml").read_text()) if (HERE / "peers.toml").exists() else {}
     table, unsaid = compared(results, said)
     lines = [

@@ -3,10 +3,10 @@ given by reading each finding.
 
     python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--write docs/check-corpus.md]
 
-There are two lists: packages.txt, on which the rules were mended while they were written, and held-out.txt, whose
-packages were first read when the rules were done. The sources are fetched by pip as source distributions, pinned by
-version and hash, and only unpacked; the number of Python files of each is asserted. The labels, labels.toml and
-held-out.toml, have `true` or `false` with a reason for each error and warning; a finding without a label fails the run,
+There are lists of packages: packages.txt, on which the rules were mended while they were written, and others, each of
+which was first read when what the ones before had shown was mended. The sources are fetched by pip as source distributions, pinned by
+version and hash, and only unpacked; the number of Python files of each is asserted. The labels, in the
+TOML file beside each list, have `true` or `false` with a reason for each error and warning; a finding without a label fails the run,
 and so does a label without a finding. A label that is `mended` is of a finding that was false when it was first read: it
 counts for the first reading, and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings
 must be true.
@@ -37,6 +37,18 @@ PACKAGE = re.compile(
 )
 
 
+# The lists in the order in which they were read, by what they are called: what was seen while the rules were written,
+# and what was not.
+AT_HAND = "at hand"
+LISTS = {
+    AT_HAND: ("packages.txt", "labels.toml", "."),
+    "held out": ("held-out.txt", "held-out.toml", "held-out"),
+    "unread": ("unread.txt", "unread.toml", "unread"),
+    "fresh": ("fresh.txt", "fresh.toml", "fresh"),
+    "fresh again": ("again.txt", "again.toml", "again"),
+}
+
+
 @dataclass(frozen=True)
 class Part:
     """A list of packages, where they lie, and what was said of the findings in them."""
@@ -58,8 +70,8 @@ class Part:
 
 def parts(cache: Path) -> dict[str, Part]:
     return {
-        "known": Part(HERE / "packages.txt", HERE / "labels.toml", cache),
-        "held out": Part(HERE / "held-out.txt", HERE / "held-out.toml", cache / "held-out"),
+        name: Part(HERE / packages, HERE / labels, cache / folder)
+        for name, (packages, labels, folder) in LISTS.items()
     }
 
 
@@ -169,69 +181,60 @@ Results = dict[str, tuple[list[dict[str, Any]], int]]
 
 
 def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> str:
-    known, held_out = corpus["known"], corpus["held out"]
+    labels = {name: part.read_labels() for name, part in corpus.items()}
+    unseen = [name for name in corpus if name != AT_HAND]
+    files = ", ".join(
+        f"[{part.labels.name}](../scripts/corpus/{part.labels.name})" for part in corpus.values()
+    )
     lines = [
         "# `memfit check` on other people's code",
         "",
         "Made by `python scripts/corpus/run.py --write docs/check-corpus.md`: source distributions, pinned by version and "
-        "hash. Each error and warning was read, with the code around it; the labels and their reasons are in "
-        "[labels.toml](../scripts/corpus/labels.toml) and [held-out.toml](../scripts/corpus/held-out.toml).",
+        f"hash. Each error and warning was read, with the code around it; the labels and their reasons are in {files}.",
         "",
-        f"The rules were written with {known.count()} packages at hand ({results['known'][1]} files), and mended where "
-        f"these showed them wrong. Then {held_out.count()} others were read for the first time "
-        f"({results['held out'][1]} files). What was wrong there was mended too, so that only the first reading says how "
-        "the rules do on code that they have not seen.",
+        f"The rules were written with {corpus[AT_HAND].count()} packages at hand ({results[AT_HAND][1]} files), and mended "
+        "where these showed them wrong. Then others were read for the first time, one list after the other: "
+        + ", ".join(f"{corpus[name].count()} packages {name} ({results[name][1]} files)" for name in unseen)
+        + ". What was wrong there was mended too, so that only a first reading says how the rules do on code that they "
+        "have not seen.",
         "",
         "| true, of those found | errors | warnings |",
         "|---|---|---|",
     ]
-    rows = {
-        f"{held_out.count()} packages held out, first reading": lambda severity: first_reading(
-            held_out.read_labels(), rules, severity
-        ),
-        "the same, now": lambda severity: share(results["held out"][0], held_out.read_labels(), severity),
-        f"{known.count()} packages at hand": lambda severity: share(
-            results["known"][0], known.read_labels(), severity
-        ),
-    }
-    lines += [
-        f"| {name} | {percent(*row('error'))} | {percent(*row('warning'))} |" for name, row in rows.items()
+    for name in unseen:
+        row = [percent(*first_reading(labels[name], rules, severity)) for severity in ("error", "warning")]
+        lines.append(f"| {corpus[name].count()} packages {name}, first reading | {row[0]} | {row[1]} |")
+        row = [percent(*share(results[name][0], labels[name], severity)) for severity in ("error", "warning")]
+        lines.append(f"| the same, now | {row[0]} | {row[1]} |")
+    row = [
+        percent(*share(results[AT_HAND][0], labels[AT_HAND], severity)) for severity in ("error", "warning")
     ]
-    lines += ["", "| rule | severity | held out | at hand |", "|---|---|---|---|"]
+    lines.append(f"| {corpus[AT_HAND].count()} packages {AT_HAND} | {row[0]} | {row[1]} |")
+    order = [*unseen, AT_HAND]
+    lines += ["", f"| rule | severity | {' | '.join(order)} |", "|---|---|" + "---|" * len(order)]
     counts = {
-        name: Counter((finding["rule"], finding["severity"]) for finding in found)
-        for name, (found, _) in results.items()
+        name: Counter((finding["rule"], finding["severity"]) for finding in results[name][0])
+        for name in order
     }
-    lines += [
-        f"| {rule} | {severity} | {counts['held out'][rule, severity]} | {counts['known'][rule, severity]} |"
-        for rule, severity in sorted(set(counts["held out"]) | set(counts["known"]))
-    ]
-    for name, title in (("held out", "Held out"), ("known", "At hand")):
-        labels = corpus[name].read_labels()
-        lines += [
-            "",
-            f"## {title}: each error and warning",
-            "",
-            "| finding | rule | true | why |",
-            "|---|---|---|---|",
-        ]
+    for rule, severity in sorted(set().union(*counts.values())):
+        cells = " | ".join(str(counts[name][rule, severity]) for name in order)
+        lines.append(f"| {rule} | {severity} | {cells} |")
+    for name in order:
+        lines += ["", f"## {name.capitalize()}: each error and warning", ""]
+        lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
         for finding in serious(results[name][0]):
-            label = labels[key(finding)]
+            label = labels[name][key(finding)]
             place = f"{finding['file']}:{finding['line']}"
             lines.append(
                 f"| `{place}` | {finding['rule']} | {'yes' if label['true'] else 'no'} | {label['why']} |"
             )
-    lines += [
-        "",
-        "## What the first reading found false, and is mended",
-        "",
-        "| finding | rule | why | mended |",
-        "|---|---|---|---|",
-    ]
-    for name, label in held_out.read_labels().items():
-        if "mended" in label:
-            place, rule = name.rsplit(":", 1)
-            lines.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
+    lines += ["", "## What a first reading found false, and is mended", ""]
+    lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
+    for name in unseen:
+        for found, label in labels[name].items():
+            if "mended" in label:
+                place, rule = found.rsplit(":", 1)
+                lines.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -262,9 +265,9 @@ def main() -> int:
             true, count = share(labelled, labels, severity)
             print(f"{severity}s: {percent(true, count)} true")
             bad |= count > 0 and true / count < least
-    true, count = first_reading(corpus["held out"].read_labels(), rules, "error")
-    print(f"held out, first reading: errors {percent(true, count)}", end=", ")
-    print("warnings", percent(*first_reading(corpus["held out"].read_labels(), rules, "warning")))
+        if name != AT_HAND:
+            read = {severity: first_reading(labels, rules, severity) for severity in ("error", "warning")}
+            print(f"first reading: errors {percent(*read['error'])}, warnings {percent(*read['warning'])}")
     if arguments.write and not bad:
         text = page(results, corpus, rules)
         if PEERS.is_file():
