@@ -231,7 +231,6 @@ def cudnn_benchmark_with_varying_shapes() -> dict[str, int]:
 
     # What trials allocate comes on top of what a call does without them. Each case has shapes of its own.
     return {
-        "one": allocations(True, [40]) - allocations(False, [40]),
         "again": allocations(True, [48] * 4) - allocations(False, [48] * 4),
         "varying": allocations(True, [56, 64, 72, 80]) - allocations(False, [56, 64, 72, 80]),
     }
