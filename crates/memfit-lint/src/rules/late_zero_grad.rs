@@ -10,17 +10,19 @@
 //!
 //! ## Example
 //! ```python
-//! loss = criterion(model(x), y)
-//! optimizer.zero_grad()
-//! loss.backward()
-//! optimizer.step()
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     optimizer.zero_grad()
+//!     loss.backward()
+//!     optimizer.step()
 //! ```
 //! Use instead:
 //! ```python
-//! loss = criterion(model(x), y)
-//! loss.backward()
-//! optimizer.step()
-//! optimizer.zero_grad()
+//! for x, y in loader:
+//!     loss = criterion(model(x), y)
+//!     loss.backward()
+//!     optimizer.step()
+//!     optimizer.zero_grad()
 //! ```
 //!
 //! ## Fix safety
