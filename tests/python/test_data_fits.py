@@ -203,7 +203,7 @@ def test_pinned_memory_comes_back_after_the_copy_on_a_card(photographs: Path, tm
                     optimizer.step()
                     optimizer.zero_grad()
             # Eighteen batches in a few places: memory that was copied from is used again.
-            assert count == 18 and len(places) <= 6, (count, len(places))
+            assert count == 18 and len(places) <= 9, (count, len(places))
             print("places", len(places))
             """
         )

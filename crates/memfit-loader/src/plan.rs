@@ -316,7 +316,7 @@ impl Plan {
 }
 
 /// What a decoder of JPEG 2000 holds for each value, in bytes.
-const JP2_VALUE: u64 = 16;
+const JP2_VALUE: u64 = 12;
 
 /// The smallest scale, of one over two to the power of at most `levels`, that leaves `margin` times the pixels that are
 /// wanted.
