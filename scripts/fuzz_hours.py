@@ -132,7 +132,7 @@ def page(counts: dict[str, Any]) -> str:
     total = {name: sum(row[name] for row in counts.values()) for name in ("inputs", "seconds")}
     return f"""# Fuzzing the readers
 
-Written by `python scripts/fuzz_hours.py`; its head says how. {total["inputs"]:,} inputs in {total["seconds"] / 3600:.1f} hours of
+Written by `python scripts/fuzz_hours.py`; its head says how. {total["inputs"]:,} inputs in {total["seconds"] / 60:,.1f} minutes of
 processor time. The compiler's own instrumentation guides it; overflows, bounds and assertions are checked. Edges are those of the
 program that were reached; the corpus is what is left of it after merging.
 
