@@ -53,7 +53,7 @@ def tree(problem: dict[str, Any]) -> Graph:
     names = ["model", *(f"model.{index}" for index in range(len(blocks))), "model.loss"]
     graph = Graph(len(names))
     graph.fw_post_order = [*names[1:], "model"]
-    kept = 0
+    kept, everything = 0, sum(block[0] for block in blocks)
     for index, name in enumerate(names):
         block = blocks[index - 1] if 0 < index <= len(blocks) else None
         last = name == "model.loss"
@@ -67,7 +67,8 @@ def tree(problem: dict[str, Any]) -> Graph:
                 "sac_memory": max(discarded, 1),
                 # While its turn lasts a block has all of it.
                 "act_grad_per_module": block[0] if block else problem["tail"] if last else 0,
-                "act_total": kept,
+                # The root's forward ends last, with all that is left.
+                "act_total": kept if index else everything,
                 "is_leaf": block is None and name != "model",
                 "sac_runtime": block[2] / 1e6 if block else 0.0,
                 # Computed again as a whole.
@@ -80,7 +81,7 @@ def tree(problem: dict[str, Any]) -> Graph:
         )
         if block:
             kept += block[0]
-    # The root's own turn is over before any other begins; nothing may be nested in it that is chosen.
+    # All stand below the root.
     graph.ad_matrix[0, :] = 1
     return graph
 
