@@ -101,7 +101,7 @@ def _numpy_memory() -> bytes | None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    bits = getattr(getattr(numpy.random.mtrand, "_rand", None), "_bit_generator", None)
+    bits: Any = getattr(getattr(numpy.random.mtrand, "_rand", None), "_bit_generator", None)
     if type(bits).__name__ != "MT19937":
         return None
     return ctypes.string_at(bits.ctypes.state_address, 4 * 625)
@@ -150,7 +150,7 @@ class Buffers:
 
     def _copy(self, kept: dict[str, torch.Tensor]) -> None:
         known = self._copies
-        alike = known.keys() == kept.keys() and all(
+        alike = list(known) == list(kept) and all(
             copy.shape == buffer.shape and copy.dtype == buffer.dtype and copy.device == buffer.device
             for copy, buffer in zip(known.values(), kept.values(), strict=True)
         )
@@ -180,7 +180,7 @@ class Buffers:
         changed = {
             path
             for path, home, name, buffer, version in self._still
-            if home.get(name) is not buffer or buffer._version != version
+            if buffer._version != version or home.get(name) is not buffer
         }
         if self._changing is None:
             # Batch normalisation writes its statistics without a new version, so all are compared once.
