@@ -118,7 +118,8 @@ def main() -> None:
 TEXT = """# The choice of blocks beside torch's integer program
 
 Made by `scripts/plan/ilp.py`, whose head says how. The same problem is given to both: which blocks to compute again so that a budget is
-kept, at the least time. Times depend on the machine and on how busy it was; both were taken one after the other in one run.
+kept, at the least time. Times depend on the machine and on how busy it was (several times its two processors here); both were taken one
+after the other in one run. torch's has the making of its program and the start of its solver in it.
 
 """
 

@@ -263,12 +263,18 @@ def row(name: str, known: dict[str, Any]) -> list[str]:
         levers = ", ".join(words(lever) for lever in chosen["levers"])
         refuted = (found["limit"] or {}).get("refuted")
         more_fits = known.get("more", {}).get("fits")
-        beyond = "" if more_fits is None else "**fits**" if more_fits else f"{refuted} do not fit"
+        beyond = (
+            f"{refuted} do not fit, in the search"
+            if more_fits is None
+            else "**fits**"
+            if more_fits
+            else f"{refuted} do not fit"
+        )
         middle = [
             size(found["baseline"]),
             levers,
             size(chosen),
-            yes(known.get("again")),
+            yes(known.get("again")) or "in the search",
             beyond if refuted else "no batch divided" if not found["limit"] else "the whole batch fits",
             f"{chosen['step_ms_estimate']:.0f} ms",
             *(told(known.get(key)) for key in ("halved", "halved, helped", "full", "full, helped", "budget")),
@@ -349,8 +355,8 @@ Made by `scripts/plan/reference.py`, whose head says how. Every figure is the vi
 outside the allocator at its upper bound, on a card with 3 % of its memory set aside; time is the estimate of one optimizer
 step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
 divide the batch nor compute again. The seconds depend on how busy the machine was (often several times its two processors), and on
-the build: these are of one without optimizations. The processor's seconds tell more; where two processors are free, a plan takes
-about as long as these or less. An empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
+the build: these are of one without optimizations. The processor's seconds tell more. "in the search" is what the planner itself ran on
+the card; an empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
 
 """
 
