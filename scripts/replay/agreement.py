@@ -346,11 +346,11 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     text += f"differed under {failed} settings.\n\n" if failed else "agreed at every check of each.\n\n"
     text += "| setting of the allocator | torch | programs | checks | met a full card | |\n|---|---|---|---|---|---|\n"
     for setting, each in kept.items():
-        said = each.get("failed") or each.get("skipped") or ""
+        said = [each[name] for name in ("failed", "skipped") if name in each]
         if each.get("asserted"):
-            said += f"{each['asserted']} ended by an assertion of PyTorch's: {each['assertion']}"
+            said.append(f"{each['asserted']} ended by an assertion of PyTorch's: {each['assertion']}")
         figures = [f"{each.get(name, 0):,}" for name in ("programs", "checks", "out_of_memory")]
-        text += f"| {f'`{setting}`' if setting else 'none'} | {each['torch']} | {' | '.join(figures)} | {said} |\n"
+        text += f"| {f'`{setting}`' if setting else 'none'} | {each['torch']} | {' | '.join(figures)} | {'; '.join(said)} |\n"
     return text
 
 
