@@ -373,9 +373,10 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert saves("offload") > 0.4 * plain["peak"]
     assert saves("both") > saves("checkpointing")
     # Of each attention matrix, the logarithm of its sums stays.
-    assert saves("sdpa") > 0.99 * 6 * 16 * 8 * 512 * 512 * 4
+    assert saves("sdpa") > 6 * 16 * 8 * 512 * (512 - 2) * 4
     # Two moments of four bytes: eight of them become two and a little, four, none.
     assert saves("8-bit", "live") > 1.4 * parameters
+    # Blocks are up to a megabyte larger than what is asked of them, and more so for smaller tensors.
     assert saves("bf16 state", "live") > 0.9 * parameters
     assert saves("host", "live") > 1.9 * parameters
     # This model's peak lies where the backward begins, before there are gradients, and the head's update with its temporaries
@@ -386,7 +387,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands in their place.
     logits = 16 * 511 * 8000 * 4
     assert saves("chunked") > 1.8 * logits
-    assert saves("compiled") > saves("checkpointing")
+    assert saves("compiled") > saves("checkpointing") + 0.5 * logits
     left = {name: run["left"] for name, run in found.items()}
     assert set(left.values()) == {left["plain"]}, left
 
