@@ -6,12 +6,12 @@ use std::sync::Arc;
 use memfit_lint::Lines;
 use serde_json::Value;
 
-use crate::document::Text;
+use crate::document::Item;
 use crate::position::to_byte;
 
 /// A text as the protocol gives it.
-pub(crate) fn text_of(item: &Value) -> Option<Text> {
-    Some(Text {
+pub(crate) fn text_of(item: &Value) -> Option<Item> {
+    Some(Item {
         uri: item.get("uri")?.as_str()?.to_owned(),
         version: item.get("version").cloned().unwrap_or(Value::Null),
         text: item.get("text")?.as_str()?.into(),
@@ -36,8 +36,8 @@ pub(crate) fn of_text(mut text: Arc<str>, changes: &Value) -> Arc<str> {
 }
 
 /// The cells of a notebook that are code, out of those that it has and the texts that come with it.
-pub(crate) fn cells(listed: &Value, texts: &Value) -> Vec<Text> {
-    let texts: HashMap<String, Text> = texts
+pub(crate) fn cells(listed: &Value, texts: &Value) -> Vec<Item> {
+    let texts: HashMap<String, Item> = texts
         .as_array()
         .into_iter()
         .flatten()
@@ -53,7 +53,7 @@ fn is_code(cell: &Value) -> bool {
 }
 
 /// A notebook's cells of code after a change: some are put in or taken out, and the text of others is another.
-pub(crate) fn of_cells(mut cells: Vec<Text>, change: &Value) -> Vec<Text> {
+pub(crate) fn of_cells(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
     let Some(change) = change.get("cells") else { return cells };
     if let Some(structure) = change.get("structure") {
         let array = &structure["array"];
@@ -62,9 +62,9 @@ pub(crate) fn of_cells(mut cells: Vec<Text>, change: &Value) -> Vec<Text> {
         let end = start.saturating_add(number("deleteCount")).min(cells.len());
         // A cell that is moved is taken out and put in again, and its text does not come a second time.
         let known = cells.iter().cloned().chain(opened(structure));
-        let known: HashMap<String, Text> = known.map(|text| (text.uri.clone(), text)).collect();
+        let known: HashMap<String, Item> = known.map(|text| (text.uri.clone(), text)).collect();
         let put = array.get("cells").and_then(Value::as_array).into_iter().flatten();
-        let put: Vec<Text> = put
+        let put: Vec<Item> = put
             .filter(|cell| is_code(cell))
             .filter_map(|cell| known.get(cell.get("document")?.as_str()?).cloned())
             .collect();
@@ -80,7 +80,7 @@ pub(crate) fn of_cells(mut cells: Vec<Text>, change: &Value) -> Vec<Text> {
     cells
 }
 
-fn opened(structure: &Value) -> impl Iterator<Item = Text> + '_ {
+fn opened(structure: &Value) -> impl Iterator<Item = Item> + '_ {
     structure.get("didOpen").and_then(Value::as_array).into_iter().flatten().filter_map(text_of)
 }
 

@@ -17,7 +17,7 @@ const SOURCE: &str = "memfit";
 
 /// A text that the editor knows by a name of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Text {
+pub(crate) struct Item {
     pub(crate) uri: String,
     pub(crate) version: Value,
     pub(crate) text: Arc<str>,
@@ -32,7 +32,7 @@ pub(crate) struct Document {
 
 /// One of the editor's texts, and where it stands in what was checked.
 struct Part {
-    of: Text,
+    of: Item,
     lines: Lines,
     /// In the bytes of what was checked.
     span: Span,
@@ -53,7 +53,7 @@ struct Cell {
 
 impl Document {
     /// Checks a file.
-    pub(crate) fn file(path: &Path, text: Text, config: Config) -> Self {
+    pub(crate) fn file(path: &Path, text: Item, config: Config) -> Self {
         let source = checked(path, &text.text, &config);
         let lines = Lines::new(&text.text);
         let span = Span::new(0, text.text.len() as u32);
@@ -61,7 +61,7 @@ impl Document {
     }
 
     /// Checks a notebook.
-    pub(crate) fn notebook(path: &Path, cells: Vec<Text>, config: Config) -> Self {
+    pub(crate) fn notebook(path: &Path, cells: Vec<Item>, config: Config) -> Self {
         let mut written = String::from("{\"cells\": [");
         let mut parts = Vec::with_capacity(cells.len());
         for cell in cells {
@@ -82,7 +82,7 @@ impl Document {
     }
 
     /// The texts that it consists of.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &Item> {
         self.parts.iter().map(|part| &part.of)
     }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Settings;
-use crate::document::{Document, Text};
+use crate::document::{Document, Item};
 use crate::{changes, uri};
 
 /// What an editor's own settings may say, under `memfit`; what they leave out is as the file's project has it.
@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a file, and says what is found in it.
-    pub(crate) fn open(&mut self, text: Text) -> Vec<Value> {
+    pub(crate) fn open(&mut self, text: Item) -> Vec<Value> {
         let path = uri::to_path(&text.uri);
         let config = self.config_of(&path);
         let uri = text.uri.clone();
@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a notebook's cells of code, and says what is found in each.
-    pub(crate) fn open_notebook(&mut self, uri: &str, cells: Vec<Text>) -> Vec<Value> {
+    pub(crate) fn open_notebook(&mut self, uri: &str, cells: Vec<Item>) -> Vec<Value> {
         let path = uri::to_path(uri);
         let config = self.config_of(&path);
         self.forget_cells(uri);
@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
         let Some(document) = self.documents.get(uri).filter(|document| document.is_notebook()) else {
             return Vec::new();
         };
-        let before: Vec<Text> = document.texts().cloned().collect();
+        let before: Vec<Item> = document.texts().cloned().collect();
         let after = changes::of_cells(before.clone(), change);
         let gone = before.into_iter().filter(|cell| after.iter().all(|kept| kept.uri != cell.uri));
         let mut told: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
     }
 
     /// The text of an open file.
-    pub(crate) fn text(&self, uri: &str) -> Option<&Text> {
+    pub(crate) fn text(&self, uri: &str) -> Option<&Item> {
         self.documents.get(uri).filter(|document| !document.is_notebook())?.texts().next()
     }
 
@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
 
     /// Looks at every open document anew: what it is checked under may have changed.
     pub(crate) fn again(&mut self) -> Vec<Value> {
-        let open: Vec<(String, bool, Vec<Text>)> = self
+        let open: Vec<(String, bool, Vec<Item>)> = self
             .documents
             .iter()
             .map(|(uri, document)| (uri.clone(), document.is_notebook(), document.texts().cloned().collect()))
