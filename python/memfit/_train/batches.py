@@ -94,9 +94,9 @@ class Batch:
         # What the samples look like, without their number.
         self.shape = " ".join(self._shapes)
         # Numbers in one sample, the largest one where they differ; and in each of them, where they do.
-        self.elements = max(self._elements + (max(self._costs) if self._costs else 0), 1)
-        differ = self._costs is not None and len(set(self._costs)) > 1
-        self.costs = [self._elements + cost for cost in self._costs or []] if differ else None
+        costs: list[int] = self._costs or []
+        self.elements = max(self._elements + max(costs, default=0), 1)
+        self.costs = [self._elements + cost for cost in costs] if len(set(costs)) > 1 else None
         if key is not None and self._flat is not None:
             cut = tuple(self._is_cut(entry) for entry in self._flat)
             self._form = Form(self.items, self.shape, self.elements, cut)

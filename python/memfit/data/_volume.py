@@ -61,7 +61,7 @@ class Volume:
         sizes = [max(0, end - start) for start, end in ranges]
         out = torch.empty(sizes, dtype=torch.float32 if scaled else self.dtype)
         if out.numel():
-            self._stored.read_into(*ranges, scaled, out.data_ptr(), out.nbytes)
+            self._stored.read_into(ranges[0], ranges[1], ranges[2], scaled, out.data_ptr(), out.nbytes)
         return out
 
     def __getitem__(self, key: Any) -> torch.Tensor:
@@ -69,7 +69,8 @@ class Volume:
         if len(keys) > 3:
             raise IndexError(f"a volume has three dimensions, and {len(keys)} were given")
         keys += (slice(None),) * (3 - len(keys))
-        ranges, kept = [], []
+        ranges: list[tuple[int, int]] = []
+        kept: list[slice | int] = []
         for given, length in zip(keys, self.shape, strict=True):
             if isinstance(given, slice):
                 start, end, step = given.indices(length)
