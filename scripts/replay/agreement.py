@@ -84,6 +84,10 @@ def books(card: int) -> Books:
     return found
 
 
+class ContradictionError(Exception):
+    """PyTorch's own books do not agree with one another."""
+
+
 def agree(mine: Any, theirs: Any, what: str) -> None:
     if mine != theirs:
         raise AssertionError(f"{what}: {mine:,} and {theirs:,}")
@@ -198,11 +202,18 @@ class Program:
     def check_native(self, segments: list[dict[str, Any]], found: Books, stats: dict[str, int]) -> None:
         plain = [each["total_size"] for each in segments if not each["is_expandable"]]
         grown = [each["total_size"] for each in segments if each["is_expandable"]]
+        # First PyTorch against itself: its snapshot can lack a pool of a graph's that its statistics still have.
+        reserved = stats["reserved_bytes.all.current"]
+        if self.captures and sum(plain) + sum(grown) < reserved == found.allocated + found.mapped:
+            missing = reserved - sum(plain) - sum(grown)
+            raise ContradictionError(
+                f"the snapshot lacks {missing:,} bytes of what PyTorch's own statistics and the device have"
+            )
         agree(sum(plain), found.allocated, "segments, and what cudaMalloc gave")
         agree(len(plain), found.allocations, "the number of segments, and of allocations")
         agree(sum(grown), found.mapped, "expandable segments, and what is mapped")
         agree(found.physical, found.mapped, "physical memory, and what is mapped")
-        agree(stats["reserved_bytes.all.current"], sum(plain) + sum(grown), "reserved, and the segments")
+        agree(reserved, sum(plain) + sum(grown), "reserved, and the segments")
         agree(
             stats["num_device_alloc"] - stats["num_device_free"] >= 0, True, "no more frees than allocations"
         )
@@ -271,8 +282,8 @@ def all_of(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
         try:
             program = run(setting, number, arguments)
         except Exception as error:
-            if "INTERNAL ASSERT FAILED" in str(error):
-                # PyTorch's allocator has met a state that it did not expect, and cannot be used further in this process.
+            if isinstance(error, ContradictionError) or "INTERNAL ASSERT FAILED" in str(error):
+                # PyTorch's allocator is in a state that it did not expect, and cannot be used further in this process.
                 found = {"programs": programs + 1, "checks": checks, "out_of_memory": failures}
                 return {**found, "asserted": 1, "assertion": f"program {number}: {error}".splitlines()[0]}
             traceback.print_exc()
@@ -348,7 +359,9 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     for setting, each in kept.items():
         said = [each[name] for name in ("failed", "skipped") if name in each]
         if each.get("asserted"):
-            said.append(f"{each['asserted']} ended by an assertion of PyTorch's: {each['assertion']}")
+            said.append(
+                f"{each['asserted']} ended where PyTorch contradicts itself, the last: {each['assertion']}"
+            )
         figures = [f"{each.get(name, 0):,}" for name in ("programs", "checks", "out_of_memory")]
         text += f"| {f'`{setting}`' if setting else 'none'} | {each['torch']} | {' | '.join(figures)} | {'; '.join(said)} |\n"
     return text
