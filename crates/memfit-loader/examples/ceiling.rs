@@ -4,6 +4,8 @@
 //!
 //!     cargo run --release -p memfit-loader --features turbo --example ceiling -- FOLDER IMAGES THREADS SIZE MARGIN
 
+#![expect(clippy::print_stdout, reason = "it is a command, and answers on its standard output")]
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
