@@ -33,6 +33,9 @@ SMALL = {
     "inference": "--arch resnet18 --image-size 32 --batch-size 2 --batches 2",
     "late_import": "--width 8 --batch-size 4 --steps 2",
     "says_its_peak": "--image-size 32 --batch-size 2 --steps 1",
+    "llama": "--layers 2 --hidden 64 --intermediate 128 --heads 4 --key-value-heads 2 --vocabulary 100 --sequence 16 "
+    "--batch-size 2 --lora 2 --steps 2",
+    "diffusion": "--image-size 16 --width 32 --batch-size 2 --steps 2",
     "catch_oom": "--image-size 32 --batch-size 4 --steps 2",
 }
 
