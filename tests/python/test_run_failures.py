@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from runs import GIB, completed, invoke, run
+from runs import GIB, MIB, completed, invoke, run
 
 BAD_NEWS, NO_ANSWER = 1, 2
 
@@ -65,6 +65,25 @@ def test_an_error_that_the_script_catches_and_gives_up_on():
     answer = run("catch_oom.py --give-up", gpu="a100-80gb", memory=4 * GIB)
     assert (answer.status, answer.report["verdict"]) == (BAD_NEWS, "oom")
     assert answer.report["oom"]["caught"] is True
+
+
+def test_an_error_in_the_allocators_words_is_one_whatever_its_type(tmp_path):
+    # Operations that are built for any release of PyTorch pass the allocator's error on as a plain RuntimeError.
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom torchvision.ops import roi_align\n"
+        "features, boxes = torch.ones(1, 256, 8, 8, device='cuda'), torch.ones(100_000, 5, device='cuda')\n"
+        "roi_align(features, boxes, 7)\n"
+    )
+    command = ["--", sys.executable, str(tmp_path / "train.py")]
+    options = ["--gpu", "t4", "--memory", "2GiB", "--no-prove", "--format", "json"]
+    answer = invoke(["run", *options, *command])
+    assert (answer.status, answer.report["verdict"]) == (BAD_NEWS, "oom"), answer.stderr
+    oom = answer.report["oom"]
+    # As the allocator asks the device for it.
+    assert 0 <= oom["requested"] - 100_000 * 256 * 7 * 7 * 4 < 2 * MIB
+    assert oom["caught"] is False
+    assert "Tried to allocate" in oom["message"]
+    assert "train.py:4" in oom["stack"][0]
 
 
 def test_pytorchs_own_words_are_kept():

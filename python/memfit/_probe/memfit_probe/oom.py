@@ -30,6 +30,8 @@ STARVED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
 )
+# The allocator's own words: an operation that was built for any release of PyTorch passes them on in a RuntimeError.
+PASSED_ON = "CUDA out of memory. Tried to allocate"
 
 
 class OutOfMemory:
@@ -114,6 +116,9 @@ class OutOfMemory:
         kind = type(exception)
         text = str(exception)
         starved = any(status in text for status in STARVED)
+        passed_on = PASSED_ON in text
+        if passed_on and not isinstance(exception, self.error):
+            self._raised(text)
         if starved and not isinstance(exception, self.error):
             channel.send("oom", **self._starved(exception))
             channel.send("oom_text", text=text)
@@ -128,7 +133,7 @@ class OutOfMemory:
             message=text,
             traceback="".join(told.format()),
             # An error of a child process comes here as text.
-            oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved,
+            oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on,
         )
 
     def _starved(self, exception):
