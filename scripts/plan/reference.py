@@ -355,7 +355,7 @@ Made by `scripts/plan/reference.py`, whose head says how. Every figure is the vi
 outside the allocator at its upper bound, on a card with 3 % of its memory set aside; time is the estimate of one optimizer
 step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
 divide the batch nor compute again. The seconds depend on how busy the machine was (often several times its two processors), and on
-the build: these are of one without optimizations. The processor's seconds tell more. "in the search" is what the planner itself ran on
+how it was built: these are of the installed program. The processor's seconds tell more. "in the search" is what the planner itself ran on
 the card; an empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
 
 """
