@@ -152,13 +152,12 @@ def run(name: str, levers: str, *, micro_batch: int | None = None, prefix: tuple
     text = known["file"] or "[made_for]\n"
     head = f"micro_batch = {micro_batch}\n" if micro_batch else ""
     made_for = text[text.index("[made_for]") :].split("\n[expected]")[0]
-    pieces = -(-(known["baseline"]["micro_batch"] or 1) // micro_batch) if micro_batch else 1
     with tempfile.TemporaryDirectory(prefix="memfit-reference-") as folder:
         path = Path(folder) / "plan.toml"
         path.write_text(f"{head}{levers}\n{made_for}")
         status, report = memfit(
             *("run", "--gpu", gpu, "--memory", f"{known['budget'] >> 10}KiB", "--no-prove"),
-            *("--steps", "2" if pieces > 8 else "3", "--plan", str(path)),
+            *("--steps", "3", "--plan", str(path)),
             *("--", sys.executable, *prefix, *words.split()),
         )
     return {"fits": status == 0, "verdict": report["verdict"], "ms": report["time"]["step_ms_estimate"]}

@@ -22,7 +22,11 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
         .iter()
         .filter_map(|rank| {
             let time = StepTime::of(&rank.marks, compute, memory)?;
-            Some(stretched(time, request.planned.as_ref().and_then(|planned| planned.stretch(&rank.marks))))
+            match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some()) {
+                // Too few steps to tell what the pieces that were left out would take: no time is better than a part of one.
+                Some(planned) => Some(stretched(time, planned.stretch(&rank.marks)?)),
+                None => Some(time),
+            }
         })
         .max_by(|a, b| a.typical.total_cmp(&b.typical))
         // A clock that takes no time for any work tells nothing of a step.
@@ -51,8 +55,7 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
 }
 
 /// A step of which only some of the pieces were run, as long as all of them make it.
-fn stretched(time: StepTime, stretch: Option<f64>) -> StepTime {
-    let Some(stretch) = stretch else { return time };
+fn stretched(time: StepTime, stretch: f64) -> StepTime {
     StepTime {
         typical: time.typical * stretch,
         low: time.low * stretch,
