@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from runs import MIB, invoke, memfit
@@ -29,10 +28,12 @@ with open(sys.argv[2]) as file:
 """
 
 
-@pytest.fixture(scope="module")
-def waiting(tmp_path_factory):
+@pytest.fixture
+def waiting(tmp_path):
     """A run whose script has done two steps, and waits."""
-    folder: Path = tmp_path_factory.mktemp("watched")
+    # Wherever the tests lie, the command is longer than a screen is wide.
+    folder = tmp_path / ("a-folder-with-a-name-that-alone-fills-a-line-of-a-terminal" * 2)
+    folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     said, go = folder / "said", folder / "go"
     os.mkfifo(said)
@@ -45,7 +46,7 @@ def waiting(tmp_path_factory):
         assert said.read_text() == "two steps are done"
         yield run, go
     finally:
-        run.kill()
+        run.terminate()
         run.communicate()
 
 

@@ -73,9 +73,7 @@ fn memory(card: Card) -> Outcome<Memory> {
 
 /// The live processes that have something on the card, and how much.
 fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
-    let held = |share: &ShareView| {
-        share.used + share.outside.context + share.outside.libraries + share.outside.communication
-    };
+    let held = |share: &ShareView| share.used + share.outside.total();
     let (_, processes) = cards::usage(card)?;
     let on_card = |process: &ProcessView| process.shares.get(card.index).map(held).filter(|bytes| *bytes > 0);
     let live = processes.iter().filter(|process| process.alive);

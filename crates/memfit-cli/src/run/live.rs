@@ -4,13 +4,10 @@
 //! them: what they say and book in that directory is only read.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use memfit_link::env::RUN_DIR;
 use memfit_link::ledger::LedgerView;
 use memfit_link::{RunDir, Setup};
 use memfit_report::wire::{CardKind, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};
@@ -40,20 +37,11 @@ pub(crate) struct LiveRun {
 fn in_progress(all: &BTreeMap<u32, Entry>) -> BTreeMap<PathBuf, Vec<u32>> {
     let mut runs: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
     for (pid, entry) in all {
-        if let Some(run_dir) = (!entry.zombie).then(|| run_dir_of(*pid)).flatten() {
+        if let Some(run_dir) = (!entry.zombie).then(|| tree::run_dir_of(*pid)).flatten() {
             runs.entry(run_dir).or_default().push(*pid);
         }
     }
     runs
-}
-
-/// What a process was told of its run, if it belongs to one. Those of other users cannot be read.
-fn run_dir_of(pid: u32) -> Option<PathBuf> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let mut variables = environment.split(|byte| *byte == 0);
-    let path =
-        variables.find_map(|variable| variable.strip_prefix(RUN_DIR.as_bytes())?.strip_prefix(b"="))?;
-    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
 fn command_line(pid: u32) -> Vec<String> {
@@ -144,12 +132,11 @@ impl LiveRun {
         setups
             .map(|(index, setup)| {
                 let view = ledger.cards.get(index).copied().unwrap_or_default();
-                let outside = view.outside.context + view.outside.libraries + view.outside.communication;
                 let name = setup.device.get("name").and_then(|name| name.as_str()).unwrap_or("GPU");
                 let card = WatchedCard {
                     name: name.to_owned(),
                     capacity: setup.capacity,
-                    used: view.used + outside + setup.other_processes,
+                    used: view.used + view.outside.total() + setup.other_processes,
                     peak: view.peak_device,
                     history: Vec::new(),
                 };
@@ -176,10 +163,7 @@ impl LiveRun {
         let speaker = self.inbox.processes.get(&pid);
         let booked = ledger.processes.iter().find(|process| process.pid == pid);
         let used = booked.map(|process| {
-            let outside = |share: &memfit_link::ledger::ShareView| {
-                share.outside.context + share.outside.libraries + share.outside.communication
-            };
-            process.shares.iter().map(|share| share.used + outside(share)).sum::<u64>()
+            process.shares.iter().map(|share| share.used + share.outside.total()).sum::<u64>()
         });
         let alive = tree::is_running(pid);
         WatchedProcess {

@@ -45,7 +45,7 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
         (Some(_), steps) => format!("step {steps} of {wanted}"),
     };
     let memory = fullest.filter(|card| card.used > 0).map(|card| {
-        let used = card.used + card.outside.context + card.outside.libraries + card.outside.communication;
+        let used = card.used + card.outside.total();
         format!(", {} of {}", size(used), size(card.capacity))
     });
     format!("{doing}{}, {} s", memory.unwrap_or_default(), elapsed.as_secs())

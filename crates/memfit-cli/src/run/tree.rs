@@ -4,8 +4,10 @@
 //! started with. Either alone misses some: a daemon loses its parent, a program may clear its environment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use memfit_link::RunDir;
 use memfit_link::env::RUN_DIR;
@@ -71,17 +73,21 @@ pub(super) fn descendants(all: &BTreeMap<u32, Entry>, root: u32) -> BTreeSet<u32
     }
 }
 
+/// The run directory that a process was started with, if it was. Those of other users cannot be read.
+pub(super) fn run_dir_of(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut variables = environment.split(|byte| *byte == 0);
+    let path =
+        variables.find_map(|variable| variable.strip_prefix(RUN_DIR.as_bytes())?.strip_prefix(b"="))?;
+    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+}
+
 /// The processes that were started with the run directory in their environment.
 pub(super) fn marked(run_dir: &RunDir) -> BTreeSet<u32> {
-    let mut mark = format!("{RUN_DIR}=").into_bytes();
-    mark.extend_from_slice(run_dir.path().as_os_str().as_bytes());
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == mark)
-        })
+        .filter(|pid| run_dir_of(*pid).is_some_and(|path| path == run_dir.path()))
         .collect()
 }
 

@@ -36,6 +36,13 @@ pub struct OutsideView {
     pub communication: u64,
 }
 
+impl OutsideView {
+    /// All of it.
+    pub fn total(self) -> u64 {
+        self.context + self.libraries + self.communication
+    }
+}
+
 /// One card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardView {

@@ -20,8 +20,7 @@ pub fn watch(report: &WatchReport, canvas: Canvas) -> String {
 fn one(run: &WatchedRun, canvas: Canvas) -> String {
     let mut out = String::new();
     let dot = canvas.dot();
-    let command = canvas.shortened(&run.command.join(" "), canvas.columns());
-    let _ = writeln!(out, "{}", paint(BOLD, &command));
+    let _ = writeln!(out, "{}", paint(BOLD, &command(&run.command, canvas)));
     let steps = match run.steps_wanted {
         Some(wanted) => format!("step {} of {}", count(run.steps), count(wanted)),
         None => format!("step {}", count(run.steps)),
@@ -49,6 +48,20 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
     }
     out.push_str(&processes(run));
     out
+}
+
+/// The command on one line: where the room is short, its files keep their names and lose their folders, so that the
+/// script is still named.
+fn command(words: &[String], canvas: Canvas) -> String {
+    let name = |word: &str| word.rsplit('/').find(|part| !part.is_empty()).unwrap_or(word).to_owned();
+    let arguments = words.get(1..).unwrap_or_default();
+    let program = words.first().map(|word| name(word));
+    let whole = program.iter().chain(arguments).cloned().collect::<Vec<_>>().join(" ");
+    if whole.chars().count() <= canvas.columns() {
+        return whole;
+    }
+    let short = program.into_iter().chain(arguments.iter().map(|word| name(word)));
+    canvas.shortened(&short.collect::<Vec<_>>().join(" "), canvas.columns())
 }
 
 fn card_lines(index: usize, run: &WatchedRun, card: &WatchedCard, canvas: Canvas) -> String {
@@ -153,6 +166,28 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), text);
         }
+    }
+
+    #[test]
+    fn a_command_on_a_narrow_screen_still_names_its_script() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let narrow = Canvas { width: 60, unicode: true };
+        for (typed, shown) in [
+            ("/a/very/long/way/to/an/environment/of/its/own/bin/python train.py", "python train.py"),
+            ("python3 train.py --data /data/photos", "python3 train.py --data /data/photos"),
+            (
+                "python3 /home/somebody/work/on/photos/train.py --data /data/photos/",
+                "python3 train.py --data photos",
+            ),
+            (
+                "python3 train.py --one 1 --two 2 --three 3 --four 4 --five 5 --six 6",
+                "python3 train.py --one 1 --tw…ee 3 --four 4 --five 5 --six 6",
+            ),
+            ("/", "/"),
+        ] {
+            assert_eq!(command(&words(typed), narrow), shown);
+        }
+        assert_eq!(command(&[], narrow), "");
     }
 
     #[test]
