@@ -187,6 +187,20 @@ class Case:
         return training
 
 
+def outcome(training: Training, results: list[Any] | None) -> tuple[dict[str, int], Any]:
+    """What came of a fault so far, and the result of the window in the end: none where the training is broken. A window that was
+    declared to be as before it runs once more.
+    """
+    found = dict.fromkeys(COUNTS, 0)
+    found["faults"], found["declared"] = 1, int(not results)
+    if training.broken:
+        found["lost"] = found["different"] = 1
+        return found, None
+    results = results or training.window()
+    found["retried"] = int(any(result.retries for result in results))
+    return found, results[-1]
+
+
 def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
     """In the process that has the virtual card: each allocation of a step fails in turn."""
     import torch
@@ -212,21 +226,13 @@ def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
             results = training.whole_after()
             if fail(0, 0) - before <= at:
                 return
-            found = dict.fromkeys(COUNTS, 0)
-            found["faults"], found["declared"] = 1, int(not results)
-            if training.broken:
-                found["lost"] = found["different"] = 1
-                yield found
-                at += 1
-                continue
-            results = results or training.window()
-            found["retried"] = int(any(result.retries for result in results))
-            last = results[-1]
-            samples = sum(training.attempts[-last.micro_batches :])
-            whole = samples == SAMPLES and last.stepped and training.step.steps == case.before + 1
-            found["lost"] = int(not whole)
-            results = last = None
-            found["left"] = int(free() < expected)
+            found, last = outcome(training, results)
+            if last is not None:
+                samples = sum(training.attempts[-last.micro_batches :])
+                whole = samples == SAMPLES and last.stepped and training.step.steps == case.before + 1
+                found["lost"] = int(not whole)
+                results = last = None
+                found["left"] = int(free() < expected)
             yield found
             at += 1
 
@@ -256,20 +262,12 @@ def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
                 results = training.whole_after()
             if not fault.raised:
                 return
-            found = dict.fromkeys(COUNTS, 0)
-            found["faults"], found["declared"] = 1, int(not results)
-            if training.broken:
-                found["lost"] = found["different"] = 1
-                yield found
-                at += 1
-                continue
-            results = results or training.window()
-            found["retried"] = int(any(result.retries for result in results))
-            last = results[-1]
-            found["lost"] = int(not last.stepped or training.step.steps != case.before + 1)
-            expected, now = references[min(last.micro_batches, 2) - 1], state(training)
-            same = len(now) == len(expected) and all(map(torch.equal, now, expected))
-            found["different"] = int(not same)
+            found, last = outcome(training, results)
+            if last is not None:
+                found["lost"] = int(not last.stepped or training.step.steps != case.before + 1)
+                expected, now = references[min(last.micro_batches, 2) - 1], state(training)
+                same = len(now) == len(expected) and all(map(torch.equal, now, expected))
+                found["different"] = int(not same)
             yield found
             at += 1
 
