@@ -105,7 +105,34 @@ def test_any_picture_of_an_animation_is_that_of_pillow(kind: str) -> None:
     with pytest.raises(memfit.data.ImageError, match="4 pictures"):
         decode(data, page=4)
     with pytest.raises(memfit.data.ImageError, match="pages"):
-        decode(encoded(base, "PNG"), page=1)
+        decode(encoded(base, "JPEG"), page=1)
+
+
+@pytest.mark.parametrize("blend", [0, 1])
+@pytest.mark.parametrize("disposal", [0, 1, 2])
+@pytest.mark.parametrize("separate", [False, True])
+def test_any_picture_of_an_animated_png_is_that_of_pillow(disposal: int, blend: int, separate: bool) -> None:
+    # Nothing is half open: Pillow does not mix such pictures as the standard has it.
+    frames = [Image.new("RGBA", (30, 20), (0, 0, 0, 0)) for _ in range(4)]
+    for number, frame in enumerate(frames):
+        frame.paste((200, 50 * number, 30, 255), (6 * number, 4, 6 * number + 9, 15))
+    for mode in ("RGBA", "RGB"):
+        first, *rest = [frame.convert(mode) for frame in frames]
+        how: dict[str, Any] = {"save_all": True, "disposal": disposal, "blend": blend}
+        data = encoded(first, "PNG", append_images=rest, default_image=separate, **how)
+        # Nothing of a picture that is none of the animation's shows through, as it does with Pillow.
+        animation = encoded(rest[0], "PNG", append_images=rest[1:], **how)
+        for page in range(4):
+            of_animation = separate and page > 0
+            wanted = of_pillow(animation if of_animation else data, mode, page - of_animation)
+            found = decode(data, mode=mode.lower(), page=page)
+            shown = wanted[3] > 0 if mode == "RGBA" else torch.ones(20, 30, dtype=torch.bool)
+            assert torch.equal(found[3:], wanted[3:]), (mode, page)
+            assert torch.equal(found[:3, shown], wanted[:3, shown]), (mode, page)
+        with pytest.raises(memfit.data.ImageError, match="4 pictures"):
+            decode(data, page=4)
+    with pytest.raises(memfit.data.ImageError, match="1 picture"):
+        decode(encoded(frames[0], "PNG"), page=1)
 
 
 def test_gifs_that_take_pictures_away_are_composed() -> None:
@@ -374,10 +401,9 @@ def dicom(
     body += short((0x0028, 0x0100), bits) + short((0x0028, 0x0101), fields.get("stored", bits))
     body += short((0x0028, 0x0103), int(values.dtype.kind == "i"))
     body += text((0x0028, 0x1052), b"DS", -1024) + text((0x0028, 0x1053), b"DS", 2)
-    if syntax == "1.2.840.10008.1.2.5":
+    if syntax.startswith(("1.2.840.10008.1.2.4", "1.2.840.10008.1.2.5")):
         body += struct.pack("<HH", 0x7FE0, 0x0010) + b"OB\0\0" + struct.pack("<I", 0xFFFFFFFF)
-        parts = [b"", *(runs(frame) for frame in values)]
-        for part in parts:
+        for part in fields.get("parts") or [b"", *(runs(frame) for frame in values)]:
             body += struct.pack("<HHI", 0xFFFE, 0xE000, len(part)) + part
         body += struct.pack("<HHI", 0xFFFE, 0xE0DD, 0)
     else:
@@ -431,6 +457,43 @@ def test_a_series_of_dicom_is_a_volume_in_the_order_of_its_places(
     assert torch.equal(volume.read((2, 3), scaled=True), whole[2:3].float() * 2 - 1024)
 
 
+def even(data: bytes) -> bytes:
+    return data + b"\0" * (len(data) % 2)
+
+
+def test_compressed_slices_are_those_that_were_compressed(tmp_path: Path) -> None:
+    values = numpy.random.default_rng(6).integers(0, 1 << 16, (3, 40, 56)).astype(numpy.uint16)
+    streams = [even(encoded(Image.fromarray(frame), "JPEG2000", no_jp2=True)) for frame in values]
+    syntax, path = "1.2.840.10008.1.2.4.90", tmp_path / "one.dcm"
+    dicom(path, values, syntax, parts=[b"", *streams])
+    assert torch.equal(Volume(path).read().int(), torch.from_numpy(values.astype(numpy.int32)))
+    # Two parts a frame, told apart by the table in front; and without a table, one frame of two parts.
+    offsets = [sum(len(stream) + 16 for stream in streams[:frame]) for frame in range(3)]
+    halves = [part for stream in streams for part in (stream[:100], stream[100:])]
+    dicom(path, values, syntax, parts=[struct.pack("<3I", *offsets), *halves])
+    assert torch.equal(Volume(path)[1:3].int(), torch.from_numpy(values[1:3].astype(numpy.int32)))
+    dicom(path, values[:1], syntax, parts=[b"", *halves[:2]])
+    assert torch.equal(Volume(path).read().int(), torch.from_numpy(values[:1].astype(numpy.int32)))
+    for table in (b"", struct.pack("<3I", 0, 90, 30), struct.pack("<2I", 0, 90)):
+        dicom(path, values, syntax, parts=[table, *halves])
+        with pytest.raises((ValueError, OSError), match="parts of pixels"):
+            Volume(path)
+    # Values with a sign, which the stream counts from the lowest.
+    signed = (values.astype(numpy.int32) - 32768).astype(numpy.int16)
+    marked = [stream[:42] + bytes([stream[42] | 0x80]) + stream[43:] for stream in streams]
+    dicom(path, signed, syntax, parts=[b"", *marked])
+    assert torch.equal(Volume(path).read(), torch.from_numpy(signed))
+    # As photographs have it.
+    grey = picture(56, 40).convert("L")
+    data = encoded(grey, "JPEG", quality=90)
+    dicom(path, numpy.array(grey)[None], "1.2.840.10008.1.2.4.50", parts=[b"", even(data)])
+    assert apart(Volume(path).read(), of_pillow(data, "L")) <= 1
+    # Of another size than the file says; its name is in the error.
+    dicom(path, numpy.array(grey)[None, 1:], "1.2.840.10008.1.2.4.50", parts=[b"", even(data)])
+    with pytest.raises((ValueError, OSError), match=r"one\.dcm.*56x40"):
+        Volume(path).read()
+
+
 def test_several_series_frames_and_bits_that_hold_nothing(tmp_path: Path) -> None:
     values = numpy.arange(3 * 4 * 4, dtype=numpy.uint16).reshape(3, 4, 4)
     dicom(tmp_path / "many.dcm", values, thickness=2)
@@ -444,9 +507,9 @@ def test_several_series_frames_and_bits_that_hold_nothing(tmp_path: Path) -> Non
     # Twelve bits of sixteen, the others in use by something else.
     dicom(tmp_path / "twelve.dcm", (values | 0xF000)[:1], stored=12)
     assert int(Volume(tmp_path / "twelve.dcm").read().int().max()) == 15
-    dicom(tmp_path / "jpeg.dcm", values[:1], "1.2.840.10008.1.2.4.70")
+    dicom(tmp_path / "jpeg-ls.dcm", values[:1], "1.2.840.10008.1.2.4.80")
     with pytest.raises(ValueError, match="compressed"):
-        Volume(tmp_path / "jpeg.dcm")
+        Volume(tmp_path / "jpeg-ls.dcm")
     whole = (tmp_path / "many.dcm").read_bytes()
     for end in range(132, len(whole), 7):
         (tmp_path / "cut.dcm").write_bytes(whole[:end])

@@ -178,6 +178,18 @@ impl Prepared {
     }
 }
 
+/// What a decoder comes to; one that falls over is an error like any other.
+pub(crate) fn standing(decode: impl FnOnce() -> Result<(), LoaderError>) -> Result<(), LoaderError> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("it said nothing");
+        Err(LoaderError::Bug(text.to_owned()))
+    })
+}
+
 impl Decoder {
     /// A decoder without buffers.
     pub fn new() -> Self {
@@ -191,20 +203,12 @@ impl Decoder {
         if out.len() != image.bytes() {
             return Err(LoaderError::Bug(format!("{} bytes for an image of {}", out.len(), image.bytes())));
         }
-        let result = catch_unwind(AssertUnwindSafe(|| self.reduce(image)));
-        match result {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(error),
-            Err(panic) => {
+        if let Err(error) = standing(|| self.reduce(image)) {
+            if matches!(error, LoaderError::Bug(_)) {
                 // What it left half done is of no use to the next image.
                 *self = Self::default();
-                let text = panic
-                    .downcast_ref::<String>()
-                    .map(String::as_str)
-                    .or_else(|| panic.downcast_ref::<&str>().copied())
-                    .unwrap_or("it said nothing");
-                return Err(LoaderError::Bug(text.to_owned()));
             }
+            return Err(error);
         }
         let small = std::mem::take(&mut self.reduce.small);
         let stored = Pixels {

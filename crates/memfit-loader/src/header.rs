@@ -72,7 +72,7 @@ impl Format {
 
     /// Whether it holds several pictures, of which one is chosen.
     fn paged(self) -> bool {
-        matches!(self, Self::Tiff | Self::Gif | Self::WebP)
+        matches!(self, Self::Tiff | Self::Gif | Self::WebP | Self::Png)
     }
 }
 
@@ -115,6 +115,8 @@ pub enum Storage {
         interlaced: bool,
         /// More than one picture.
         animated: bool,
+        /// It is drawn over those before it, for which whole pictures are held.
+        composed: bool,
     },
     /// A WebP.
     WebP {
@@ -209,12 +211,12 @@ impl Header {
         if page > 0 && !format.paged() {
             return Err(LoaderError::Unsupported {
                 format: format.name(),
-                reason: "only TIFF, GIF and WebP have pages to choose from".to_owned(),
+                reason: "only TIFF, GIF, WebP and PNG have pages to choose from".to_owned(),
             });
         }
         let header = match format {
             Format::Jpeg => jpeg::read(reader),
-            Format::Png => png::read(reader),
+            Format::Png => png::read(reader, page),
             Format::WebP => webp::read(reader),
             Format::Tiff => tiff::read(reader, page),
             Format::Gif => gif::read(reader, page),

@@ -238,7 +238,9 @@ impl Plan {
     /// Whether the image comes in several strips of rows.
     pub(crate) fn in_strips(&self, header: &Header) -> bool {
         match &header.storage {
-            Storage::Png { interlaced, .. } => !interlaced && self.region.height > ROWS_AT_ONCE,
+            Storage::Png { interlaced, composed, .. } => {
+                !interlaced && !composed && self.region.height > ROWS_AT_ONCE
+            }
             Storage::Tiff { chunk, .. } => chunk.1 < self.region.height,
             Storage::Rows(_) => self.region.height > ROWS_AT_ONCE,
             _ => false,
@@ -272,14 +274,15 @@ impl Plan {
                 let coefficients = if *progressive { padded * 2 * u64::from(*samples) / 1000 } else { 0 };
                 cost.decoder = rows + coefficients + (64 << 10);
             }
-            Storage::Png { interlaced, .. } => {
+            Storage::Png { interlaced, composed, .. } => {
                 let line = u64::from(header.width) * 8;
                 cost.decoder = 4 * line + (256 << 10);
                 let rows = if strips { ROWS_AT_ONCE } else { region.height };
                 cost.buffers = cost.buffers.checked_add(held(rows)?)?;
-                if *interlaced {
-                    cost.buffers = cost.buffers.checked_add(whole.checked_mul(self.from.pixel() as u64)?)?;
-                }
+                // An animation's screen, a picture of it, and what that was drawn over.
+                let pictures = if *composed { 3 } else { u64::from(*interlaced) };
+                let held = whole.checked_mul(self.from.pixel() as u64)?.checked_mul(pictures)?;
+                cost.buffers = cost.buffers.checked_add(held)?;
             }
             Storage::WebP { beside, .. } => {
                 cost.decoder =
@@ -366,6 +369,7 @@ fn widen(region: Rect, header: &Header, backend: Backend, denominator: u32, scal
             Rect { left, width: right - left, ..region }
         }
         (_, Format::Tiff) => region,
+        (Storage::Png { composed: true, .. }, _) => Rect::whole(scaled.0, scaled.1),
         // Rows come whole.
         (Storage::Png { .. } | Storage::Rows(_), _) => Rect { left: 0, width: scaled.0, ..region },
         _ => Rect::whole(scaled.0, scaled.1),

@@ -1,5 +1,6 @@
 //! Volumes: what a file or a series of files holds in three dimensions, read in blocks and never whole unasked.
 
+mod coded;
 mod dicom;
 mod nifti;
 
@@ -10,6 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::LoaderError;
+use coded::{Coding, Stored};
 
 /// The type of a volume's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +100,8 @@ impl Block {
 enum Slice {
     /// One after the other, from this byte of a file on.
     Plain { file: usize, start: u64 },
-    /// Run lengths, from this byte of a file on, so many bytes.
-    Runs { file: usize, start: u64, length: u64 },
+    /// Compressed, in parts that begin at a byte of a file and are so many bytes long.
+    Coded { file: usize, coding: Coding, parts: Vec<(u64, u64)> },
 }
 
 /// A volume, of which nothing but the headers was read.
@@ -186,19 +188,24 @@ impl Volume {
             return Err(LoaderError::Bug("a block and its memory differ".to_owned()));
         }
         let mut source = Source::new(self);
-        let mut runs = Vec::new();
+        let mut whole = Vec::new();
         for (number, slice) in (block.depth.clone()).zip(out.chunks_exact_mut(wanted[1] as usize * line)) {
             let stored = &self.slices[number as usize];
-            if let Slice::Runs { file, start, length } = stored {
-                let coded = source.part(*file, *start, *length)?;
-                dicom::unpack_runs(&coded, self.height * self.width, size, &mut runs)?;
+            if let Slice::Coded { file, coding, parts } = stored {
+                let coded = source.parts(*file, parts)?;
+                let form = Stored { width: self.width, height: self.height, size };
+                coding.decode(&coded, form, &mut whole).map_err(|error| LoaderError::Sample {
+                    name: self.files[*file].display().to_string(),
+                    error: Box::new(error),
+                })?;
             }
             for (row, line) in block.rows.clone().zip(slice.chunks_exact_mut(line)) {
                 let at = (row * self.width + block.columns.start) * size as u64;
                 match stored {
                     Slice::Plain { file, start } => source.read(*file, start + at, line)?,
-                    Slice::Runs { .. } => line.copy_from_slice(
-                        runs.get(at as usize..at as usize + line.len())
+                    Slice::Coded { .. } => line.copy_from_slice(
+                        whole
+                            .get(at as usize..at as usize + line.len())
                             .ok_or_else(|| LoaderError::Bug("a slice is too short".to_owned()))?,
                     ),
                 }
@@ -311,11 +318,15 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    fn part(&mut self, number: usize, at: u64, length: u64) -> Result<Vec<u8>, LoaderError> {
-        let length = usize::try_from(length)
-            .map_err(|_| LoaderError::Bug("a slice that no memory holds".to_owned()))?;
-        let mut out = vec![0; length];
-        self.read(number, at, &mut out)?;
+    fn parts(&mut self, number: usize, parts: &[(u64, u64)]) -> Result<Vec<u8>, LoaderError> {
+        let mut out = Vec::new();
+        for &(at, length) in parts {
+            let length = usize::try_from(length)
+                .map_err(|_| LoaderError::Bug("a slice that no memory holds".to_owned()))?;
+            let begin = out.len();
+            out.resize(begin + length, 0);
+            self.read(number, at, &mut out[begin..])?;
+        }
         Ok(out)
     }
 }

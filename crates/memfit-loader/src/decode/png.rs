@@ -1,11 +1,14 @@
 //! PNG: row by row, unless it is interlaced.
 
+mod animation;
+
 use std::io::{BufRead, Seek};
 
-use png::{Decoder, Limits, Transformations};
+use png::{Decoder, Limits, Reader, Transformations};
 
 use super::Prepared;
 use crate::LoaderError;
+use crate::header::Storage;
 use crate::pixels::Sample;
 use crate::plan::ROWS_AT_ONCE;
 use crate::reduce::{Reducer, room};
@@ -20,21 +23,12 @@ pub(super) fn decode<R: BufRead + Seek>(
     buffer: &mut Vec<u8>,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
-    let damaged = |error: png::DecodingError| LoaderError::damaged(NAME)(error);
-    let plan = &image.plan;
-    let limits = Limits { bytes: MOST_BESIDE + image.header.width as usize * 32 };
-    let mut decoder = Decoder::new_with_limits(reader, limits);
-    decoder.set_transformations(Transformations::EXPAND);
-    decoder.set_ignore_text_chunk(true);
-    decoder.set_ignore_iccp_chunk(true);
-    let mut reader = decoder.read_info().map_err(damaged)?;
-    let line = image.header.width as usize * plan.from.pixel();
-    if reader.output_line_size(image.header.width) != Some(line) {
-        return Err(LoaderError::Damaged {
-            format: NAME,
-            reason: "its chunks contradict its header".to_owned(),
-        });
+    let mut reader = open(reader, image)?;
+    if let Storage::Png { composed: true, .. } = image.header.storage {
+        return animation::decode(&mut reader, image, buffer, reducer);
     }
+    let plan = &image.plan;
+    let line = image.header.width as usize * plan.from.pixel();
     let region = plan.region;
     if reader.info().interlaced {
         let size = reader
@@ -71,6 +65,29 @@ pub(super) fn decode<R: BufRead + Seek>(
         }
     }
     Ok(())
+}
+
+/// A reader that stands before the first picture, and gives values as the plan has them.
+fn open<R: BufRead + Seek>(reader: R, image: &Prepared) -> Result<Reader<R>, LoaderError> {
+    let plan = &image.plan;
+    let limits = Limits { bytes: MOST_BESIDE + image.header.width as usize * 32 };
+    let mut decoder = Decoder::new_with_limits(reader, limits);
+    decoder.set_transformations(Transformations::EXPAND);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let reader = decoder.read_info().map_err(damaged)?;
+    let line = image.header.width as usize * plan.from.pixel();
+    if reader.output_line_size(image.header.width) != Some(line) {
+        return Err(LoaderError::Damaged {
+            format: NAME,
+            reason: "its chunks contradict its header".to_owned(),
+        });
+    }
+    Ok(reader)
+}
+
+fn damaged(error: png::DecodingError) -> LoaderError {
+    LoaderError::damaged(NAME)(error)
 }
 
 /// PNG stores the high byte first.

@@ -11,7 +11,7 @@ const LONGEST_EXIF: u32 = 1 << 20;
 /// Chunks before the pixels; more than any program writes.
 const MOST_CHUNKS: u32 = 10_000;
 
-pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError> {
+pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
     let damaged =
         |reason: &str| LoaderError::Damaged { format: Format::Png.name(), reason: reason.to_owned() };
     reader.seek(SeekFrom::Start(8))?;
@@ -45,6 +45,9 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             reader.seek(SeekFrom::Current(i64::from(length) + 4))?;
         }
     }
+    if page > 0 && !animated {
+        return Err(damaged(&format!("it has 1 picture, and number {page} was asked for")));
+    }
     let bands = match (colour, transparent) {
         (0, false) => Bands::Grey,
         (0, true) | (4, _) => Bands::GreyAlpha,
@@ -59,7 +62,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
         height,
         layout: Layout { bands, sample },
         orientation,
-        storage: Storage::Png { interlaced: interlace != 0, animated },
+        storage: Storage::Png { interlaced: interlace != 0, animated, composed: page > 0 },
     })
 }
 

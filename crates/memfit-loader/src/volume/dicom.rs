@@ -1,10 +1,12 @@
-//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series.
+//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series. What compressed pixels
+//! become stands in [`super::coded`].
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use super::coded::Coding;
 use super::{Slice, Volume, Voxel};
 use crate::LoaderError;
 
@@ -90,9 +92,11 @@ fn assemble(images: Vec<Image>, placed: bool) -> Result<Volume, LoaderError> {
         };
     let mut slices = Vec::new();
     for (file, image) in images.iter().enumerate() {
-        slices.extend(image.slices.iter().map(|slice| match *slice {
-            Slice::Plain { start, .. } => Slice::Plain { file, start },
-            Slice::Runs { start, length, .. } => Slice::Runs { file, start, length },
+        slices.extend(image.slices.iter().map(|slice| match slice {
+            Slice::Plain { start, .. } => Slice::Plain { file, start: *start },
+            Slice::Coded { coding, parts, .. } => {
+                Slice::Coded { file, coding: *coding, parts: parts.clone() }
+            }
         }));
     }
     Ok(Volume {
@@ -202,12 +206,14 @@ impl Image {
                 }
                 (0..frames).map(|frame| Slice::Plain { file: 0, start: start + frame * each }).collect()
             }
-            "1.2.840.10008.1.2.5" => reader.fragments(frames)?,
-            other => {
-                return Err(unsupported(format!(
-                    "its pixels are compressed ({other}); write it uncompressed, as `gdcmconv --raw` does"
-                )));
-            }
+            other => match Coding::of(other) {
+                Some(coding) => reader.fragments(frames, coding)?,
+                None => {
+                    return Err(unsupported(format!(
+                        "its pixels are compressed ({other}); write it uncompressed, as `gdcmconv --raw` does"
+                    )));
+                }
+            },
         };
         let along = along(&found.position, &found.orientation);
         let spacing =
@@ -354,36 +360,55 @@ impl<R: Read + Seek> Elements<R> {
         }
     }
 
-    /// Where the parts of compressed pixels stand, one for each frame; the first is a table.
-    fn fragments(&mut self, frames: u64) -> Result<Vec<Slice>, LoaderError> {
-        let mut found = Vec::new();
+    /// Where the parts of compressed pixels stand, by frame. The first part is a table of where frames begin, which may be
+    /// empty where each frame has one part, or all parts are one frame's.
+    fn fragments(&mut self, frames: u64, coding: Coding) -> Result<Vec<Slice>, LoaderError> {
+        let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let mut table = None;
         loop {
             let (tag, length) = self.element()?;
             if tag == SEQUENCE_END {
                 break;
             }
             if tag != ITEM || length == UNDEFINED {
-                return Err(LoaderError::Damaged {
-                    format: NAME,
-                    reason: "its pixels stand in no items".to_owned(),
-                });
+                return Err(damaged("its pixels stand in no items".to_owned()));
             }
-            found.push((self.reader.stream_position()?, length));
-            self.reader.seek(SeekFrom::Current(length.into()))?;
+            let start = self.reader.stream_position()?;
+            if table.is_none() {
+                let mut offsets = Vec::new();
+                // One number of four bytes a frame.
+                let most = u64::from(length).min(frames * 4);
+                self.reader.by_ref().take(most).read_to_end(&mut offsets)?;
+                table = Some(offsets);
+            } else {
+                found.push((start, length.into()));
+            }
+            self.reader.seek(SeekFrom::Start(start + u64::from(length)))?;
         }
-        if found.len() as u64 != frames + 1 {
-            return Err(LoaderError::Damaged {
-                format: NAME,
-                reason: format!(
-                    "it has {} parts of pixels for {frames} frames",
-                    found.len().saturating_sub(1)
-                ),
-            });
+        let slice = |parts: &[(u64, u64)]| Slice::Coded { file: 0, coding, parts: parts.to_vec() };
+        if found.len() as u64 == frames {
+            return Ok(found.iter().map(|part| slice(std::slice::from_ref(part))).collect());
         }
-        Ok(found[1..]
-            .iter()
-            .map(|&(start, length)| Slice::Runs { file: 0, start, length: length.into() })
-            .collect())
+        if frames == 1 && !found.is_empty() {
+            return Ok(vec![slice(&found)]);
+        }
+        let table = table.unwrap_or_default();
+        let begins: Vec<u64> =
+            table.as_chunks::<4>().0.iter().map(|at| u32::from_le_bytes(*at).into()).collect();
+        let wrong = || damaged(format!("it has {} parts of pixels for {frames} frames", found.len()));
+        // Counted from the first part's own head, which is eight bytes long.
+        let first = found.first().ok_or_else(wrong)?.0;
+        if begins.len() as u64 != frames || begins[0] != 0 || !begins.is_sorted_by(|one, next| one < next) {
+            return Err(wrong());
+        }
+        let place = |begin: u64| found.partition_point(|(start, _)| start - first < begin);
+        let ends = begins.iter().skip(1).map(|begin| place(*begin)).chain([found.len()]);
+        let slices = begins.iter().zip(ends).map(|(begin, end)| match found.get(place(*begin)..end) {
+            Some(parts) if !parts.is_empty() => Ok(slice(parts)),
+            _ => Err(wrong()),
+        });
+        slices.collect()
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], LoaderError> {
@@ -440,49 +465,4 @@ impl Found {
             _ => {}
         }
     }
-}
-
-/// Unpacks run lengths: one segment for each byte of a value, the highest first, each as PackBits has it.
-pub(super) fn unpack_runs(
-    coded: &[u8],
-    values: u64,
-    size: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), LoaderError> {
-    let damaged = |reason: &str| LoaderError::Damaged { format: NAME, reason: reason.to_owned() };
-    let values = usize::try_from(values).map_err(|_| damaged("a slice is larger than any memory"))?;
-    let word = |at: usize| -> Option<usize> {
-        Some(u32::from_le_bytes(coded.get(at * 4..at * 4 + 4)?.try_into().ok()?) as usize)
-    };
-    if word(0) != Some(size) {
-        return Err(damaged("its run lengths have another number of segments"));
-    }
-    out.clear();
-    out.resize(values * size, 0);
-    for segment in 0..size {
-        let short = || damaged("its run lengths end early");
-        let start = word(1 + segment).ok_or_else(short)?;
-        let end = if segment + 1 < size { word(2 + segment).ok_or_else(short)? } else { coded.len() };
-        let mut bytes = coded.get(start..end).ok_or_else(short)?.iter().copied();
-        let mut filled = 0;
-        while filled < values {
-            let control = bytes.next().ok_or_else(short)?;
-            let (count, repeated) = match control {
-                0..=127 => (usize::from(control) + 1, None),
-                128 => continue,
-                129..=255 => (257 - usize::from(control), Some(bytes.next().ok_or_else(short)?)),
-            };
-            for _ in 0..count {
-                let value = match repeated {
-                    Some(value) => value,
-                    None => bytes.next().ok_or_else(short)?,
-                };
-                if filled < values {
-                    out[filled * size + (size - 1 - segment)] = value;
-                    filled += 1;
-                }
-            }
-        }
-    }
-    Ok(())
 }

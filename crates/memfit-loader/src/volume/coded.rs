@@ -1,0 +1,275 @@
+//! Compressed slices of a volume: run lengths, JPEG (lossless, or as photographs have it) and JPEG 2000.
+
+use jpeg_decoder::{Decoder, PixelFormat};
+
+use crate::LoaderError;
+use crate::decode::standing;
+
+const NAME: &str = "DICOM";
+/// What any slice may become, and what one that is larger may become for each of its bytes: slices of nothing but black are
+/// tiny, and large ones are not.
+const ANY_SLICE: usize = 64 << 20;
+const MOST_FOR_A_BYTE: usize = 1024;
+
+/// How a slice is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// Run lengths of DICOM's own.
+    Runs,
+    /// JPEG, lossless ones among them.
+    Jpeg,
+    /// JPEG 2000.
+    #[cfg(feature = "jpeg2000")]
+    Jp2,
+}
+
+/// What a decoded slice is: values of `size` bytes, row by row, the low byte first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub width: u64,
+    pub height: u64,
+    pub size: usize,
+}
+
+fn damaged(reason: impl Into<String>) -> LoaderError {
+    LoaderError::Damaged { format: NAME, reason: reason.into() }
+}
+
+impl Coding {
+    /// What DICOM calls by this name, as far as it is read.
+    pub(super) fn of(syntax: &str) -> Option<Self> {
+        match syntax.strip_prefix("1.2.840.10008.1.2.")? {
+            "5" => Some(Self::Runs),
+            "4.50" | "4.51" | "4.57" | "4.70" => Some(Self::Jpeg),
+            #[cfg(feature = "jpeg2000")]
+            "4.90" | "4.91" => Some(Self::Jp2),
+            _ => None,
+        }
+    }
+
+    /// Decodes a slice into `out`, which is as long as `stored` says afterwards.
+    pub(super) fn decode(self, coded: &[u8], stored: Stored, out: &mut Vec<u8>) -> Result<(), LoaderError> {
+        let values = stored.width.checked_mul(stored.height).and_then(|values| usize::try_from(values).ok());
+        let whole = values.and_then(|values| Some((values, values.checked_mul(stored.size)?)));
+        let (values, bytes) = whole.ok_or_else(|| damaged("a slice is larger than any memory"))?;
+        if bytes > ANY_SLICE.max(coded.len().saturating_mul(MOST_FOR_A_BYTE)) {
+            return Err(damaged(format!("{} bytes cannot become {bytes}", coded.len())));
+        }
+        out.clear();
+        out.resize(bytes, 0);
+        standing(|| match self {
+            Self::Runs => runs(coded, values, stored.size, out),
+            Self::Jpeg => jpeg(coded, stored, out),
+            #[cfg(feature = "jpeg2000")]
+            Self::Jp2 => jp2(coded, stored, out),
+        })
+    }
+}
+
+/// Puts values of at most 16 bits where they belong.
+fn fill(values: impl Iterator<Item = u32>, size: usize, out: &mut [u8]) {
+    for (value, place) in values.zip(out.chunks_exact_mut(size)) {
+        let bytes = value.to_le_bytes();
+        let has = size.min(bytes.len());
+        place[..has].copy_from_slice(&bytes[..has]);
+    }
+}
+
+fn jpeg(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError> {
+    let wrong = |error: jpeg_decoder::Error| match error {
+        jpeg_decoder::Error::Unsupported(what) => {
+            LoaderError::Unsupported { format: NAME, reason: format!("a JPEG in it has {what:?}") }
+        }
+        other => damaged(format!("a JPEG in it: {other}")),
+    };
+    let mut decoder = Decoder::new(coded);
+    // The values, twice as wide at most while they are decoded; a header that lies asks for no more.
+    decoder.set_max_decoding_buffer_size(out.len().saturating_mul(2).saturating_add(1 << 16));
+    decoder.read_info().map_err(wrong)?;
+    let info = decoder.info().ok_or_else(|| damaged("a JPEG in it has no header"))?;
+    if (u64::from(info.width), u64::from(info.height)) != (stored.width, stored.height) {
+        return Err(damaged(format!(
+            "a JPEG in it is {}x{}, and its header says {}x{}",
+            info.width, info.height, stored.width, stored.height
+        )));
+    }
+    let wide = match info.pixel_format {
+        PixelFormat::L8 => 1,
+        PixelFormat::L16 => 2,
+        _ => {
+            return Err(LoaderError::Unsupported {
+                format: NAME,
+                reason: "a JPEG in it has colours".to_owned(),
+            });
+        }
+    };
+    if wide > stored.size {
+        return Err(damaged("a JPEG in it has wider values than its header says"));
+    }
+    let pixels = decoder.decode().map_err(wrong)?;
+    if (pixels.len() / wide) as u64 != stored.width * stored.height {
+        return Err(damaged("a JPEG in it ends early"));
+    }
+    if wide == 1 {
+        fill(pixels.iter().map(|value| u32::from(*value)), stored.size, out);
+    } else {
+        let values = pixels.as_chunks::<2>().0.iter();
+        fill(values.map(|value| u16::from_ne_bytes(*value).into()), stored.size, out);
+    }
+    Ok(())
+}
+
+#[cfg(feature = "jpeg2000")]
+fn jp2(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError> {
+    use hayro_jpeg2000::{DecodeSettings, DecoderContext, Image};
+
+    /// Where a code stream says of its first component how many bits it has, and that these have a sign.
+    const DEPTH: usize = 42;
+    let wrong = |error: hayro_jpeg2000::DecodeError| damaged(format!("a JPEG 2000 in it: {error}"));
+    let depth = coded.get(DEPTH).copied().ok_or_else(|| damaged("a JPEG 2000 in it has no header"))?;
+    let (bits, signed) = (u32::from(depth & 0x7f) + 1, depth & 0x80 != 0);
+    let image = Image::new(coded, &DecodeSettings::default()).map_err(wrong)?;
+    if (u64::from(image.width()), u64::from(image.height())) != (stored.width, stored.height) {
+        return Err(damaged("a JPEG 2000 in it has another size than its header says"));
+    }
+    if bits as usize > stored.size * 8 || bits > 16 {
+        return Err(damaged("a JPEG 2000 in it has wider values than its header says"));
+    }
+    let mut context = DecoderContext::default();
+    let decoded = image.decode(&mut context).map_err(wrong)?;
+    let [plane] = decoded.components() else {
+        return Err(LoaderError::Unsupported {
+            format: NAME,
+            reason: "a JPEG 2000 in it has colours".to_owned(),
+        });
+    };
+    if plane.samples().len() as u64 != stored.width * stored.height {
+        return Err(damaged("a JPEG 2000 in it ends early"));
+    }
+    // The decoder counts from the lowest value, whatever that is.
+    let lowest = if signed { 1_i32 << (bits - 1) } else { 0 };
+    let values = plane.samples().iter().map(|value| (value.round() as i32 - lowest).cast_unsigned());
+    fill(values, stored.size, out);
+    Ok(())
+}
+
+/// Unpacks run lengths: one segment for each byte of a value, the highest first, each as PackBits has it.
+fn runs(coded: &[u8], values: usize, size: usize, out: &mut [u8]) -> Result<(), LoaderError> {
+    let damaged = |reason: &str| LoaderError::Damaged { format: NAME, reason: reason.to_owned() };
+    let word = |at: usize| -> Option<usize> {
+        Some(u32::from_le_bytes(coded.get(at * 4..at * 4 + 4)?.try_into().ok()?) as usize)
+    };
+    if word(0) != Some(size) {
+        return Err(damaged("its run lengths have another number of segments"));
+    }
+    for segment in 0..size {
+        let short = || damaged("its run lengths end early");
+        let start = word(1 + segment).ok_or_else(short)?;
+        let end = if segment + 1 < size { word(2 + segment).ok_or_else(short)? } else { coded.len() };
+        let mut bytes = coded.get(start..end).ok_or_else(short)?.iter().copied();
+        let mut filled = 0;
+        while filled < values {
+            let control = bytes.next().ok_or_else(short)?;
+            let (count, repeated) = match control {
+                0..=127 => (usize::from(control) + 1, None),
+                128 => continue,
+                129..=255 => (257 - usize::from(control), Some(bytes.next().ok_or_else(short)?)),
+            };
+            for _ in 0..count {
+                let value = match repeated {
+                    Some(value) => value,
+                    None => bytes.next().ok_or_else(short)?,
+                };
+                if filled < values {
+                    out[filled * size + (size - 1 - segment)] = value;
+                    filled += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORED: Stored = Stored { width: 7, height: 5, size: 2 };
+
+    /// A JPEG without loss: differences from the value to the left, in a code of 17 words of five bits, one for each length.
+    fn lossless(values: &[u16], stored: Stored, precision: u8) -> Vec<u8> {
+        let (width, height) = (stored.width as usize, stored.height as usize);
+        let mut out =
+            vec![0xff, 0xd8, 0xff, 0xc3, 0, 11, precision, 0, height as u8, 0, width as u8, 1, 1, 0x11, 0];
+        out.extend([0xff, 0xc4, 0, 19 + 17, 0]);
+        out.extend((1..=16).map(|length| if length == 5 { 17 } else { 0 }));
+        out.extend(0..17);
+        out.extend([0xff, 0xda, 0, 8, 1, 1, 0, 1, 0, 0]);
+        let mut bits: Vec<bool> = Vec::new();
+        let mut push =
+            |value: u32, count: u32| bits.extend((0..count).rev().map(|bit| value >> bit & 1 == 1));
+        for (at, value) in values.iter().enumerate() {
+            let before = match (at % width, at / width) {
+                (0, 0) => 1 << (precision - 1),
+                (0, _) => values[at - width],
+                _ => values[at - 1],
+            };
+            let difference = i32::from(value.wrapping_sub(before).cast_signed());
+            let length = 32 - difference.unsigned_abs().leading_zeros();
+            push(length, 5);
+            if length < 16 {
+                let coded = if difference < 0 { difference - 1 } else { difference };
+                push(coded.cast_unsigned() & ((1 << length) - 1), length);
+            }
+        }
+        bits.resize(bits.len().next_multiple_of(8), true);
+        for byte in bits.as_chunks::<8>().0 {
+            let byte = byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+            out.push(byte);
+            if byte == 0xff {
+                out.push(0);
+            }
+        }
+        out.extend([0xff, 0xd9]);
+        out
+    }
+
+    fn decoded(coding: Coding, coded: &[u8], stored: Stored) -> Result<Vec<u16>, LoaderError> {
+        let mut out = Vec::new();
+        coding.decode(coded, stored, &mut out)?;
+        Ok(out.as_chunks::<2>().0.iter().map(|value| u16::from_le_bytes(*value)).collect())
+    }
+
+    #[test]
+    fn jpegs_without_loss_come_back_to_the_bit() {
+        for (precision, spread) in [(16, 1), (16, 1871), (12, 113), (16, 0)] {
+            let mask = if precision == 16 { 0xffff } else { 0x0fff };
+            let values: Vec<u16> =
+                (0..35_u16).map(|at| at.wrapping_mul(spread).wrapping_add(40) & mask).collect();
+            let coded = lossless(&values, STORED, precision);
+            assert_eq!(decoded(Coding::Jpeg, &coded, STORED).unwrap(), values, "{precision} bits, {spread}");
+        }
+        // Fewer bits than the type has room for.
+        let bytes: Vec<u16> = (0..35).map(|at| at * 7).collect();
+        assert_eq!(decoded(Coding::Jpeg, &lossless(&bytes, STORED, 8), STORED).unwrap(), bytes);
+    }
+
+    #[test]
+    fn what_contradicts_its_header_is_refused() {
+        let coded = lossless(&[9; 35], STORED, 16);
+        for other in [
+            Stored { width: 8, ..STORED },
+            Stored { height: 4, ..STORED },
+            Stored { size: 1, ..STORED },
+            Stored { width: 60_000, height: 60_000, size: 2 },
+        ] {
+            assert!(Coding::Jpeg.decode(&coded, other, &mut Vec::new()).is_err(), "{other:?}");
+        }
+        for length in 0..coded.len() - 2 {
+            // Whatever is left of a file, an answer comes; half of one is none.
+            let cut = decoded(Coding::Jpeg, &coded[..length], STORED);
+            assert!(length > coded.len() / 2 || cut.is_err(), "{length}");
+        }
+        assert_eq!(Coding::of("1.2.840.10008.1.2.4.80"), None);
+    }
+}
