@@ -1,5 +1,6 @@
 //! How the search's candidates are run: on the virtual card, from a script that is ready.
 
+mod failure;
 mod patched;
 
 pub(crate) use patched::patched;
@@ -183,6 +184,7 @@ impl Trial for Tries<'_> {
             step_ms_low: of_batch(report.time.step_ms_low),
             step_ms_high: of_batch(report.time.step_ms_high),
             refused,
+            problem: (!fits).then(|| failure::told(&outcome.facts, report.problem.as_ref())).flatten(),
             training,
         }))
     }

@@ -1,7 +1,9 @@
-//! What a candidate will take and need, from two that were run: memory and time are nearly linear in the samples that go
-//! through the model together.
+//! What a candidate will take and need, from those that were run: memory is nearly linear in the samples that go through the
+//! model together, and time is known at the numbers of pieces that were run, between which it lies.
 
-use crate::choose::{Block, Choice, Offload, choose};
+use std::collections::BTreeMap;
+
+use crate::choose::{Block, Choice, Fate, Offload, choose};
 use crate::trial::{Measured, Outcome, Training};
 
 /// A run of the whole model, with nothing computed again.
@@ -31,6 +33,8 @@ pub(crate) struct Prediction {
     pub(crate) choice: Choice,
     /// Milliseconds of a step.
     pub(crate) step_ms: f64,
+    /// It takes no less, as more pieces of one batch never take less time than fewer.
+    pub(crate) least_ms: f64,
 }
 
 /// What may become of blocks.
@@ -46,7 +50,7 @@ pub(crate) struct Ways {
 /// backward, which is twice as long.
 pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
     let way = (bytes as f64 / link * 1e9) as u64;
-    way.saturating_sub(beside_ns) + way.saturating_sub(2 * beside_ns)
+    way.saturating_sub(beside_ns).saturating_add(way.saturating_sub(beside_ns.saturating_mul(2)))
 }
 
 /// What a way costs even where it hides: copies are started, and share the memory's bandwidth. A block that has room stays.
@@ -59,9 +63,16 @@ fn unhidden_ns(bytes: u64, link: f64) -> u64 {
 pub(crate) struct Model {
     large: Sample,
     small: Option<Sample>,
-    /// By how many bytes more than predicted was needed.
-    pub(crate) bias: i64,
+    /// By how many bytes more than predicted was needed, at the numbers of samples that were run.
+    more: BTreeMap<u64, i64>,
+    /// Milliseconds of a step in so many pieces with nothing computed again.
+    known: BTreeMap<u64, f64>,
+    /// How much longer computing again takes than the blocks' forwards did.
+    again: f64,
 }
+
+/// Within these, what computing again takes is believed to lie.
+const AGAIN: std::ops::RangeInclusive<f64> = 0.8..=2.0;
 
 impl Model {
     pub(crate) fn new(large: Sample, small: Option<Sample>) -> Self {
@@ -70,7 +81,9 @@ impl Model {
             small.micro_batch < large.micro_batch
                 && small.training.blocks.len() == large.training.blocks.len()
         });
-        Self { large, small, bias: 0 }
+        let time = |sample: &Sample| (sample.pieces, sample.outcome.peak.step_ms.unwrap_or(0.0));
+        let known = small.iter().chain(std::iter::once(&large)).map(time).collect();
+        Self { large, small, more: BTreeMap::new(), known, again: 1.0 }
     }
 
     /// A quantity at a number of samples, on the line through the two runs.
@@ -99,7 +112,7 @@ impl Model {
             let beside = measured.get(index + 1).map_or(0, |(.., next)| *next);
             let offload = ways.link.map(|link| Offload {
                 residue: output.min(keep),
-                exposed_ns: exposed_ns(keep, link, beside) + unhidden_ns(keep, link),
+                exposed_ns: exposed_ns(keep, link, beside).saturating_add(unhidden_ns(keep, link)),
             });
             blocks.push(Block { keep, residue, recompute_ns: busy, offload });
         }
@@ -112,21 +125,49 @@ impl Model {
             let kept: u64 = sample.training.blocks.iter().map(|block| block.kept).sum();
             sample.outcome.peak.device_upper.saturating_sub(kept) as f64
         };
-        (self.line(micro_batch, rest) as i64 + self.bias).max(0) as u64
+        (self.line(micro_batch, rest) as i64 + self.bias(micro_batch)).max(0) as u64
     }
 
-    /// Milliseconds of a step in so many pieces, with nothing computed again: what is paid once, and what each piece costs
-    /// beyond its samples.
-    fn step_ms(&self, pieces: u64) -> f64 {
-        let time = |sample: &Sample| sample.outcome.peak.step_ms.unwrap_or(0.0);
-        let large = time(&self.large);
-        match &self.small {
-            Some(small) if small.pieces > self.large.pieces => {
-                let each = ((time(small) - large) / (small.pieces - self.large.pieces) as f64).max(0.0);
-                large + each * (pieces as f64 - self.large.pieces as f64)
+    /// By how many bytes more is needed than the line says: as at the nearest numbers of samples that were run.
+    fn bias(&self, micro_batch: u64) -> i64 {
+        let below = self.more.range(..=micro_batch).next_back();
+        let above = self.more.range(micro_batch..).next();
+        match (below, above) {
+            (Some((low, at_low)), Some((high, at_high))) if high > low => {
+                let share = (micro_batch - low) as f64 / (high - low) as f64;
+                at_low + ((at_high - at_low) as f64 * share) as i64
             }
-            _ => large,
+            (Some((_, more)), _) | (None, Some((_, more))) => *more,
+            (None, None) => 0,
         }
+    }
+
+    /// Milliseconds of a step in so many pieces, with nothing computed again: on the line between those that were run, or on
+    /// from the last two of them.
+    fn step_ms(&self, pieces: u64) -> f64 {
+        let below = self.known.range(..=pieces).next_back();
+        let above = self.known.range(pieces..).next();
+        let (from, to) = match (below, above) {
+            (Some(low), Some(high)) if high.0 > low.0 => (low, high),
+            (Some((_, exact)), Some(_)) => return *exact,
+            (Some(last), None) => match self.known.range(..last.0).next_back() {
+                Some(before) => (before, last),
+                None => return *last.1,
+            },
+            (None, Some((_, first))) => return *first,
+            (None, None) => return 0.0,
+        };
+        let each = ((to.1 - from.1) / (to.0 - from.0) as f64).max(0.0);
+        if pieces > *to.0 {
+            to.1 + each * (pieces - to.0) as f64
+        } else {
+            from.1 + each * (pieces - from.0) as f64
+        }
+    }
+
+    /// What it takes no less than: as much as fewer pieces did.
+    fn least_ms(&self, pieces: u64) -> f64 {
+        self.known.range(..=pieces).map(|(_, time)| *time).fold(0.0, f64::max).min(self.step_ms(pieces))
     }
 
     /// What is expected with so many samples together, where the blocks can be chosen so that it fits.
@@ -139,13 +180,46 @@ impl Model {
     ) -> Option<Prediction> {
         let blocks = self.blocks(micro_batch, ways);
         let choice = choose(&blocks, self.rest(micro_batch), budget)?;
-        let step_ms = self.step_ms(pieces) + choice.extra_ns as f64 * pieces as f64 / 1e6;
-        Some(Prediction { micro_batch, pieces, choice, step_ms })
+        Some(self.prediction(micro_batch, pieces, choice))
+    }
+
+    /// The least that so many samples together can take, whether that fits or not.
+    pub(crate) fn smallest(&self, micro_batch: u64, pieces: u64, ways: Ways) -> Prediction {
+        let blocks = self.blocks(micro_batch, ways);
+        let fates: Vec<Fate> = blocks
+            .iter()
+            .map(|block| if block.residue < block.keep { Fate::Recompute } else { Fate::Keep })
+            .collect();
+        let again = blocks.iter().zip(&fates).filter(|(_, fate)| **fate == Fate::Recompute);
+        let extra_ns = again.map(|(block, _)| block.recompute_ns).sum();
+        let peak = crate::choose::peak(&blocks, &fates, self.rest(micro_batch));
+        self.prediction(micro_batch, pieces, Choice { fates, extra_ns, peak })
+    }
+
+    fn prediction(&self, micro_batch: u64, pieces: u64, choice: Choice) -> Prediction {
+        let extra_ms = choice.extra_ns as f64 * pieces as f64 / 1e6;
+        let step_ms = self.step_ms(pieces) + extra_ms * self.again;
+        let least_ms = self.least_ms(pieces) + extra_ms * self.again.min(1.0);
+        Prediction { micro_batch, pieces, choice, step_ms, least_ms }
     }
 
     /// Learns from a run: what it took beside what was expected.
-    pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64) {
-        self.bias += device_upper as i64 - prediction.choice.peak as i64;
+    pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64, step_ms: Option<f64>) {
+        let before = self.bias(prediction.micro_batch);
+        self.more
+            .insert(prediction.micro_batch, before + device_upper as i64 - prediction.choice.peak as i64);
+        let Some(step_ms) = step_ms else { return };
+        let pieces = prediction.pieces;
+        let extra_ms = prediction.choice.extra_ns as f64 * pieces as f64 / 1e6;
+        match self.known.get(&pieces) {
+            Some(known) if extra_ms > 0.0 => {
+                self.again = ((step_ms - known) / extra_ms).clamp(*AGAIN.start(), *AGAIN.end());
+            }
+            Some(_) => {}
+            None => {
+                self.known.insert(pieces, (step_ms - extra_ms * self.again).max(0.0));
+            }
+        }
     }
 }
 
@@ -182,9 +256,44 @@ mod tests {
     fn what_a_run_took_moves_what_is_expected() {
         let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), None);
         let before = model.predict(64, 1, Ways::default(), 10_000).unwrap();
-        model.learn(&before, 1400);
+        model.learn(&before, 1400, None);
         assert_eq!(model.predict(64, 1, Ways::default(), 10_000).unwrap().choice.peak, 1400);
         assert_eq!(model.predict(64, 1, Ways::default(), 1399), None);
+    }
+
+    #[test]
+    fn time_lies_between_the_numbers_of_pieces_that_were_run() {
+        let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), Some(sample(16, 4, 420, 56.0, 160)));
+        let at = |model: &Model, pieces: u64| {
+            let found = model.predict(64_u64.div_ceil(pieces), pieces, Ways::default(), 10_000).unwrap();
+            (found.least_ms, found.step_ms)
+        };
+        assert_eq!(at(&model, 2), (50.0, 52.0));
+        assert_eq!(at(&model, 16), (56.0, 80.0));
+        // More pieces were not as slow as that.
+        let guess = model.predict(4, 16, Ways::default(), 10_000).unwrap();
+        model.learn(&guess, guess.choice.peak, Some(62.0));
+        assert_eq!(at(&model, 16), (62.0, 62.0));
+        assert_eq!(at(&model, 10), (56.0, 59.0));
+        assert_eq!(at(&model, 32), (62.0, 70.0));
+    }
+
+    #[test]
+    fn what_a_size_was_wrong_by_is_its_own() {
+        let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), Some(sample(16, 4, 420, 56.0, 160)));
+        let peak = |model: &Model, micro_batch: u64| {
+            let pieces = 64_u64.div_ceil(micro_batch);
+            model.predict(micro_batch, pieces, Ways::default(), 10_000).unwrap().choice.peak
+        };
+        for (micro_batch, more) in [(32, 40), (8, 10)] {
+            let guess = model.smallest(micro_batch, 64_u64.div_ceil(micro_batch), Ways::default());
+            assert_eq!(guess.choice.extra_ns, 0);
+            model.learn(&guess, 100 + 20 * micro_batch + more, None);
+        }
+        assert_eq!(peak(&model, 32), 100 + 20 * 32 + 40);
+        assert_eq!(peak(&model, 8), 100 + 20 * 8 + 10);
+        assert_eq!(peak(&model, 20), 100 + 20 * 20 + 25);
+        assert_eq!(peak(&model, 1), 100 + 20 + 10);
     }
 
     #[test]

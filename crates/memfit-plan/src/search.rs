@@ -6,16 +6,18 @@
 //! on the card, what that teaches goes into the model, and so on until nothing that is expected to be faster than the best
 //! plan is left. Last, the plan's micro-batch is raised by one to see that it cannot be.
 
+mod combine;
+mod divide;
 mod help;
 mod variants;
 
 use memfit_levers::{Label, Lever};
 
+use self::combine::Paying;
+use self::divide::Divided;
+
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
-use crate::choose::Fate;
-use crate::levers::{Turn, may_be_divided};
-use crate::predict::{Model, Prediction, Sample, Ways};
-use crate::setting::Value;
+use crate::levers::Turn;
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// Within what a plan has to stay.
@@ -39,11 +41,6 @@ pub struct Limits {
     pub most_runs: u64,
 }
 
-/// Where a step with blocks in the host's memory takes so much longer than expected, its copies do not hide.
-const UNHIDDEN: f64 = 1.2;
-/// How often a prediction may be wrong before the next variant is looked at.
-const PATIENCE: usize = 10;
-
 /// Searches for the fastest plan.
 pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>, T::Error> {
     let mut search = Search {
@@ -52,6 +49,8 @@ pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>
         tried: Vec::new(),
         rejected: Vec::new(),
         considered: Vec::new(),
+        paying: None,
+        divided: Vec::new(),
         runs: 0,
         interrupted: false,
     };
@@ -77,6 +76,10 @@ struct Search<'a, T: Trial> {
     rejected: Vec<Rejected>,
     /// Levers that pay for memory, with what they came to: they are told where the plan is without them.
     considered: Vec<(Lever, String)>,
+    /// What they were tried on, and what each of them alone came to.
+    paying: Option<Paying>,
+    /// What was learnt of the variants that were divided.
+    divided: Vec<(Candidate, Divided)>,
     runs: u64,
     interrupted: bool,
 }
@@ -150,6 +153,7 @@ impl<T: Trial> Search<'_, T> {
                 best = Some(found);
             }
         }
+        best = self.combine(best)?;
         if let Some(best) = &best {
             self.tell_of_offload(&best.clone(), &training);
         }
@@ -178,105 +182,6 @@ impl<T: Trial> Search<'_, T> {
             "a global batch of {wanted} is no multiple of the script's own {own}: its loader's batch has to be set in the script"
         ));
         1
-    }
-
-    /// The fastest that fits with these levers, of fewer samples together and blocks computed again; nothing if it is not
-    /// faster than the best one known.
-    fn divide(
-        &mut self,
-        base: &Candidate,
-        whole: &Outcome,
-        known: Option<&Tried>,
-    ) -> Result<Option<Tried>, T::Error> {
-        let training = whole.training.clone().unwrap_or_default();
-        let mut bar = known.map_or(f64::INFINITY, |known| milliseconds(&known.outcome));
-        if milliseconds(whole) >= bar {
-            return Ok(None);
-        }
-        let batch = training.batch.max(1);
-        let by_name = !training.names.is_empty();
-        let mut ways = Ways { recompute: self.may_recompute(&training), link: self.limits.link };
-        let mut divisible = may_be_divided(base).is_ok() && self.may_divide(&training);
-        let small = if divisible { self.smaller(base, batch)? } else { None };
-        divisible &= !self.rejected.iter().any(|rejected| rejected.lever == Lever::MicroBatch.name());
-        let large = Sample { micro_batch: batch, pieces: 1, outcome: whole.clone(), training };
-        let mut model = Model::new(large, small);
-        let mut best = None;
-        let mut refuted: Vec<Candidate> = Vec::new();
-        for _ in 0..PATIENCE {
-            let mut sizes = if divisible { sizes(batch) } else { vec![(batch, 1)] };
-            if by_name {
-                // The script's batches are all of one size, and have to add up.
-                sizes.retain(|(micro_batch, _)| batch.is_multiple_of(*micro_batch));
-            }
-            let fastest = sizes
-                .into_iter()
-                .filter_map(|(micro_batch, pieces)| {
-                    model.predict(micro_batch, pieces, ways, self.limits.budget)
-                })
-                .map(|prediction| (candidate(base, whole, &prediction, batch), prediction))
-                .filter(|(candidate, _)| !refuted.contains(candidate))
-                .min_by(|(_, a), (_, b)| a.step_ms.total_cmp(&b.step_ms));
-            let Some((candidate, prediction)) = fastest.filter(|(_, prediction)| prediction.step_ms < bar)
-            else {
-                break;
-            };
-            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
-            let offloads = prediction.choice.fates.contains(&Fate::Offload);
-            if outcome.fits {
-                model.learn(&prediction, outcome.peak.device_upper);
-                if offloads && milliseconds(&outcome) > prediction.step_ms * UNHIDDEN {
-                    ways.link = None;
-                    self.reject(
-                        Lever::ActivationOffload.name(),
-                        format!(
-                            "it does not hide: {:.1} ms a step where {:.1} were expected",
-                            milliseconds(&outcome),
-                            prediction.step_ms
-                        ),
-                    );
-                }
-                if milliseconds(&outcome) < bar {
-                    bar = milliseconds(&outcome);
-                    best = Some(Tried { candidate: candidate.clone(), outcome, on_card: true });
-                }
-            } else {
-                // What it would have taken, so that the next guess is a better one.
-                let Some(taken) = self.run(&candidate, Room::Boundless)? else { break };
-                if !taken.fits && offloads {
-                    ways.link = None;
-                    self.reject(Lever::ActivationOffload.name(), "the script fails with it");
-                    refuted.push(candidate);
-                    continue;
-                }
-                if !taken.fits {
-                    self.reject(Lever::Checkpointing.name(), "the script fails with it");
-                    break;
-                }
-                model.learn(&prediction, taken.peak.device_upper.max(self.limits.budget + 1));
-            }
-            refuted.push(candidate);
-        }
-        Ok(best)
-    }
-
-    /// A run with fewer samples together, from which slopes follow.
-    fn smaller(&mut self, base: &Candidate, batch: u64) -> Result<Option<Sample>, T::Error> {
-        let micro_batch = batch.div_ceil(4);
-        if micro_batch >= batch {
-            return Ok(None);
-        }
-        let pieces = batch.div_ceil(micro_batch);
-        let candidate = Candidate { micro_batch: Some(micro_batch), pieces, ..base.clone() };
-        let Some(outcome) = self.run(&candidate, Room::Boundless)? else { return Ok(None) };
-        if let Some((lever, why)) =
-            outcome.refused.iter().find(|(lever, _)| lever == Lever::MicroBatch.name())
-        {
-            self.reject(lever.clone(), why.clone());
-            return Ok(None);
-        }
-        let training = outcome.training.clone().filter(|_| outcome.fits);
-        Ok(training.map(|training| Sample { micro_batch, pieces, outcome, training }))
     }
 
     /// Whoever waits has had enough: the fastest of what was seen to take no more than the card has.
@@ -331,32 +236,6 @@ impl<T: Trial> Search<'_, T> {
     }
 }
 
-/// The candidate that a prediction is of.
-fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: u64) -> Candidate {
-    let training = whole.training.as_ref();
-    let names = |wanted: Fate| -> Vec<String> {
-        let blocks = training.map(|training| training.blocks.iter()).into_iter().flatten();
-        blocks
-            .zip(&prediction.choice.fates)
-            .filter(|(_, fate)| **fate == wanted)
-            .map(|(block, _)| block.name.clone())
-            .collect()
-    };
-    let mut candidate = base.clone();
-    for (fate, lever) in [(Fate::Recompute, Lever::Checkpointing), (Fate::Offload, Lever::ActivationOffload)]
-    {
-        let names = names(fate);
-        if !names.is_empty() {
-            candidate = candidate.with(lever, Value::Names(names));
-        }
-    }
-    if prediction.micro_batch < batch {
-        candidate.micro_batch = Some(prediction.micro_batch);
-        candidate.pieces = prediction.pieces;
-    }
-    candidate
-}
-
 /// What dividing a batch does to this training.
 pub(crate) fn label_of_dividing(training: &Training) -> Label {
     match training {
@@ -383,19 +262,6 @@ fn told(without: &Outcome, with: &Outcome) -> String {
         gib(without.peak.device_upper),
         milliseconds(without)
     )
-}
-
-/// The sizes of micro-batch worth a look, with the number of pieces: for each number of pieces the smallest that needs no
-/// more of them.
-fn sizes(batch: u64) -> Vec<(u64, u64)> {
-    let mut sizes = Vec::new();
-    for pieces in 1..=batch {
-        let micro_batch = batch.div_ceil(pieces);
-        if sizes.last().is_none_or(|(last, _)| *last != micro_batch) {
-            sizes.push((micro_batch, batch.div_ceil(micro_batch)));
-        }
-    }
-    sizes
 }
 
 #[cfg(test)]

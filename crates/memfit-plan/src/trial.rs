@@ -78,8 +78,20 @@ pub struct Outcome {
     pub step_ms_high: Option<f64>,
     /// Levers that could not be applied, and why.
     pub refused: Vec<(String, String)>,
+    /// Why the steps were not completed, where that is not for want of memory: the error's type, message and line.
+    pub problem: Option<String>,
     /// What the training is, where it came far enough to tell.
     pub training: Option<Training>,
+}
+
+impl Outcome {
+    /// Why it was not completed, on a card with memory without end.
+    pub fn failure(&self) -> String {
+        match &self.problem {
+            Some(problem) => format!("the script fails with it: {problem}"),
+            None => "the script fails with it".to_owned(),
+        }
+    }
 }
 
 /// What a training is.

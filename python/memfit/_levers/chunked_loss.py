@@ -22,8 +22,12 @@ from .wrapping import wrap
 
 # A layer with fewer classes makes no logits that are worth it.
 LEAST_CLASSES = 4096
-# Bytes of fp32 logits that a piece may have, if nothing else is said.
+# Bytes of fp32 logits that a piece may always have.
 _PIECE = 64 << 20
+# For each piece the layer's weight is read, cast, and its gradient added up: with fewer tokens in a piece than this many times
+# the layer's inputs, that takes longer than the logits do. A part of all tokens is small enough where that is more.
+_TOKENS_PER_INPUT = 2
+_PARTS = 8
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
@@ -31,11 +35,14 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     `tokens`."""
     wanted = table(value, "tokens")
     head = modules(target, name, wanted["head"])[0] if wanted.get("head") else _head(target.model, name)
-    tokens = wanted.get("tokens") or max(_PIECE // (4 * head.out_features), 64)
+    asked = wanted.get("tokens")
+    least = max(_PIECE // (4 * head.out_features), 64)
 
     def around(forward: Callable[..., torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return forward(hidden)
+        rows = hidden.numel() // max(hidden.shape[-1], 1)
+        tokens = asked or max(least, min(_TOKENS_PER_INPUT * hidden.shape[-1], rows // _PARTS))
         return _promise(forward, hidden, int(tokens), head.out_features)
 
     # A compiled model stops before the promise, and leaves its loss to this.

@@ -2,9 +2,13 @@
 
 use proptest::prelude::*;
 
+use super::divide::sizes;
 use super::*;
 use crate::plan::Expected;
+use crate::setting::Value;
 use crate::trial::Measured;
+
+mod optimum;
 
 const GIB: u64 = 1 << 30;
 

@@ -2,6 +2,7 @@
 
 use memfit_levers::Lever;
 
+use super::combine::{Paid, Paying};
 use super::{Search, milliseconds, told};
 use crate::answer::Tried;
 use crate::front::{Point, front};
@@ -17,7 +18,9 @@ const NOTICEABLY_LESS: f64 = 0.999;
 /// Memory that is saved by less than this share is not worth a variant.
 const SMALLER: f64 = 0.99;
 /// So many variants are divided, at most.
-const MOST: usize = 5;
+const MOST: usize = 8;
+/// So many variants are followed from lever to lever, at most.
+const FOLLOWED: usize = 4;
 
 type Variant = (Candidate, Outcome);
 
@@ -96,19 +99,26 @@ impl<T: Trial> Search<'_, T> {
         if variants.iter().any(|(_, outcome)| outcome.peak.device_upper <= budget) {
             return Ok(());
         }
+        let mut paying = Paying { base: base.clone(), levers: Vec::new() };
         for (entry, value) in self.levers(Turn::WhereShort, training, &without.peak) {
-            let Some((with, outcome)) = self.with(entry, &value, &base)? else { continue };
-            self.considered.push((entry.lever, told(&without, &outcome)));
-            let smaller = outcome.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;
-            if smaller {
-                variants.push((with, outcome));
+            let Some(with) = self.with(entry, &value, &base)? else { continue };
+            self.considered.push((entry.lever, told(&without, &with.1)));
+            let smaller = with.1.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;
+            let faster = with.1.peak.device_upper <= without.peak.device_upper
+                && milliseconds(&with.1) < milliseconds(&without) * (1.0 - NOTICEABLE);
+            if with.1.peak.device_upper < without.peak.device_upper {
+                paying.levers.push(Paid::of(entry, value, &without, &with));
+            }
+            if smaller || faster {
+                variants.push(with);
             }
         }
+        self.paying = Some(paying);
         Ok(())
     }
 
     /// A candidate with a lever, run; nothing where it takes no hold, which is told.
-    fn with(
+    pub(super) fn with(
         &mut self,
         entry: &Entry,
         value: &Value,
@@ -127,7 +137,7 @@ impl<T: Trial> Search<'_, T> {
             return Ok(None);
         }
         if !outcome.fits {
-            self.reject(entry.lever.name(), "the script fails with it");
+            self.reject(entry.lever.name(), outcome.failure());
             return Ok(None);
         }
         Ok(Some((with, outcome)))
@@ -155,22 +165,32 @@ fn gains(without: &Outcome, with: &Outcome) -> bool {
         || milliseconds(with) < milliseconds(without) * (1.0 - NOTICEABLE)
 }
 
-/// The fastest of them and the smallest: more are not worth their runs.
-fn few(mut variants: Vec<Variant>) -> Vec<Variant> {
-    if variants.len() > 2 {
-        variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
-        let smallest = variants.iter().skip(1).min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
-        variants.truncate(1);
-        variants.extend(smallest);
+/// Those that no other one beats, of which so many are followed: the fastest, the smallest, and between them the fastest.
+fn few(variants: Vec<Variant>) -> Vec<Variant> {
+    if variants.len() <= FOLLOWED {
+        return variants;
     }
-    variants
+    let mut few = front_of(&variants);
+    if few.len() > FOLLOWED {
+        let smallest = few.split_off(few.len() - 1);
+        few.truncate(FOLLOWED - 1);
+        few.extend(smallest);
+    }
+    few
 }
 
-/// Those that no other one beats in both memory and time.
+/// Those that no other one beats in both memory and time, as many as are worth dividing.
 fn undominated(variants: &[Variant]) -> Vec<Variant> {
+    let mut found = front_of(variants);
+    found.truncate(MOST);
+    found
+}
+
+/// Those that no other one beats in both memory and time, the fastest first.
+fn front_of(variants: &[Variant]) -> Vec<Variant> {
     let points: Vec<Point> = variants
         .iter()
         .map(|(_, outcome)| Point { bytes: outcome.peak.device_upper, time: milliseconds(outcome) })
         .collect();
-    front(&points).into_iter().take(MOST).map(|index| variants[index].clone()).collect()
+    front(&points).into_iter().map(|index| variants[index].clone()).collect()
 }

@@ -1,0 +1,82 @@
+//! Why a script failed with a lever, in one line: the error's type and message, and the script's own line that it came from.
+
+use memfit_report::wire::{Exception, Problem};
+
+use crate::run::Facts;
+
+/// A message is cut after so many characters.
+const LONGEST: usize = 200;
+/// Folders of what is not the script's own.
+const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "/memfit_"];
+
+/// Why it failed; nothing where that is not known.
+pub(super) fn told(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
+    match (&facts.exception, problem) {
+        (Some(exception), _) => Some(of(exception)),
+        (None, Some(problem)) => Some(problem.message.trim_end_matches('.').to_owned()),
+        (None, None) => None,
+    }
+}
+
+fn of(exception: &Exception) -> String {
+    let kind = exception.r#type.trim_start_matches("builtins.");
+    let message = exception.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    let mut text = if message.is_empty() { kind.to_owned() } else { format!("{kind}: {message}") };
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    match line(&exception.traceback) {
+        Some(line) => format!("{text} ({line})"),
+        None => text,
+    }
+}
+
+/// The innermost line of the script's own in a traceback, or the innermost at all.
+fn line(traceback: &str) -> Option<String> {
+    let frames = || traceback.lines().rev().filter_map(frame);
+    let own = frames().find(|(file, _)| !LIBRARIES.iter().any(|folder| file.contains(folder)));
+    let (file, number) = own.or_else(|| frames().next())?;
+    let name = file.rsplit('/').next().unwrap_or(file);
+    Some(format!("{name}, line {number}"))
+}
+
+/// `File "train.py", line 7, in main` as its file and its line.
+fn frame(line: &str) -> Option<(&str, u64)> {
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    Some((file, number.parse().ok()?)).filter(|(file, _)| !file.starts_with('<'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(kind: &str, message: &str, traceback: &str, told: &str) {
+        let exception =
+            Exception { r#type: kind.into(), message: message.into(), traceback: traceback.into() };
+        assert_eq!(of(&exception), told);
+    }
+
+    #[test]
+    fn an_error_is_told_with_the_scripts_own_line() {
+        let deep = "Traceback (most recent call last):\n  File \"/home/me/train.py\", line 31, in <module>\n    main()\n  \
+                    File \"/home/me/train.py\", line 12, in main\n    model(x)\n  \
+                    File \"/usr/lib/python3.13/site-packages/torch/nn/modules/module.py\", line 1775, in _call\n    f()\n\
+                    RuntimeError: no\n";
+        check("RuntimeError", "no\nmore of it", deep, "RuntimeError: no (train.py, line 12)");
+        check(
+            "builtins.KeyError",
+            "'x'",
+            "  File \"a.py\", line 1\n    x[\n",
+            "KeyError: 'x' (a.py, line 1)",
+        );
+        let none_of_its_own = "  File \"/v/site-packages/torch/a.py\", line 5, in f\n";
+        check("mine.Strange", "", none_of_its_own, "mine.Strange (a.py, line 5)");
+        check("ValueError", "well", "", "ValueError: well");
+        check("ValueError", "well", "File \"<string>\", line 3\nFile \"x\", line \n", "ValueError: well");
+        let long = "ä".repeat(500);
+        let told = of(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
+        assert_eq!(told.chars().count(), LONGEST + 1);
+    }
+}

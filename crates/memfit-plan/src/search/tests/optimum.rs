@@ -1,0 +1,205 @@
+//! What the search finds, beside every combination: of the number of pieces, the blocks to compute again, and the levers.
+
+use super::*;
+use crate::choose::{Block, Fate, peak};
+
+/// A training in which everything is as the model has it, but for the time that pieces take: that only rises.
+#[derive(Clone, Debug)]
+struct Small {
+    /// Bytes a sample keeps in each block, and nanoseconds of its forward.
+    blocks: Vec<(u64, u64)>,
+    /// Milliseconds of a step in one piece, in two, and so on.
+    times: Vec<f64>,
+    fixed: u64,
+    budget: u64,
+    /// Levers that pay for memory: what each saves, and what it costs a step in milliseconds.
+    paying: Vec<(Lever, u64, f64)>,
+}
+
+impl Small {
+    fn batch(&self) -> u64 {
+        self.times.len() as u64
+    }
+
+    fn blocks_of(&self, samples: u64) -> Vec<Block> {
+        let of = |(bytes, ns): &(u64, u64)| Block {
+            keep: bytes * samples,
+            residue: bytes * samples / 10,
+            recompute_ns: ns * samples,
+            offload: None,
+        };
+        self.blocks.iter().map(of).collect()
+    }
+
+    fn judge(&self, candidate: &Candidate) -> (u64, f64) {
+        let samples = candidate.micro_batch.unwrap_or(self.batch());
+        let again = candidate.settings.iter().find_map(|setting| match &setting.value {
+            Value::Names(names) => Some(names.clone()),
+            _ => None,
+        });
+        let again = again.unwrap_or_default();
+        let is_again = |index: usize| again.contains(&format!("h.{index}"));
+        let fates: Vec<Fate> = (0..self.blocks.len())
+            .map(|index| if is_again(index) { Fate::Recompute } else { Fate::Keep })
+            .collect();
+        let blocks = self.blocks_of(samples);
+        let moved = |lever: Lever| candidate.settings.iter().any(|setting| setting.lever == lever);
+        let paid: Vec<_> = self.paying.iter().filter(|(lever, ..)| moved(*lever)).collect();
+        let saved: u64 = paid.iter().map(|(_, saved, _)| saved).sum();
+        let extra: u64 =
+            (0..blocks.len()).filter(|index| is_again(*index)).map(|index| blocks[index].recompute_ns).sum();
+        let time = self.times[candidate.pieces as usize - 1]
+            + paid.iter().map(|(.., cost)| cost).sum::<f64>()
+            + (extra * candidate.pieces) as f64 / 1e6;
+        (peak(&blocks, &fates, self.fixed - saved), time)
+    }
+
+    /// The least time of every combination that fits.
+    fn best(&self) -> Option<f64> {
+        let mut best: Option<f64> = None;
+        for (samples, pieces) in super::super::divide::sizes(self.batch()) {
+            for bits in 0_u32..1 << (self.blocks.len() + self.paying.len()) {
+                let names: Vec<String> = (0..self.blocks.len())
+                    .filter(|index| bits >> index & 1 == 1)
+                    .map(|index| format!("h.{index}"))
+                    .collect();
+                let mut candidate = Candidate::as_is().with(Lever::Checkpointing, Value::Names(names));
+                (candidate.micro_batch, candidate.pieces) = (Some(samples), pieces);
+                for (index, (lever, ..)) in self.paying.iter().enumerate() {
+                    if bits >> (self.blocks.len() + index) & 1 == 1 {
+                        candidate = candidate.with(*lever, Value::default());
+                    }
+                }
+                let levers: Vec<Lever> = candidate.settings.iter().map(|setting| setting.lever).collect();
+                let (bytes, time) = self.judge(&candidate);
+                if Lever::conflict(&levers).is_none() && bytes <= self.budget {
+                    best = Some(best.map_or(time, |best| best.min(time)));
+                }
+            }
+        }
+        best
+    }
+}
+
+impl Trial for Small {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        let (bytes, time) = self.judge(candidate);
+        let samples = candidate.micro_batch.unwrap_or(self.batch());
+        let blocks = self.blocks_of(samples).into_iter().enumerate();
+        let training = Training {
+            batch: self.batch(),
+            own_accumulation: 1,
+            optimizes: true,
+            // Reason enough to try any lever that pays for memory.
+            state: self.fixed,
+            trained: self.fixed,
+            blocks: blocks
+                .map(|(index, block)| Measured {
+                    name: format!("h.{index}"),
+                    kept: block.keep,
+                    busy_ns: block.recompute_ns,
+                    output: block.residue,
+                })
+                .collect(),
+            ..Training::default()
+        };
+        let refused = candidate
+            .settings
+            .iter()
+            .filter(|setting| {
+                setting.lever != Lever::Checkpointing
+                    && !self.paying.iter().any(|(lever, ..)| *lever == setting.lever)
+            })
+            .map(|setting| (setting.lever.name().to_owned(), "not in this space".to_owned()))
+            .collect();
+        Ok(Some(Outcome {
+            fits: room == Room::Boundless || bytes <= self.budget,
+            peak: Expected { device_upper: bytes, step_ms: Some(time), ..Expected::default() },
+            refused,
+            training: Some(training),
+            ..Outcome::default()
+        }))
+    }
+}
+
+fn asked(budget: u64) -> Limits {
+    Limits { link: Some(1e-6), has_bf16: false, ..limits(budget, Label::ChangesTraining) }
+}
+
+/// What the search finds takes no longer than this times the best of all combinations.
+const NEARLY: f64 = 1.011;
+
+#[test]
+fn a_habit_that_is_faster_than_recomputation_is_found() {
+    // Four pieces are much slower than one, and sixteen little slower than four: a line through the first two says that the
+    // smallest pieces are the slowest of all, and only a run tells that they are not.
+    let mut times: Vec<f64> = (0..4).map(|pieces| 1465.0 + 47.0 * f64::from(pieces)).collect();
+    times.extend((4..32).map(|pieces| 1607.0 + 17.0 * f64::from(pieces - 3)));
+    let budget = 6_500 + 8 * 324 * 2;
+    let mut trial =
+        Small { blocks: vec![(324, 1_900_000); 8], times, fixed: 6_500, budget, paying: Vec::new() };
+    let best = trial.best().unwrap();
+    let answer = search(&mut trial, &asked(budget)).unwrap().unwrap();
+    let chosen = answer.chosen.unwrap();
+    assert!(chosen.candidate.pieces > 4, "{}", chosen.candidate.told());
+    assert!(
+        milliseconds(&chosen.outcome) <= best * NEARLY,
+        "{} beside {best}",
+        milliseconds(&chosen.outcome)
+    );
+    assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
+}
+
+#[test]
+fn two_levers_that_pay_for_memory_are_put_together_where_one_is_not_enough() {
+    let mut trial = Small {
+        blocks: vec![(10, 1_000_000)],
+        times: vec![100.0, 101.0],
+        fixed: 1_000,
+        budget: 520,
+        paying: vec![(Lever::HostOptimizerState, 300, 40.0), (Lever::OptimizerInBackward, 200, 1.0)],
+    };
+    let best = trial.best().unwrap();
+    let answer = search(&mut trial, &asked(520)).unwrap().unwrap();
+    let chosen = answer.chosen.unwrap();
+    assert!((milliseconds(&chosen.outcome) - best).abs() < 1e-9, "{}", chosen.candidate.told());
+    assert_eq!(
+        chosen.candidate.settings.iter().filter(|setting| setting.lever != Lever::Checkpointing).count(),
+        2
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn no_combination_is_noticeably_faster(
+        blocks in proptest::collection::vec((1..50_u64, 0..3_000_000_u64), 1..4),
+        first in 50.0..100.0_f64,
+        rises in proptest::collection::vec(0.0..20.0_f64, 0..9),
+        fixed in 200..600_u64,
+        share in 0.0..1.2_f64,
+        paying in proptest::collection::vec((1..60_u64, -5.0..40.0_f64), 0..3),
+    ) {
+        let mut times = vec![first];
+        for rise in rises {
+            times.push(times.last().unwrap() + rise);
+        }
+        let which = [Lever::HostOptimizerState, Lever::Adafactor, Lever::PureBf16];
+        let paying = paying.into_iter().zip(which).map(|((saved, cost), lever)| (lever, saved, cost)).collect();
+        let kept: u64 = blocks.iter().map(|(bytes, _)| bytes * times.len() as u64).sum();
+        let budget = fixed / 2 + (share * (kept + fixed / 2) as f64) as u64;
+        let mut trial = Small { blocks, times, fixed, budget, paying };
+        let answer = search(&mut trial, &asked(budget)).unwrap().unwrap();
+        if answer.verdict == Verdict::FitsAsIs {
+            return Ok(());
+        }
+        let best = trial.best();
+        let found = answer.chosen.map(|chosen| milliseconds(&chosen.outcome));
+        prop_assert_eq!(found.is_some(), best.is_some(), "{:?} beside {:?}", found, best);
+        if let (Some(found), Some(best)) = (found, best) {
+            prop_assert!(found <= best * NEARLY, "{found} beside {best} in {} runs", answer.evaluations);
+        }
+    }
+}
