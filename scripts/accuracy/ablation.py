@@ -187,7 +187,10 @@ def optimizers(model, level, library):
     """The optimizers to step, and those that step by themselves in the backward."""
     if level >= EIGHT_BIT:
         if library == "torchao":
-            from torchao.optim import AdamW8bit
+            try:
+                from torchao.optim import AdamW8bit
+            except ImportError:  # before 0.10
+                from torchao.prototype.low_bit_optim import AdamW8bit
         else:
             from bitsandbytes.optim import AdamW8bit
 

@@ -43,8 +43,8 @@ from 0.92 to 0.88 of it, for which there is no source.
 The kernels of the 8-bit optimizer are not bound by memory: for each parameter they look 22 values up in tables. Their time is that
 of the instructions in their machine code, or of these loads out of the first-level cache, in which the words of a warp collide as
 chance has it; neither was fitted to the table. Of its memory, 1.7 GiB are missing, and why is not known: bitsandbytes' optimizer
-(`ablation.py --eight-bit bitsandbytes`) comes to the same 15.9 GiB, one byte a state and its scale. Temporaries in the step of the
-embedding, which the compiler of that release may have made, would account for it.
+(`ablation.py --eight-bit bitsandbytes`) comes to the same 15.9 GiB, one byte a state and its scale; torchao's of that time (0.9 and
+0.11, with torch 2.6 and 2.7) cannot be compiled for bfloat16. Temporaries in the step of the embedding would account for it.
 
 | row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
 |---|---|---|---|---|---|---|
