@@ -43,6 +43,8 @@ READERS = {
     "oom_text": "logs",
     "open": "any file, told apart by its beginning",
     "export": "snapshots, written again",
+    "source": "Python and notebooks, checked and mended",
+    "image": "images of all formats",
 }
 LARGEST = 65536
 # A starved fuzzer is slow by the clock: only what takes this long is looked at.
