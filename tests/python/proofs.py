@@ -1,17 +1,48 @@
-"""Which rules' claims the tests carry out, and the model that most of them need."""
+"""Which rules' claims the tests carry out, what their pages say of it, and the model that most of them need."""
 
 from __future__ import annotations
 
+import functools
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from runs import MIB, memfit
 from torch import nn
 
-PROOFS: set[str] = set()
+PROOFS: dict[str, list[Callable[..., Any]]] = {}
 
 
 def proof(name):
     """Says which rule's claims a test carries out."""
-    PROOFS.add(name)
-    return lambda function: function
+
+    def known(function):
+        PROOFS.setdefault(name, []).append(function)
+        return function
+
+    return known
+
+
+@functools.cache
+def why(name: str) -> str:
+    """Why a rule is there, as its page says it, in one line."""
+    page = subprocess.run([memfit(), "rule", name], capture_output=True, text=True, check=True).stdout
+    return " ".join(page.split("\nWhy\n")[1].split("\nExample\n")[0].split())
+
+
+def says(name: str, *figures: str) -> None:
+    """The page of a rule gives these figures, which were measured just now."""
+    for figure in figures:
+        assert figure in why(name), f"the page of {name} does not say `{figure}`: {why(name)}"
+
+
+def size(number: float) -> str:
+    """Bytes, as pages tell them."""
+    for unit, each in (("MiB", MIB), ("KiB", 1024)):
+        if number >= each:
+            return f"{number / each:.0f} {unit}"
+    return f"{number} bytes"
 
 
 def net():

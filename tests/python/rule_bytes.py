@@ -245,6 +245,82 @@ def deepcopy_model_on_device() -> dict[str, int]:
 
 
 @case
+def state_dict_alias() -> dict[str, int]:
+    model = net()
+    parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
+    return {
+        "parameters": parameters,
+        "alias": held(model.state_dict),
+        "copied": held(lambda: copy.deepcopy(model.state_dict())),
+    }
+
+
+@case
+def create_graph_backward() -> dict[str, int]:
+    def left(create: bool) -> int:
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        gc.disable()
+        model = net()
+        model(torch.ones(1, 512, device=DEVICE)).mean().backward(create_graph=create)
+        del model
+        after = torch.cuda.memory_allocated()
+        gc.enable()
+        return after - before
+
+    parameters = sum(parameter.numel() * 4 for parameter in net().parameters())
+    return {"parameters": parameters, "plain": left(False), "kept": left(True)}
+
+
+@case
+def recurrent_state_not_detached() -> dict[str, int]:
+    rnn, x = nn.RNN(512, 512).to(DEVICE), torch.ones(64, 16, 512, device=DEVICE)
+    rnn(x)[0].mean().backward()
+
+    def run(rounds: int, detach: bool) -> torch.Tensor:
+        hidden = None
+        for _ in range(rounds):
+            out, hidden = rnn(x, hidden)
+            out.mean().backward(retain_graph=not detach)
+            hidden = hidden.detach() if detach else hidden
+        return hidden
+
+    return {
+        "one": held(lambda: run(1, False)),
+        "four": held(lambda: run(4, False)),
+        "detached": held(lambda: run(4, True)),
+    }
+
+
+@case
+def retry_inside_except() -> dict[str, int]:
+    def attempt() -> None:
+        wanted = torch.empty(64 * MIB, dtype=torch.uint8, device=DEVICE)
+        torch.empty(torch.cuda.mem_get_info()[1], dtype=torch.uint8, device=DEVICE)
+        del wanted
+
+    before = torch.cuda.memory_allocated()
+    try:
+        attempt()
+    except torch.OutOfMemoryError:
+        inside = torch.cuda.memory_allocated() - before
+    return {"inside": inside, "after": torch.cuda.memory_allocated() - before}
+
+
+@case
+def unbounded_memory_history() -> dict[str, int]:
+    def events(**options: int) -> int:
+        torch.cuda.memory._record_memory_history(**options)
+        for _ in range(1000):
+            torch.empty(MIB, device=DEVICE)
+        found = len(torch.cuda.memory._snapshot()["device_traces"][0])
+        torch.cuda.memory._record_memory_history(enabled=None)
+        return found
+
+    return {"events": events(), "kept": events(max_entries=100)}
+
+
+@case
 def optimizer_in_loop() -> dict[str, int]:
     model, x = net(), batch()
     model(x).mean().backward()

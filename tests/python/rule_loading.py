@@ -23,6 +23,15 @@ class Copies(Images):
         return torch.zeros(1).cuda().cpu()
 
 
+def growing():
+    """What is reserved after batches of 20, 40 … MiB, one after the other."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for size in range(20, 180, 20):
+        torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+    return torch.cuda.memory_reserved() - before
+
+
 if __name__ == "__main__":
     # Through memory: on a virtual card, what `torch.save` writes to files is led aside.
     checkpoint = io.BytesIO()
@@ -41,5 +50,10 @@ if __name__ == "__main__":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "nonsense:1"
     torch.empty(1 << 20, device="cuda")
     print("ignored")
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    print("late", growing())
+    # As if it had been there in time.
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    print("early", growing())
     pinned = next(iter(DataLoader(torch.zeros(4, 2), pin_memory=True)))
     print("pinned", pinned.is_pinned(), torch.zeros(2).is_pinned())

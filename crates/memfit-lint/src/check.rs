@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memfit_source::document::{DocumentError, Format, Location, Snippet, snippets};
-use memfit_source::{Facts, LineIndex, Modules, STACK, Span, TooMuch, is_relevant};
+use memfit_source::{Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
 
 use crate::config::Config;
 use crate::files::{self, Input};
@@ -278,9 +278,11 @@ fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let modules = library.of(folder);
+    let known = if format == Format::Python { library.parsed(path, text) } else { None };
     for snippet in found {
         let before = parsed.problems.len();
-        let read = || parse_snippet(&mut parsed, snippet, &modules);
+        let known = known.as_ref().map(|known| known.source());
+        let read = || parse_snippet(&mut parsed, snippet, known, &modules);
         // A fault of ours in one file must not cost the others.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err() {
             parsed.problems.truncate(before);
@@ -301,11 +303,16 @@ fn document_problem(error: &DocumentError) -> Problem {
     Problem { start: None, message: error.to_string(), fatal: true }
 }
 
-fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, modules: &dyn Modules) {
+/// `known` is the text, parsed, where that has been done.
+fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, modules: &dyn Modules) {
     if !is_relevant(&snippet.text) {
         return;
     }
-    match memfit_source::facts(&snippet.text, snippet.dialect, modules) {
+    let facts = match known {
+        Some(known) => Ok(known.facts(modules)),
+        None => memfit_source::facts(&snippet.text, snippet.dialect, modules),
+    };
+    match facts {
         Ok(facts) => {
             if snippet.is_whole && !facts.problems.is_empty() {
                 let lines = LineIndex::new(&parsed.text);

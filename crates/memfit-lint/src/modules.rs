@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use memfit_source::{Alone, ImportedClass, ImportedFunction, Index, Modules, is_relevant};
+use memfit_source::{Alone, Dialect, ImportedClass, ImportedFunction, Index, Modules, is_relevant};
 
 /// How far imports of imports are followed.
 const DEEPEST: u8 = 2;
@@ -25,10 +25,17 @@ pub(crate) struct Library {
 
 /// A module that was imported.
 #[derive(Debug)]
-struct Module {
+pub(crate) struct Module {
     file: PathBuf,
     source: memfit_source::Module,
     index: Index,
+}
+
+impl Module {
+    /// The module itself.
+    pub(crate) fn source(&self) -> &memfit_source::Module {
+        &self.source
+    }
 }
 
 /// The imports of one file.
@@ -43,6 +50,12 @@ impl Library {
     /// The imports of a file in this folder.
     pub(crate) fn of<'a>(&'a self, folder: &'a Path) -> Of<'a> {
         Of { library: self, folder, level: DEEPEST }
+    }
+
+    /// A file with this text that was imported already, and so parsed.
+    pub(crate) fn parsed(&self, file: &Path, text: &str) -> Option<Arc<Module>> {
+        let known = self.modules.lock().ok()?.get(file)?.get()?.clone();
+        known.filter(|known| known.source.text() == text)
     }
 
     fn file(&self, folder: &Path, module: &str) -> Option<PathBuf> {
@@ -66,7 +79,7 @@ impl Library {
             if !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
-            let source = memfit_source::Module::read(text).ok()??;
+            let source = memfit_source::Module::read(text.into(), Dialect::Python).ok()?;
             let index = source.index();
             Some(Arc::new(Module { file, source, index }))
         })

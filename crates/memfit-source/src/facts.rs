@@ -315,7 +315,7 @@ pub struct Op {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
     /// Its keyword.
-    pub name: Option<String>,
+    pub name: Option<Arc<str>>,
     /// With its keyword.
     pub span: Span,
     /// The expression alone.
@@ -334,9 +334,9 @@ pub struct Call {
     /// What is called, as it was written.
     pub callee: Span,
     /// The full name of what is called, where it is imported.
-    pub path: Option<String>,
+    pub path: Option<Arc<str>>,
     /// The method's name, where it is one.
-    pub method: Option<String>,
+    pub method: Option<Arc<str>>,
     /// What the method is called on.
     pub receiver: Option<Receiver>,
     /// The function of this project that is called.

@@ -35,6 +35,31 @@ pub const STACK: usize = 64 * 1024 * 1024;
 /// Below this size no tree can be too deep.
 const SMALL: usize = DEEPEST;
 
+/// Whether so little in a text could make a tree deeper that it need not be looked at closely: each of its operators and
+/// words would have to stand in one expression.
+fn is_flat(bytes: &[u8]) -> bool {
+    // Few enough at a time to be counted in bytes, which is many at once for a processor.
+    const AT_ONCE: usize = 128;
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || (byte == b'_');
+    let mut levels = usize::from(bytes.first().is_some_and(|first| is_word(*first)));
+    for part in bytes.chunks(AT_ONCE) {
+        levels += usize::from(part.iter().map(|byte| u8::from(byte.is_ascii_punctuation())).sum::<u8>());
+    }
+    let next = bytes.get(1..).unwrap_or_default();
+    for (part, next) in bytes.chunks(AT_ONCE).zip(next.chunks(AT_ONCE)) {
+        let begins = |(before, byte): (&u8, &u8)| u8::from(!is_word(*before) & is_word(*byte));
+        levels += usize::from(part.iter().zip(next).map(begins).sum::<u8>());
+    }
+    // A line is as deep as it is indented, at most.
+    let mut longest = 0;
+    let mut start = 0;
+    for end in memchr::memchr_iter(b'\n', bytes).chain([bytes.len()]) {
+        longest = longest.max(end - start);
+        start = end + 1;
+    }
+    levels + longest <= DEEPEST
+}
+
 /// What names and numbers consist of.
 const IN_A_WORD: [bool; 256] = {
     let mut table = [false; 256];
@@ -57,6 +82,11 @@ pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
     if text.len() <= SMALL {
         return Ok(());
     }
+    if is_flat(text.as_bytes()) { Ok(()) } else { follow(text) }
+}
+
+/// The same, byte by byte.
+fn follow(text: &str) -> Result<(), TooMuch> {
     let bytes = text.as_bytes();
     // For each open bracket: how many levels the expression around it has so far.
     let mut open: Vec<usize> = Vec::new();
@@ -175,7 +205,20 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// What is passed over with a glance is nothing that a close look would refuse.
+        #[test]
+        fn what_looks_flat_is_flat(
+            pieces in prop::collection::vec((r#"[a-z0-9_ \[(.:'"\#=+\n-]{1,12}|not |é\(|f'\{|\t"#, 1usize..6000), 1..12),
+        ) {
+            let text: String = pieces.iter().map(|(piece, times)| piece.repeat(*times)).collect();
+            prop_assert!(!is_flat(text.as_bytes()) || follow(&text).is_ok());
+        }
+    }
 
     #[test]
     fn long_tables_are_flat_and_towers_are_deep() {

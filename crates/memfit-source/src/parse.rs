@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ruff_python_ast::ModModule;
 use ruff_python_ast::token::TokenKind;
-use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
+use ruff_python_ast::{Mod, ModModule};
+use ruff_python_parser::{Mode, ParseOptions, Parsed, parse_unchecked};
 
 use crate::facts::{Comment, Facts, Problem};
 use crate::limits::{TooMuch, measure};
@@ -27,33 +27,52 @@ const MOST_PROBLEMS: usize = 20;
 
 /// The facts of a text.
 pub fn facts(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
-    read(text, dialect, modules)
+    Ok(Module::read(text.clone(), dialect)?.facts(modules))
 }
 
-/// A module that others import: read once, and walked for each function of it that is called.
+/// A text that was parsed: asked for its own facts, and for what its functions do by those who import them.
 #[derive(Debug)]
 pub struct Module {
-    text: String,
-    syntax: ModModule,
+    text: Arc<str>,
+    /// Nothing where it is no module at all.
+    syntax: Option<ModModule>,
+    problems: Vec<Problem>,
+    comments: Vec<Comment>,
 }
 
 impl Module {
-    /// Reads a module; nothing comes of what is none.
-    pub fn read(text: String) -> Result<Option<Self>, TooMuch> {
+    /// Parses a text.
+    pub fn read(text: Arc<str>, dialect: Dialect) -> Result<Self, TooMuch> {
         measure(&text)?;
-        let parsed = parse_unchecked(&text, options(Dialect::Python));
-        let syntax = parsed.try_into_module().map(ruff_python_parser::Parsed::into_syntax);
-        Ok(syntax.map(|syntax| Self { text, syntax }))
+        let parsed = parse_unchecked(&text, options(dialect));
+        let (problems, comments) = (problems(&parsed), comments(&parsed, &text));
+        let syntax = parsed.try_into_module().map(Parsed::into_syntax);
+        Ok(Self { text, syntax, problems, comments })
+    }
+
+    /// What was parsed.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its facts.
+    pub fn facts(&self, modules: &dyn Modules) -> Facts {
+        let Some(syntax) = &self.syntax else { return Facts::default() };
+        let mut facts = walk::walk(syntax, &self.text, &modules);
+        facts.text = self.text.clone();
+        facts.problems.clone_from(&self.problems);
+        facts.comments.clone_from(&self.comments);
+        facts
     }
 
     /// What it defines.
     pub fn index(&self) -> Index {
-        walk::index(&self.syntax, &self.text, &&Alone)
+        self.syntax.as_ref().map(|syntax| walk::index(syntax, &self.text, &&Alone)).unwrap_or_default()
     }
 
     /// What one function of it does, or a method: `Trainer.step`.
     pub fn function(&self, name: &str, modules: &dyn Modules) -> Option<ImportedFunction> {
-        walk::summary_of(&self.syntax, &self.text, &modules, name).map(ImportedFunction)
+        walk::summary_of(self.syntax.as_ref()?, &self.text, &modules, name).map(ImportedFunction)
     }
 }
 
@@ -76,10 +95,8 @@ pub(crate) fn options(dialect: Dialect) -> ParseOptions {
     })
 }
 
-fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
-    measure(text)?;
-    let parsed = parse_unchecked(text, options(dialect));
-    let problems = parsed
+fn problems(parsed: &Parsed<Mod>) -> Vec<Problem> {
+    parsed
         .errors()
         .iter()
         .take(MOST_PROBLEMS)
@@ -87,8 +104,15 @@ fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Fact
             span: Span::new(error.location.start().to_u32(), error.location.end().to_u32()),
             message: error.error.to_string(),
         })
-        .collect();
-    let comments = parsed
+        .collect()
+}
+
+/// The comments that speak to memfit.
+fn comments(parsed: &Parsed<Mod>, text: &str) -> Vec<Comment> {
+    if !text.contains("memfit") {
+        return Vec::new();
+    }
+    parsed
         .tokens()
         .iter()
         .filter(|token| token.kind() == TokenKind::Comment)
@@ -103,13 +127,5 @@ fn read(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Fact
             let line = before.rsplit(['\n', '\r']).next().unwrap_or_default();
             Comment { span, own_line: line.trim().is_empty() }
         })
-        .collect();
-    let Some(parsed) = parsed.try_into_module() else {
-        return Ok(Facts::default());
-    };
-    let mut facts = walk::walk(parsed.syntax(), text, &modules);
-    facts.text = text.clone();
-    facts.problems = problems;
-    facts.comments = comments;
-    Ok(facts)
+        .collect()
 }

@@ -63,7 +63,10 @@ impl<'a> Walker<'a> {
             };
             let held: Vec<Argument> = held.into_iter().filter(|argument| !renamed(argument)).collect();
             arguments.splice(0..0, held);
-            path = of.path().map(str::to_owned);
+            path = match &of.kind {
+                Kind::Path(path) => Some(path.clone()),
+                _ => None,
+            };
             target = of;
         }
         let function = self.resolve(callee, &target, receiver.as_ref(), name);
@@ -71,7 +74,7 @@ impl<'a> Walker<'a> {
             span: whole,
             callee: span(callee),
             path,
-            method: name.map(str::to_owned),
+            method: name.map(|name| self.names.keep(name)),
             receiver,
             function,
             target: target.clone(),
@@ -102,7 +105,7 @@ impl<'a> Walker<'a> {
         for keyword in &node.arguments.keywords {
             let value = self.eval(&keyword.value);
             arguments.push(Argument {
-                name: keyword.arg.as_ref().map(|name| name.id.to_string()),
+                name: keyword.arg.as_ref().map(|name| self.names.keep(name.id.as_str())),
                 span: span(keyword),
                 value_span: span(&keyword.value),
                 value,
@@ -125,9 +128,8 @@ impl<'a> Walker<'a> {
         let grad = self.frame.grad;
         let known = self.grads.get(&id).copied().unwrap_or(grad);
         self.grads.insert(id, if known == grad { grad } else { Grad::Unknown });
-        let parameters = self.facts.functions[id.index()].parameters.clone();
-        let skipped =
-            usize::from(self.facts.functions[id.index()].class.is_some() && call.receiver.is_some());
+        let function = &self.facts.functions[id.index()];
+        let skipped = usize::from(function.class.is_some() && call.receiver.is_some());
         let mut position = skipped;
         for argument in call.arguments.iter().filter(|argument| !argument.starred) {
             let index = match &argument.name {
@@ -135,7 +137,7 @@ impl<'a> Walker<'a> {
                     position += 1;
                     Some(position - 1)
                 }
-                Some(name) => parameters.iter().position(|parameter| parameter == name),
+                Some(name) => function.parameters.iter().position(|parameter| **parameter == **name),
             };
             let Some(index) = index else { continue };
             let joined = match self.seeds.get(&(id, index)) {

@@ -1,5 +1,7 @@
 //! What a call is a call of: something imported, a function of the file, or what `functools.partial` made of either.
 
+use std::sync::Arc;
+
 use ruff_python_ast::Expr;
 
 use super::Walker;
@@ -9,7 +11,7 @@ use crate::value::{Kind, Value};
 
 impl<'a> Walker<'a> {
     /// The full name of a callee, which has one only if its root is a module or what a module gave.
-    pub(super) fn imported_name(&self, callee: &'a Expr) -> Option<String> {
+    pub(super) fn imported_name(&mut self, callee: &'a Expr) -> Option<Arc<str>> {
         let mut root = callee;
         while let Expr::Attribute(attribute) = root {
             root = &attribute.value;
@@ -18,7 +20,7 @@ impl<'a> Walker<'a> {
         let name = root.id.as_str();
         if let Some(binding) = self.frame.env.get(name) {
             binding.value.path()?;
-            return self.full_name(callee).filter(|path| path.starts_with(name));
+            return self.kept_name(callee).filter(|path| path.starts_with(name));
         }
         if !self.definitions.imports.contains_key(name) {
             let own = self.definitions.top_functions.contains_key(name)
@@ -28,8 +30,8 @@ impl<'a> Walker<'a> {
                 return None;
             }
         }
-        let path = self.full_name(callee)?;
-        Some(if crate::names::is_builtin(&path) { format!("builtins.{path}") } else { path })
+        let path = self.kept_name(callee)?;
+        Some(if crate::names::is_builtin(&path) { self.names.builtin(&path) } else { path })
     }
 
     /// What a call of a `functools.partial` is a call of, and the arguments that it has already.

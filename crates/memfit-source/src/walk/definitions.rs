@@ -1,5 +1,7 @@
 //! What a text defines: functions, classes and imports, collected before anything is walked.
 
+use std::sync::Arc;
+
 use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
 use rustc_hash::FxHashMap;
@@ -31,7 +33,7 @@ pub(super) struct Definitions<'a> {
     pub(super) top_functions: FxHashMap<&'a str, FunctionId>,
     pub(super) top_classes: FxHashMap<&'a str, ClassId>,
     /// What imports bind, anywhere in the text.
-    pub(super) imports: FxHashMap<&'a str, String>,
+    pub(super) imports: FxHashMap<&'a str, Arc<str>>,
     /// Names may come from `from x import *`.
     pub(super) starred: bool,
 }
@@ -88,10 +90,10 @@ impl<'a> Definitions<'a> {
                 for alias in &node.names {
                     let full = alias.name.id.as_str();
                     if let Some(name) = &alias.asname {
-                        self.imports.insert(name.id.as_str(), full.to_owned());
+                        self.imports.insert(name.id.as_str(), full.into());
                     } else {
                         let root = full.split('.').next().unwrap_or(full);
-                        self.imports.insert(root, root.to_owned());
+                        self.imports.insert(root, root.into());
                     }
                 }
             }
@@ -106,7 +108,7 @@ impl<'a> Definitions<'a> {
                     }
                     let bound = alias.asname.as_ref().map_or(name, |asname| asname.id.as_str());
                     let between = if module.is_empty() { "" } else { "." };
-                    self.imports.insert(bound, format!("{dots}{module}{between}{name}"));
+                    self.imports.insert(bound, format!("{dots}{module}{between}{name}").into());
                 }
             }
             Stmt::If(node) => {

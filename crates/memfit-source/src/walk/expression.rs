@@ -189,7 +189,7 @@ impl<'a> Walker<'a> {
         let owner = self.eval(&node.value);
         let attribute = node.attr.id.as_str();
         match &owner.kind {
-            Kind::Path(path) => Self::member(path, attribute),
+            Kind::Path(path) => self.member(path, attribute),
             Kind::Tensor | Kind::Unknown if attribute == "data" => {
                 Value { kind: Kind::Tensor, graph: Graph::none(), ..owner }.with(Flags::DETACHED)
             }
@@ -233,15 +233,15 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn member(path: &str, attribute: &str) -> Value {
-        let full = format!("{path}.{attribute}");
-        let kind = match full.as_str() {
+    fn member(&mut self, path: &str, attribute: &str) -> Value {
+        let full = self.names.member(path, attribute);
+        let kind = match &*full {
             "torch.float16" | "torch.half" => Kind::DType(DType::Half),
             "torch.bfloat16" => Kind::DType(DType::BFloat16),
             "torch.float32" | "torch.float" => Kind::DType(DType::Float),
             "torch.float64" | "torch.double" | "torch.long" | "torch.int64" | "torch.int32" | "torch.int"
             | "torch.uint8" | "torch.bool" => Kind::DType(DType::Other),
-            _ => Kind::Path(full.into()),
+            _ => Kind::Path(full),
         };
         Value::of(kind)
     }
@@ -369,7 +369,7 @@ impl<'a> Walker<'a> {
 
     fn iteration_inner(&mut self, expression: &'a Expr, value: &Value) -> (Over, Value, Option<Option<i64>>) {
         if let Expr::Call(call) = expression {
-            let path = self.full_name(&call.func).unwrap_or_default();
+            let path = self.kept_name(&call.func).unwrap_or_default();
             let last = path.rsplit('.').next().unwrap_or(&path);
             let first = call.arguments.args.first();
             match last {

@@ -14,6 +14,7 @@ mod expression;
 mod imported;
 mod known;
 mod method;
+mod named;
 mod statement;
 mod summary;
 mod test;
@@ -34,6 +35,7 @@ use crate::project::{Imports, Index};
 use crate::value::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
+use named::Names;
 pub(crate) use summary::{ClassExport, Summary};
 
 /// The deepest nesting that is followed; below it everything is unknown.
@@ -81,6 +83,7 @@ pub(crate) struct Walker<'a> {
     summaries: Vec<Option<Arc<Summary>>>,
     /// What names of other modules led to: each is asked for once.
     imported: FxHashMap<String, Option<Arc<Summary>>>,
+    names: Names,
     imported_classes: FxHashMap<String, Option<Arc<ClassExport>>>,
     /// The bases of each class that other modules of the project define.
     bases: Vec<Vec<(String, Arc<ClassExport>)>>,
@@ -192,6 +195,7 @@ impl<'a> Walker<'a> {
             active: Vec::new(),
             summaries: vec![None; functions],
             imported: FxHashMap::default(),
+            names: Names::default(),
             imported_classes: FxHashMap::default(),
             bases: Vec::new(),
             walked: vec![false; functions],
@@ -251,30 +255,6 @@ impl<'a> Walker<'a> {
         class.is_some_and(|class| self.facts.class(class).is_managed)
             && ["validation_step", "test_step", "predict_step", "prediction_step", "evaluate", "eval_forward"]
                 .contains(&name)
-    }
-
-    /// The full name of a dotted expression whose root is imported, or a name as it is.
-    fn full_name(&self, expression: &Expr) -> Option<String> {
-        let mut parts = [""; 12];
-        let mut count = 0;
-        let mut inner = expression;
-        while let Expr::Attribute(attribute) = inner {
-            *parts.get_mut(count)? = attribute.attr.id.as_str();
-            count += 1;
-            inner = &attribute.value;
-        }
-        let Expr::Name(root) = inner else { return None };
-        let root = root.id.as_str();
-        let mut name = match self.definitions.imports.get(root) {
-            Some(full) => full.clone(),
-            None if self.defines(root) => root.to_owned(),
-            None => names::customary(root).unwrap_or(root).to_owned(),
-        };
-        for part in parts[..count].iter().rev() {
-            name.push('.');
-            name.push_str(part);
-        }
-        Some(name)
     }
 
     fn defines(&self, name: &str) -> bool {
@@ -542,16 +522,16 @@ impl<'a> Walker<'a> {
             return (binding.value.clone(), Bound::Elsewhere);
         }
         if let Some(path) = self.definitions.imports.get(name) {
-            return (Value::of(Kind::Path(path.as_str().into())), Bound::Elsewhere);
+            return (Value::of(Kind::Path(path.clone())), Bound::Elsewhere);
         }
         if names::is_builtin(name) {
-            return (Value::of(Kind::Path(format!("builtins.{name}").into())), Bound::Elsewhere);
+            return (Value::of(Kind::Path(self.names.builtin(name))), Bound::Elsewhere);
         }
         if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
             return (names::suggested(name), Bound::Elsewhere);
         }
         if let Some(path) = names::customary(name) {
-            return (Value::of(Kind::Path(path.into())), Bound::Nowhere);
+            return (Value::of(Kind::Path(self.names.keep(path))), Bound::Nowhere);
         }
         let mut value = names::suggested(name);
         if value.is_unknown() {

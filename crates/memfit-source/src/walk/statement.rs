@@ -514,7 +514,7 @@ impl<'a> Walker<'a> {
         self.facts.calls.push(crate::facts::Call {
             span: whole,
             callee: span(&*subscript.value),
-            path: Some("os.environ.__setitem__".to_owned()),
+            path: Some("os.environ.__setitem__".into()),
             method: None,
             receiver: None,
             function: None,
