@@ -8,6 +8,7 @@ import copy
 import gc
 import inspect
 import json
+import math
 import subprocess
 import sys
 import warnings
@@ -15,7 +16,7 @@ import weakref
 
 import pytest
 import torch
-from proofs import PROOFS, net, proof
+from proofs import PROOFS, net, proof, says, size, why
 from runs import ROOT, invoke, memfit
 from torch import nn
 from torch.nn import functional
@@ -34,6 +35,12 @@ def measured(tmp_path_factory):
     return json.loads(out.read_text())
 
 
+def trained(model):
+    """How many parameters have a gradient, of how many."""
+    parameters = list(model.parameters())
+    return f"{sum(parameter.grad is not None for parameter in parameters)} of {len(parameters)}"
+
+
 def data(count=4):
     generator = torch.Generator().manual_seed(1)
     return [(torch.randn(8, 4, generator=generator), torch.arange(8) % 3) for _ in range(count)]
@@ -50,6 +57,8 @@ def test_losses_keep_their_activations(measured):
     assert figures["retained"] > 4.5 * figures["one"]
     assert figures["freed"] < figures["one"] / 100
     assert figures["numbers"] < figures["one"] / 100
+    says("graph-in-container", f"one round holds {size(figures['one'])}, five hold {size(figures['five'])}")
+    says("graph-in-container", f"({size(figures['freed'])} stay)")
 
 
 @proof("device-tensor-in-container")
@@ -57,6 +66,10 @@ def test_detached_outputs_stay_on_the_card(measured):
     figures = measured["device-tensor-in-container"]
     assert figures["detached"] >= 5 * figures["output"]
     assert figures["on_host"] == 0
+    says(
+        "device-tensor-in-container",
+        f"five outputs of {size(figures['output'])} hold {size(figures['detached'])}",
+    )
     x = torch.zeros(4, requires_grad=True)
     assert x.detach().data_ptr() == x.data_ptr()
 
@@ -66,6 +79,8 @@ def test_a_slice_keeps_the_whole(measured):
     figures = measured["view-keeps-storage"]
     assert figures["slices"] >= 3 * figures["whole"]
     assert figures["copies"] < figures["whole"] / 10
+    says("view-keeps-storage", f"outputs of {size(figures['whole'])} holds {size(figures['slices'])}")
+    says("view-keeps-storage", f"copied, {size(figures['copies'])}")
     part = torch.zeros(512, 10)[:, :1].detach()
     assert (part.untyped_storage().nbytes(), part.clone().untyped_storage().nbytes()) == (20_480, 2_048)
 
@@ -75,6 +90,10 @@ def test_a_sum_of_losses_holds_all_graphs(measured):
     figures = measured["loss-summed-before-backward"]
     # Four graphs more, of one forward pass each.
     assert figures["summed"] - figures["each"] > 3.9 * measured["graph-in-container"]["one"]
+    says(
+        "loss-summed-before-backward",
+        f"a peak of {size(figures['summed'])} instead of {size(figures['each'])}",
+    )
     one, other = net(), net()
     sum(functional.cross_entropy(one(x), y) for x, y in data()).backward()
     for x, y in data():
@@ -103,6 +122,7 @@ def test_a_retained_graph_meets_the_next(measured):
     figures = measured["retain-graph-in-loop"]
     one = measured["graph-in-container"]["one"]
     assert figures["freed"] < 2 * one < figures["retained"]
+    says("retain-graph-in-loop", f"a peak of {size(figures['retained'])} instead of {size(figures['freed'])}")
 
 
 @proof("hook-stores-activation")
@@ -110,6 +130,7 @@ def test_a_hook_keeps_the_forward_pass(measured):
     figures = measured["hook-stores-activation"]
     assert figures["graph"] > 3 * figures["output"]
     assert figures["detached"] <= figures["output"]
+    says("hook-stores-activation", f"{size(figures['graph'])} for an output of {size(figures['output'])}")
 
 
 @proof("eval-without-no-grad")
@@ -117,6 +138,10 @@ def test_evaluation_with_gradients_takes_twice_the_activations(measured):
     figures = measured["eval-without-no-grad"]
     assert 1.7 * figures["one"] < figures["two"] == figures["five"] < 2.3 * figures["one"]
     assert figures["off"] < figures["one"]
+    batches = [f"of one batch is {size(figures['one'])}"]
+    batches += [f"of {count} {size(figures[count])}" for count in ("two", "five")]
+    says("eval-without-no-grad", ", ".join(batches), f"it is {size(figures['off'])}")
+    says("eval-without-no-grad", f"activations of {size(figures['two'] - figures['one'])}")
 
 
 @proof("late-zero-grad")
@@ -129,6 +154,7 @@ def test_gradients_are_alive_during_the_forward_pass(measured):
 def test_zeros_stay_allocated(measured):
     figures = measured["zero-grad-to-zero"]
     assert figures["zeros"] == figures["none"] == figures["parameters"] > 0
+    says("zero-grad-to-zero", f"{size(figures['parameters'])} of parameters: {size(figures['zeros'])} stay")
     assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
 
 
@@ -145,6 +171,10 @@ def test_a_copy_of_the_model_is_on_the_card(measured):
     figures = measured["deepcopy-model-on-device"]
     assert figures["copied"] >= figures["parameters"]
     assert figures["on_host"] == 0
+    says(
+        "deepcopy-model-on-device",
+        f"a model of {size(figures['parameters'])} takes {size(figures['copied'])} more; its weights on the host take none",
+    )
     model = net()
     model(torch.ones(1, 4)).sum().backward()
     assert copy.deepcopy(model).weight.grad is None
@@ -154,12 +184,18 @@ def test_a_copy_of_the_model_is_on_the_card(measured):
 def test_an_emptied_cache_is_allocated_again(measured):
     figures = measured["empty-cache-in-loop"]
     assert (figures["emptied"], figures["cached"]) == (4, 1)
+    says("empty-cache-in-loop", "four rounds ask the driver 4 times, and 1 time without it")
 
 
 @proof("full-image-on-device")
 def test_a_whole_image_is_large(measured):
     figures = measured["full-image-on-device"]
     assert figures["whole"] >= 137 * 1024**2 > 100 * figures["small"]
+    says(
+        "full-image-on-device",
+        f"a peak of {size(figures['whole'])};",
+        f"before the copy, {size(figures['small'])}",
+    )
 
 
 @proof("pad-to-max-length")
@@ -216,6 +252,7 @@ def test_only_the_last_micro_batch_counts():
         p.grad = None
         (p * value / 4).backward()
     assert p.grad.item() == 1.0
+    says("zero-grad-inside-window", "a gradient of 2.5: it gets 1.0")
 
 
 @proof("window-off-by-one")
@@ -224,6 +261,11 @@ def test_the_first_window_has_one_micro_batch():
     wrong = [i for i in rounds if i % 4 == 0]
     right = [i for i in rounds if (i + 1) % 4 == 0]
     assert (wrong, right) == ([0, 4], [3, 7])
+    says(
+        "window-off-by-one",
+        "in the rounds 0 and 4 instead of 3 and 7",
+        f"with {7 - wrong[-1]} rounds left over",
+    )
     first = accumulated(lambda _: False, lambda i: i % 4 == 0)[0]
     x, y = data()[0]
     model = net()
@@ -233,8 +275,12 @@ def test_the_first_window_has_one_micro_batch():
 
 @proof("partial-window-dropped")
 def test_what_is_left_over_is_never_stepped():
-    assert len(accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0, count=6)) == 1
-    assert len(accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0 or i + 1 == 6, count=6)) == 2
+    wrong = accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0, count=6)
+    right = accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0 or i + 1 == 6, count=6)
+    samples = [len(x) for x, _ in data(6)]
+    lost = sum(samples[4 * len(wrong) :])
+    said = f"{len(wrong)} step instead of {len(right)}, and {lost} of {sum(samples)} samples"
+    says("partial-window-dropped", said)
 
 
 @proof("stale-window-index")
@@ -243,12 +289,17 @@ def test_an_index_of_another_loop_has_one_value():
         exec("for batch in range(3):\n    if (nowhere + 1) % 2 == 0: pass", {})
     for left_over, steps in ((3, 8), (4, 0)):
         assert sum((left_over + 1) % 4 == 0 for _ in range(8)) == steps
+    assert sum((i + 1) % 4 == 0 for i in range(8)) == 2
+    says("stale-window-index", "8 steps or 0 instead of 2")
 
 
 @proof("unscaled-accumulation")
 def test_a_sum_is_k_times_the_mean():
     (summed,) = accumulated(lambda _: False, lambda i: i == 3, divide=False)
     assert torch.allclose(summed, 4 * whole(), atol=1e-5)
+    says(
+        "unscaled-accumulation", f"{summed.norm() / whole().norm():.1f} times the gradient of the whole batch"
+    )
 
 
 @proof("scheduler-per-micro-batch")
@@ -264,6 +315,7 @@ def test_a_schedule_runs_too_fast():
             warnings.simplefilter("ignore")
             scheduler.step()
     assert rates == [1 - 3 / 8, 1 - 7 / 8]
+    says("scheduler-per-micro-batch", f"the second step has a rate of {rates[1]} instead of {1 - 1 / 8}")
 
 
 @proof("batch-norm-under-accumulation")
@@ -280,9 +332,16 @@ def test_the_direction_changes():
     x, y = data()[0]
     functional.cross_entropy(model(x), y).backward()
     before = gradient(model).clone()
+
+    def turned():
+        return math.degrees(
+            math.acos(functional.cosine_similarity(before, gradient(model), dim=0).clamp(max=1))
+        )
+
     next(model.parameters()).grad /= 4
-    similarity = functional.cosine_similarity(before, gradient(model), dim=0)
-    assert similarity < 0.999
+    says("one-parameter-gradient-scaled", f"it turns by {turned():.0f} degrees")
+    list(model.parameters())[1].grad /= 4
+    says("one-parameter-gradient-scaled", f"all gradients alike: {turned():.0f} degrees")
 
 
 @proof("missing-zero-grad")
@@ -291,14 +350,23 @@ def test_gradients_add_up():
     x, y = data()[0]
     functional.cross_entropy(model(x), y).backward()
     one = gradient(model).clone()
-    functional.cross_entropy(model(x), y).backward()
-    assert torch.allclose(gradient(model), 2 * one)
+    times = []
+    for _ in range(4):
+        functional.cross_entropy(model(x), y).backward()
+        times.append((gradient(model) / one).mean().item())
+        assert torch.allclose(gradient(model), times[-1] * one)
+    says(
+        "missing-zero-grad",
+        f"twice they are {times[0]:.0f} times as large, after five times {times[-1]:.0f} times",
+    )
 
 
 @proof("optimizer-in-loop")
 def test_a_new_adam_takes_the_sign(measured):
     figures = measured["optimizer-in-loop"]
     assert figures["state"] >= 2 * figures["parameters"]
+    said = f"Adam on {size(figures['parameters'])} of parameters: {size(figures['state'])}"
+    says("optimizer-in-loop", said, "a gradient of 5.0 moves its parameter as far as one of 0.1")
     p = torch.tensor([1.0, -3.0, 0.01], requires_grad=True)
     for _ in range(3):
         before = p.detach().clone()
@@ -308,7 +376,11 @@ def test_a_new_adam_takes_the_sign(measured):
 
 
 @proof("create-graph-backward")
-def test_parameters_and_gradients_refer_to_each_other():
+def test_parameters_and_gradients_refer_to_each_other(measured):
+    figures = measured["create-graph-backward"]
+    assert figures["plain"] == 0 < figures["parameters"] < figures["kept"]
+    said = f"a model of {size(figures['parameters'])}: when model and loss are gone, {size(figures['kept'])} stay"
+    says("create-graph-backward", said, "and none after a plain `backward()`")
     gc.disable()
     try:
         model = net()
@@ -327,7 +399,12 @@ def test_parameters_and_gradients_refer_to_each_other():
 
 
 @proof("recurrent-state-not-detached")
-def test_the_second_batch_raises():
+def test_the_second_batch_raises(measured):
+    figures = measured["recurrent-state-not-detached"]
+    assert 3.5 * figures["one"] < figures["four"]
+    assert figures["detached"] < figures["one"] / 100
+    said = f"it holds {size(figures['one'])} after one round and {size(figures['four'])} after four"
+    says("recurrent-state-not-detached", said, f"detached, {size(figures['detached'])} after four")
     rnn, h = nn.RNN(4, 4), None
     out, h = rnn(torch.randn(3, 4), h)
     out.sum().backward()
@@ -345,6 +422,7 @@ def test_a_class_is_no_context():
         pass
     with pytest.raises(TypeError), torch.inference_mode:
         pass
+    says("no-grad-not-called", "2 of 2 such contexts, `no_grad` and `inference_mode`, raise")
 
     @torch.no_grad
     def decorated():
@@ -361,24 +439,32 @@ def test_a_loss_without_a_graph_raises():
         loss = functional.cross_entropy(model(x), y)
     with pytest.raises(RuntimeError, match="does not require grad"):
         loss.backward()
+    says("backward-on-no-grad-loss", f"leaves {trained(model)} parameters with a gradient")
     loss = functional.cross_entropy(model(x), y)
     with torch.no_grad():
         loss.backward()
-    assert model.weight.grad is not None
+    says("backward-on-no-grad-loss", f"inside of `no_grad`: {trained(model)}.")
 
 
 @proof("eval-mode-not-restored")
 def test_a_model_stays_in_evaluation_mode():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
-    x = torch.ones(64, 4)
+    model, x = nn.Dropout(0.5), torch.ones(64, 4)
     model.eval()
-    assert torch.equal(model(x), model(x))
+    off = (model(x) == 0).sum().item()
     model.train()
-    assert not torch.equal(model(x), model(x))
+    torch.manual_seed(0)
+    on = (model(x) == 0).sum().item()
+    says("eval-mode-not-restored", f"of {x.numel()} values {off} are dropped, and {on} in training mode")
 
 
 @proof("retry-inside-except")
-def test_the_failed_attempt_is_alive_in_the_handler():
+def test_the_failed_attempt_is_alive_in_the_handler(measured):
+    figures = measured["retry-inside-except"]
+    assert figures["after"] == 0 < figures["inside"]
+    says(
+        "retry-inside-except", f"{size(figures['inside'])} are held inside of the handler, and none after it"
+    )
+
     def attempt():
         big = torch.zeros(1000)
         watched.append(weakref.ref(big))
@@ -399,13 +485,20 @@ def test_a_runtime_error_is_more_than_memory():
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     said = []
-    try:
-        functional.cross_entropy(model(torch.ones(8, 5)), torch.zeros(8, dtype=torch.long)).backward()
-        optimizer.step()
-    except RuntimeError as error:
-        said.append(str(error))
-    assert "out of memory" not in said[0]
-    assert all(map(torch.equal, before, model.parameters()))
+
+    def attempt():
+        try:
+            functional.cross_entropy(model(torch.ones(8, 5)), torch.zeros(8, dtype=torch.long)).backward()
+            optimizer.step()
+        except RuntimeError as error:
+            said.append(str(error))
+
+    for _ in range(3):
+        attempt()
+    assert len(said) == 3
+    assert not any("out of memory" in one for one in said)
+    changed = sum(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    says("oom-swallowed", f"three rounds end well, and {changed} of {len(before)} parameters have changed")
 
 
 @proof("oom-string-match")
@@ -414,27 +507,34 @@ def test_the_error_has_a_class():
 
 
 @proof("state-dict-alias")
-def test_a_state_dict_is_the_weights():
+def test_a_state_dict_is_the_weights(measured):
+    figures = measured["state-dict-alias"]
+    assert figures["alias"] == 0
+    says("state-dict-alias", f"card: {size(figures['copied'])} for a model of {size(figures['parameters'])}")
     model = net()
     kept, copied = model.state_dict(), copy.deepcopy(model.state_dict())
     with torch.no_grad():
-        model.weight.add_(1)
-    assert torch.equal(kept["weight"], model.weight)
-    assert not torch.equal(copied["weight"], model.weight)
+        for parameter in model.parameters():
+            parameter.add_(1)
+    follow = sum(torch.equal(kept[name], now) for name, now in model.named_parameters())
+    says("state-dict-alias", f"{follow} of {len(kept)} tensors that were kept change with the model")
+    assert not any(torch.equal(copied[name], now) for name, now in model.named_parameters())
 
 
 @proof("softmax-before-cross-entropy")
 def test_probabilities_bound_the_loss():
     logits, y = torch.tensor([[100.0, 0.0, 0.0]]), torch.tensor([0])
     assert functional.cross_entropy(logits, y) < 1e-3
-    assert functional.cross_entropy(logits.softmax(1), y) > 0.55
+    least = functional.cross_entropy(logits.softmax(1), y)
+    says("softmax-before-cross-entropy", f"cannot fall below {least:.2f} for three classes")
 
 
 @proof("sigmoid-before-bce-with-logits")
 def test_probabilities_bound_the_binary_loss():
     logit, y = torch.tensor([100.0]), torch.tensor([1.0])
     assert functional.binary_cross_entropy_with_logits(logit, y) < 1e-3
-    assert functional.binary_cross_entropy_with_logits(logit.sigmoid(), y) > 0.31
+    least = functional.binary_cross_entropy_with_logits(logit.sigmoid(), y)
+    says("sigmoid-before-bce-with-logits", f"cannot fall below {least:.2f}")
 
 
 @proof("half-model-with-grad-scaler")
@@ -443,12 +543,18 @@ def test_float16_gradients_cannot_be_unscaled():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 4).half()).sum()).backward()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(ValueError, match="unscale FP16 gradients"):
         scaler.step(optimizer)
+    refused = sum(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
     model = net()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler.scale(model(torch.ones(2, 4)).sum()).backward()
     scaler.step(optimizer)
+    changed = sum(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    said = f"{refused} of 2 parameters are changed by such a step, and {changed} of 2 where the weights are float32"
+    says("half-model-with-grad-scaler", said)
 
 
 @proof("deprecated-cuda-amp")
@@ -456,6 +562,12 @@ def test_the_old_names_warn():
     for old in (torch.cuda.amp.autocast, torch.cuda.amp.GradScaler, torch.cpu.amp.autocast):
         with pytest.warns(FutureWarning):
             old()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.cuda.amp.GradScaler(enabled=False)
+    given = sum(issubclass(one.category, FutureWarning) for one in caught)
+    says("deprecated-cuda-amp", f"3 calls give {given} times a `FutureWarning`")
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         torch.amp.autocast("cpu")
@@ -478,6 +590,7 @@ def test_clipping_scaled_gradients_leaves_nothing():
         scaler.step(optimizer)
         steps[unscales] = (model.weight - before).norm().item()
     assert steps[False] < steps[True] / 1000
+    says("clip-before-unscale", f"the step has a length of {steps[False]:.5f} instead of {steps[True]:.2f}")
 
 
 @proof("scaler-with-bfloat16")
@@ -491,7 +604,10 @@ def test_bfloat16_has_the_range_of_float32():
 
 
 @proof("unbounded-memory-history")
-def test_the_history_has_no_limit():
+def test_the_history_has_no_limit(measured):
+    figures = measured["unbounded-memory-history"]
+    said = f"leave {figures['events']:,} events, and {figures['kept']} with `max_entries=100`"
+    says("unbounded-memory-history", said)
     parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
     text = str(parameters) + inspect.getsource(torch.cuda.memory._record_memory_history)
     assert "sys.maxsize" in text or "9223372036854775807" in text
@@ -503,5 +619,12 @@ def test_every_rule_has_a_proof():
     listed = subprocess.run(
         [memfit(), "rule", "--format", "json"], capture_output=True, text=True, check=True
     )
-    names = {rule["name"] for rule in json.loads(listed.stdout)["rules"]}
-    assert names == PROOFS
+    rules = json.loads(listed.stdout)["rules"]
+    assert {rule["name"] for rule in rules} == set(PROOFS)
+    # What an error or a warning costs was measured, and its proof holds the page to the figure.
+    for rule in rules:
+        if rule["severity"] != "note":
+            name = rule["name"]
+            assert "Measured" in why(name), name
+            proofs = (" ".join(inspect.getsource(proven).split()) for proven in PROOFS[name])
+            assert any(f'says("{name}"' in proven.replace('says( "', 'says("') for proven in proofs), name

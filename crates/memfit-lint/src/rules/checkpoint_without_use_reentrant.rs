@@ -4,8 +4,9 @@
 //! Finds activation checkpointing that does not say which implementation it wants.
 //!
 //! ## Why
-//! `torch.utils.checkpoint.checkpoint` warns without `use_reentrant`, and its default is to change. The reentrant one
-//! needs an input that requires gradients, without which nothing is trained.
+//! `torch.utils.checkpoint.checkpoint` warns without `use_reentrant`, in each call, and its default is to change. The
+//! reentrant one needs an input that requires gradients, without which nothing is trained. Measured on an input that
+//! requires none: the reentrant one gives 0 of 2 parameters a gradient, the other 2 of 2.
 //!
 //! ## Example
 //! ```python

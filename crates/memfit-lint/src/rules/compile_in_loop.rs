@@ -4,7 +4,9 @@
 //! Finds `torch.compile` in a loop over batches.
 //!
 //! ## Why
-//! Each round wraps the model again, and what was compiled is looked up or made anew.
+//! Each round wraps the model again, and what was compiled is looked up or made anew. Measured over three rounds: with
+//! one backend for all of them the model is compiled 1 time, with a backend that each round makes (a `partial`, a
+//! `lambda`) 3 times.
 //!
 //! ## Example
 //! ```python

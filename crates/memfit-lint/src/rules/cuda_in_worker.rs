@@ -4,8 +4,8 @@
 //! Finds CUDA calls in what the workers of a loader run: `__getitem__`, `collate_fn`.
 //!
 //! ## Why
-//! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one makes a context of its
-//! own: more than a hundred MiB of device memory for each worker.
+//! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one makes a context of
+//! its own. Measured: more than 100 MiB of device memory for each worker.
 //!
 //! ## Example
 //! ```python

@@ -4,8 +4,8 @@
 //! Finds models that are copied while they are on the GPU.
 //!
 //! ## Why
-//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time (measured).
-//! (Gradients are not copied.)
+//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time. Measured: a
+//! model of 4 MiB takes 4 MiB more; its weights on the host take none. (Gradients are not copied.)
 //!
 //! ## Example
 //! ```python

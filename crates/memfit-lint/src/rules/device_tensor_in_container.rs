@@ -5,7 +5,8 @@
 //!
 //! ## Why
 //! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its output on the
-//! card, so device memory grows by the output's size a round, over the whole data set.
+//! card, so device memory grows by the output's size a round, over the whole data set. Measured: five outputs of 8 MiB
+//! hold 40 MiB; moved to the host, none.
 //!
 //! ## Example
 //! ```python

@@ -4,9 +4,10 @@
 //! Finds evaluation loops that call a model with gradients on.
 //!
 //! ## Why
-//! Each forward pass saves its activations for a backward pass that never comes. They are freed when the output is bound
-//! anew, which is after the next forward pass: the peak is twice one pass's activations (measured: 15,892 KiB for passes
-//! of 7,946 KiB), whatever the number of batches. Under `torch.no_grad()` nothing is saved.
+//! Each forward pass saves its activations for a backward pass that never comes. They are freed when the output is
+//! bound anew, which is after the next forward pass: at the peak those of two passes are alive, whatever the number of
+//! batches. Measured with activations of 32 MiB: the peak of one batch is 40 MiB, of two 72 MiB, of five 72 MiB. Under
+//! `torch.no_grad()` nothing is saved, and it is 25 MiB.
 //!
 //! ## Example
 //! ```python

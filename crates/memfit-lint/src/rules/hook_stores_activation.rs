@@ -5,8 +5,8 @@
 //!
 //! ## Why
 //! The stored output keeps its graph, and with it the activations of the whole forward pass that led to it, until the
-//! next call overwrites it or for good. Measured on four layers: more than three times the output's own bytes;
-//! detached, the output alone.
+//! next call overwrites it or for good. Measured on four layers: 32 MiB for an output of 8 MiB; detached, the output
+//! alone.
 //!
 //! ## Example
 //! ```python

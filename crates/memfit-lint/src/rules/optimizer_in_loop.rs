@@ -5,8 +5,8 @@
 //!
 //! ## Why
 //! The moments that Adam and its kin keep are thrown away in every step: what is left is close to the sign of the
-//! gradient. The memory of the state, twice that of the parameters with Adam (measured), is allocated and freed in
-//! every round.
+//! gradient. The memory of the state is allocated and freed in every round. Measured with Adam on 4 MiB of parameters:
+//! 8 MiB, and a gradient of 5.0 moves its parameter as far as one of 0.1.
 //!
 //! ## Example
 //! ```python

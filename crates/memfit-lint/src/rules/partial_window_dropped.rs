@@ -4,8 +4,9 @@
 //! Finds windows without a step for what is left over at the end of the loop.
 //!
 //! ## Why
-//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are cleared, which
-//! drops those samples from every epoch, or stay and leak into the first window of the next epoch.
+//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are cleared,
+//! which drops those samples from every epoch, or stay and leak into the first window of the next epoch. Measured on 6
+//! batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train nothing.
 //!
 //! ## Example
 //! ```python

@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! The graph lives until the name that holds it is bound anew, which is after the next forward pass: two rounds of
-//! activations at once. Measured: the peak of a small model rises from 10,646 KiB to 17,698 KiB over four rounds.
+//! activations at once. Measured over four rounds: a peak of 72 MiB instead of 57 MiB.
 //!
 //! ## Example
 //! ```python

@@ -5,7 +5,8 @@
 //!
 //! ## Why
 //! A name that nothing binds raises `NameError` in the first round. A name that another loop left behind, or that is
-//! never counted up, has one value for the whole loop: the optimizer steps in every round, or never.
+//! never counted up, has one value for the whole loop: the optimizer steps in every round, or never. Measured over 8
+//! rounds with a window of 4: 8 steps or 0 instead of 2.
 //!
 //! ## Example
 //! ```python

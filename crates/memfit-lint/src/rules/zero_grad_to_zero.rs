@@ -4,8 +4,9 @@
 //! Finds gradients that are cleared by writing zeros.
 //!
 //! ## Why
-//! The gradients, as many bytes as the parameters (measured), stay allocated during the forward pass, and are written
-//! and read once more in every step. Setting them to `None`, which is the default, frees them.
+//! The gradients, as many bytes as the parameters, stay allocated during the forward pass, and are written and read
+//! once more in every step. Measured on 4 MiB of parameters: 4 MiB stay. Setting them to `None`, which is the default,
+//! frees them.
 //!
 //! ## Example
 //! ```python
