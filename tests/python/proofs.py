@@ -48,3 +48,12 @@ def size(number: float) -> str:
 def net():
     torch.manual_seed(0)
     return nn.Linear(4, 3)
+
+
+def data(count=4):
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 4, generator=generator), torch.arange(8) % 3) for _ in range(count)]
+
+
+def gradient(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
