@@ -69,6 +69,49 @@ def test_image_columns_of_parquet_and_arrow_are_read(
     assert torch.equal(images_of(ImageLoader(table, **OPTIONS)), wanted(photographs))
 
 
+def test_tables_of_paths_and_labels_are_read(photographs: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    files = sorted(photographs.rglob("*.jpg"))
+    names = ["cat" if number % 3 else "ant" for number in range(len(files))]
+    numbers = [int(name == "cat") for name in names]
+    # Beside the table, by a name of its own.
+    (tmp_path / "photos").symlink_to(photographs)
+    paths = [f"photos/{path.relative_to(photographs)}" for path in files]
+
+    def seen(source: Any) -> tuple[torch.Tensor, list[int], list[str]]:
+        loader = ImageLoader(source, **OPTIONS)
+        batches = [(images.clone(), labels) for images, labels in loader]
+        labels = torch.cat([labels for _, labels in batches]).tolist()
+        return images_of(batches), labels, loader.classes
+
+    def written(name: str, rows: list[str]) -> Path:
+        path = tmp_path / name
+        path.write_text("\n".join(rows) + "\n")
+        return path
+
+    headed = written(
+        "named.csv",
+        [
+            "id,Label,file_name",
+            *(f'{n},{c},"{p}"' for n, (p, c) in enumerate(zip(paths, names, strict=True))),
+        ],
+    )
+    plain = written("plain.tsv", [f"{p}\t{n}" for p, n in zip(paths, numbers, strict=True)])
+    frame = pandas.DataFrame({"path": [str(path) for path in files], "label": names})
+    for source, classes in ((headed, ["ant", "cat"]), (plain, []), (frame, ["ant", "cat"])):
+        pictures, labels, called = seen(source)
+        assert torch.equal(pictures, wanted(photographs))
+        assert labels == numbers
+        assert called == classes
+    assert seen(written("alone.csv", ["path", *paths]))[1] == [0] * len(files)
+    with pytest.raises(ValueError, match="row 3 has 1 of 2"):
+        ImageLoader(written("short.csv", ["path,label", f"{paths[0]},1", paths[1]]), **OPTIONS)
+    with pytest.raises(ValueError, match="no rows"):
+        ImageLoader(written("empty.csv", []), **OPTIONS)
+    with pytest.raises(ValueError, match="it has a, b"):
+        ImageLoader(pandas.DataFrame({"a": [1], "b": [2]}), **OPTIONS)
+
+
 def test_torchdata_s_loader_goes_on_where_it_stood(photographs: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 

@@ -8,6 +8,7 @@ from glob import glob
 from typing import Any
 
 from memfit._core import Samples
+from memfit.data import _tables
 
 # Where dictionaries keep an image and what belongs to it, as Hugging Face's and WebDataset's do.
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "tif", "pixel_values")
@@ -33,6 +34,8 @@ def samples_of(source: Any, labels: Any) -> Samples:
         return Samples.files(paths, numbers)
     if isinstance(source, (list, tuple)) and source and all(_is_pair(item) for item in source):
         return Samples.files([os.fspath(path) for path, _ in source], [int(label) for _, label in source])
+    if _tables.is_frame(source):
+        return _tables.of_frame(source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         if len(source) == 0:
             raise ValueError("there are no samples in the source")
@@ -50,6 +53,8 @@ def _of_path(path: str) -> Samples:
         return Samples.shards(found)
     if all(name.endswith((".parquet", ".arrow")) for name in found):
         return samples_of(_table(found), None)
+    if len(found) == 1 and found[0].endswith((".csv", ".tsv")):
+        return _tables.of_file(found[0])
     return Samples.files(found, [0] * len(found))
 
 

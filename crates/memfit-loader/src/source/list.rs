@@ -13,9 +13,15 @@ pub struct List {
     /// Where each path ends.
     ends: Vec<usize>,
     labels: Vec<i64>,
+    classes: Vec<String>,
 }
 
 impl List {
+    /// Without files, whose labels will be the numbers of these classes.
+    pub fn of_classes(classes: Vec<String>) -> Self {
+        Self { classes, ..Self::default() }
+    }
+
     /// Adds a file.
     pub fn push(&mut self, path: &Path, label: i64) -> Result<(), LoaderError> {
         let text = path.to_str().ok_or_else(|| LoaderError::BadSource {
@@ -49,6 +55,10 @@ impl Source for List {
         let path = self.path(index).ok_or_else(|| LoaderError::Bug(format!("there is no sample {index}")))?;
         let label = self.labels.get(index as usize).copied().unwrap_or(0);
         Ok((Input::open(Path::new(path))?, Target::Label(label)))
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
     }
 
     fn label(&self, index: u64) -> Option<i64> {

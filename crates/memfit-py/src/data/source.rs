@@ -24,10 +24,11 @@ impl Samples {
         Ok(Self { inner: Arc::new(py.detach(|| Folder::read(&path)).map_err(raise)?) })
     }
 
-    /// Paths and their labels.
+    /// Paths and their labels, which are numbers of classes if these have names.
     #[staticmethod]
-    fn files(paths: Vec<PathBuf>, labels: Vec<i64>) -> PyResult<Self> {
-        let mut list = List::default();
+    #[pyo3(signature = (paths, labels, classes = Vec::new()))]
+    fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> PyResult<Self> {
+        let mut list = List::of_classes(classes);
         for (path, label) in paths.iter().zip(labels) {
             list.push(path, label).map_err(raise)?;
         }
