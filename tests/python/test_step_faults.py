@@ -152,6 +152,52 @@ def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
     assert retried[1] == expected[1]
 
 
+class Averaging(nn.Module):
+    """Keeps a mean of its inputs in a buffer that each forward makes anew, and one that is made by the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Perceptron()
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("first", None)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            if self.first is None:
+                self.first = inputs[0].detach().clone()
+            self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(0)
+        return self.net(inputs - self.mean)
+
+
+@pytest.mark.parametrize("since", [0, 1, 3])
+@pytest.mark.parametrize("build", [Normalised, Averaging])
+@pytest.mark.filterwarnings("ignore:memfit")
+def test_buffers_that_begin_to_change_later_are_put_back(build: Any, since: int) -> None:
+    """Layers that are frozen at first: the window in which they begin to keep statistics is the one that fails."""
+    data = batches("perceptron", [8] * (since + 1), torch.float32)
+
+    def run(fails: bool) -> nn.Module:
+        torch.manual_seed(3)
+        model = build().eval()
+
+        def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+            value = mean_loss(module, batch)
+            if fails and module.training and len(batch[0]) == 8:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return value
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = memfit.Step(model, optimizer, loss)
+        for batch in data[:-1]:
+            step(batch)
+        model.train()
+        last = step if fails else memfit.Step(model, optimizer, loss, micro_batch=4)
+        assert last(data[-1]).micro_batches == 2
+        return model
+
+    assert torch.equal(flat(run(True)), flat(run(False)))
+
+
 def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         model(batch[0])

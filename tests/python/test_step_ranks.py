@@ -80,6 +80,30 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
     assert said["error"].startswith("rank 1 cannot go on")
 
 
+@pytest.mark.parametrize(("world", "faults"), [(2, 6), (4, 6)])
+def test_a_rank_that_is_stuck_in_a_collective_is_got_out(world: int, faults: int) -> None:
+    """Collectives of the model's own, the exchange of gradients, and shards whose owner cannot take part any more."""
+    said = ranks(world, faults, "stuck_training.py")
+    for name in ("copies", "shards"):
+        found = said[name]
+        if name == "shards" and not said["can_retry"]:
+            # All ranks end alike, and none hangs.
+            assert found["ended"] == faults
+            continue
+        assert found["retried"] == faults
+        assert found["worst"] < 1e-5
+        assert found["apart"] == 0
+
+
+def test_ranks_that_share_a_batch_may_run_out_of_memory() -> None:
+    """Tensor parallelism, alone and beside FSDP2: layers that lie on both dimensions of a mesh, and on one of them."""
+    said = ranks(4, 2, "tensor_training.py")
+    assert said["retried"] == 6
+    # In float32, with sums in another order than those of one process.
+    assert said["worst"] < 1e-5
+    assert said["apart"] < 1e-6
+
+
 def test_levers_about_several_ranks_train_as_one_process() -> None:
     said = ranks(2, 1, "lever_ranks.py")
     assert said["held"] < 0.6 * said["parameters"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,12 +25,15 @@ class Exactness:
 
     def __init__(self, model: nn.Module) -> None:
         self._said: set[str] = set()
-        self._norms = [
-            name or type(module).__name__
+        norms = {
+            name or type(module).__name__: module
             for name, module in model.named_modules()
             if isinstance(module, _BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm)
-        ]
-        self._modules = dict(model.named_modules())
+        }
+        self._norms, self._normalising = list(norms), list(norms.values())
+        # What the last answer was given to, and that answer: it is asked for in every step.
+        self._asked: tuple[list[bool], int, bool] | None = None
+        self._answer: tuple[str, ...] = ()
         self._compiled = any(
             hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
             for module in model.modules()
@@ -44,10 +46,17 @@ class Exactness:
         """Whether statistics are taken over a part, of which one sample has none."""
         return bool(self._norms)
 
-    def of_parts(self, stateful: Iterable[str]) -> tuple[str, ...]:
-        """What differs in a batch that was run in several parts."""
+    def of_parts(self, stateful: set[str]) -> tuple[str, ...]:
+        """What differs in a batch that was run in several parts; of buffers that changed there are only ever more."""
+        training = [module.training for module in self._normalising]
+        asked = training, len(stateful), self.coupled
+        if asked != self._asked:
+            self._asked, self._answer = asked, self._of_parts(training, stateful)
+        return self._answer
+
+    def _of_parts(self, trains: list[bool], stateful: set[str]) -> tuple[str, ...]:
         found = []
-        training = [name for name in self._norms if self._modules.get(name, nn.Identity()).training]
+        training = [name for name, one in zip(self._norms, trains, strict=True) if one]
         if training:
             found.append(
                 f"batch normalisation in training mode ({_some(training)}) takes its statistics from each part and not "

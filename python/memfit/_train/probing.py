@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .batches import Batch
-from .transaction import RandomState
+from .randomness import RandomState
 
 if TYPE_CHECKING:
     from .step import Step

@@ -9,7 +9,7 @@ announced there before it begins, so that no rank enters one to which another do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,18 @@ from torch import nn
 
 from memfit import _core
 
-from .ranks import IDLE, PeerFailed, Together, Turn
+from . import parallel
+from .faults import forget
+from .ranks import COLLECTIVE, Together, Turn
+from .stuck import PeerFailed
 
-# What a rank says before each part, and in the first part of each kind before each collective.
-_COLLECTIVE, _NO_MORE, _MORE, _FAILED = range(4)
+
+class _NoMesh:
+    def size(self) -> int:
+        return 1
+
+
+_NO_MESH = _NoMesh()
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class _Collective:
         output = torch.empty(self.output, dtype=self.dtype, device=self.device)
         inputs = torch.zeros(self.input, dtype=self.dtype, device=self.device)
         more = {} if self.op is None else {"op": self.op}
-        self.comm(output_tensor=output, input_tensor=inputs, group=self.group, **more)
+        _exchange(self.comm, output, inputs, self.group, more)
         if self.then_reduced is not None:
             dist.all_reduce(output, group=self.then_reduced)
 
@@ -75,16 +83,30 @@ class _Listening:
                 self._then_reduced() if self._then_reduced is not None else None,
             )
         )
-        return self._inner(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **keywords)
+        return _exchange(self._inner, output_tensor, input_tensor, group, keywords)
+
+
+def _exchange(
+    comm: Any, output: torch.Tensor, inputs: torch.Tensor, group: Any, keywords: dict[str, Any]
+) -> Any:
+    """Do a collective."""
+    if inputs.device.type != "cpu" or "op" not in keywords:
+        return comm(output_tensor=output, input_tensor=inputs, group=group, **keywords)
+    # What gloo does to sum and scatter is to sum everywhere, but whoever waits for it does so without looking up.
+    dist.all_reduce(inputs, op=keywords["op"], group=group)
+    mine = inputs.view(dist.get_world_size(group), -1)[dist.get_rank(group)]
+    output.copy_(mine.view_as(output))
+    return None
 
 
 class Sharded(Together):
     """Ranks that each have a part of the parameters."""
 
-    inside = True
-
-    def __init__(self, model: nn.Module, group: Any, timeout: float) -> None:
-        super().__init__(group, timeout, broadcast_buffers=False)
+    def __init__(self, model: nn.Module, group: Any, timeout: float, alike: bool) -> None:
+        super().__init__(group, timeout, False, model)
+        self.inside = True
+        self.alike = alike
+        self._unfollow = parallel.follow(self.announce) if alike else None
         self._model = model
         shards = [module for module in model.modules() if _is_sharded(module)]
         inner = {id(child) for module in shards for child in module.modules() if child is not module}
@@ -99,51 +121,27 @@ class Sharded(Together):
             one._all_gather_comm = _Listening(gather, self)
             one._reduce_scatter_comm = _Listening(scatter, self, lambda one=one: _replicas(one))
         # Of each kind of part, the collectives; and of the part that runs, how many there were.
-        self._known: dict[tuple[bool, ...], list[_Collective]] = {}
-        self._kind: tuple[bool, ...] = ()
-        self._seen: list[_Collective] = []
-        self._ahead: list[_Collective] | None = None
+        self._known: dict[tuple[Any, ...], list[Any]] = {}
+        self._kind: tuple[Any, ...] = ()
+        self._seen: list[Any] = []
+        self._ahead: list[Any] | None = None
         self._running = False
-        self._fresh = True
 
-    def begin(self) -> None:
-        self._fresh = True
-
-    def parts(self, controller: _core.Controller, batch: int, space: Callable[[], Any]) -> Iterator[Turn]:
-        # All ranks run equally many parts: one that has none left runs a part that counts nothing.
-        while True:
-            turn = controller.next(batch, space)
-            if not self._run_another(controller, turn is not None):
-                return
-            yield IDLE if turn is None else turn
-
-    def _run_another(self, controller: _core.Controller, more: bool) -> bool:
-        """Before a part, of which this rank may have none left: whether one is run."""
+    def _run_another(self, controller: _core.Controller, turn: Turn | None, shape: str) -> bool:
         if self._running:
             self._known[self._kind] = self._seen
             self._running = False
-        said = self._tell([float(_MORE if more else _NO_MORE), controller.divisor])
-        states = [int(row[0]) for row in said]
-        if _FAILED in states:
-            raise PeerFailed("another rank failed")
-        if _COLLECTIVE in states:
-            raise RuntimeError(
-                f"rank {states.index(_COLLECTIVE)} is in a collective that this rank does not come to\n"
-                "hint: with FSDP2, all ranks have to run the same modules in the same order"
-            )
-        if self._fresh:
-            # Gradients are exchanged in the backward, so all ranks divide by the same from the start.
-            controller.divide_by(sum(row[1] for row in said))
-            self._fresh = False
-        if _MORE not in states:
+        if not super()._run_another(controller, turn, shape):
             return False
-        self._kind = tuple(bool(one.is_unsharded) for one in self._groups)
+        # Collectives of FSDP2 are about parameters, and those within a layer about samples as well.
+        shapes = tuple(self._shapes) if self.alike else ()
+        self._kind = (*(bool(one.is_unsharded) for one in self._groups), *shapes)
         self._ahead = self._known.get(self._kind)
         self._seen = []
         self._running = True
         return True
 
-    def announce(self, collective: _Collective) -> None:
+    def announce(self, collective: _Collective | parallel.Functional) -> None:
         """A collective is about to begin."""
         if not self._running:
             return
@@ -153,27 +151,29 @@ class Sharded(Together):
             # All ranks take another way than before, and at the same place: they go on as if it were the first time.
             self._known.pop(self._kind, None)
             self._ahead = None
-        if self._ahead is None:
-            states = [int(row[0]) for row in self._tell([float(_COLLECTIVE), 0.0])]
-            if any(state != _COLLECTIVE for state in states):
-                self._running = False
-                raise PeerFailed("another rank failed")
+        if self._ahead is None and any(row[0] != COLLECTIVE for row in self._tell(COLLECTIVE)):
+            self._running = False
+            raise PeerFailed("another rank failed")
         self._seen.append(collective)
 
-    def failed(self) -> None:
+    def failed(self, batch: int, size: int) -> None:
+        self._failed = batch, size
         # A part that another rank gave up is over for this one as well: it has been told.
         if not self._running:
             return
         self._running = False
         self._reset()
-        if self._ahead is not None:
-            for collective in self._ahead[len(self._seen) :]:
+        # The others hear of it before their next part, or, where the order is not known, before their next collective.
+        try:
+            for collective in (self._ahead or ())[len(self._seen) :]:
                 collective.take_part()
-        self._tell([float(_FAILED), 0.0])
+        except Exception as error:
+            forget(error)
+            self._rescue.leave()
 
     def roll_back(self) -> None:
+        super().roll_back()
         self._running = False
-        self._fresh = True
         self._reset()
 
     def correction(self, controller: _core.Controller, total: float) -> float:
@@ -182,7 +182,7 @@ class Sharded(Together):
 
     def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
         whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
-        if not whole:
+        if not any(parameter.requires_grad for parameter in whole):
             return
         gradients = [parameter.grad for parameter in whole if parameter.grad is not None]
         if gradients:
@@ -190,7 +190,14 @@ class Sharded(Together):
         # Whether any rank misses a gradient has been told when the ranks agreed.
         super().reduce(whole, buffers)
 
+    def clip(self, parameters: Iterable[nn.Parameter], most: float) -> torch.Tensor:
+        return parallel.clip(parameters, most)
+
     def close(self) -> None:
+        super().close()
+        if self._unfollow is not None:
+            self._unfollow()
+            self._unfollow = None
         for one, gather, scatter in self._originals:
             one._all_gather_comm, one._reduce_scatter_comm = gather, scatter
 
@@ -201,12 +208,12 @@ class Sharded(Together):
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 has a part of this model."""
-    return any(_is_sharded(module) for module in model.modules())
+    """Whether this model's parameters lie on several ranks."""
+    return any(_is_sharded(module) for module in model.modules()) or parallel.largest_mesh(model) > 1
 
 
 def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
-    """The ranks of a model that FSDP2 shards."""
+    """The ranks of a model whose parameters lie on several of them."""
     groups = [one for module in model.modules() if _is_sharded(module) for one in _groups(module)]
     if not all(_comms(one) is not None for one in groups):
         raise TypeError(
@@ -215,13 +222,22 @@ def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
         )
     world = dist.get_world_size(group)
     meshes = {one.mesh_info.mesh.size() for one in groups}
-    if meshes - {world}:
+    largest = max(parallel.largest_mesh(model), *meshes, 1)
+    covered = {id(one.sharded_param) for some in groups for one in some.fsdp_params}
+    loose = [
+        name
+        for name, each in model.named_parameters()
+        if id(each) not in covered and 1 < getattr(each, "device_mesh", _NO_MESH).size() < world
+    ]
+    if largest != world or len(meshes) > 1 or any(world % size for size in meshes) or loose:
         raise TypeError(
-            f"the model is sharded over {sorted(meshes)} ranks, and {world} take part: `memfit.Step` knows FSDP2 over all "
-            "ranks (with replicas as well), and not yet beside other ways to share a model\n"
-            "hint: `group=` names the ranks that share this model"
+            f"the model lies on {largest} ranks, and {world} take part"
+            + (f"; nobody exchanges the gradients of `{loose[0]}` between its copies" if loose else "")
+            + ": `memfit.Step` knows FSDP2 over all ranks (with replicas as well), tensor parallelism over all ranks, and "
+            "a mesh of both\nhint: `group=` names the ranks that share this model; `fully_shard` the whole model over the "
+            "mesh's other dimension"
         )
-    return Sharded(model, group, timeout)
+    return Sharded(model, group, timeout, alike=meshes != {world})
 
 
 def _is_sharded(module: nn.Module) -> bool:

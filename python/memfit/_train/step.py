@@ -21,9 +21,9 @@ from .part import Loss, Runner
 from .plans import Planned, target_of
 from .precision import Precision
 from .probing import Probe, probed
+from .randomness import RandomState
 from .ranks import ranks_of
 from .result import Result
-from .transaction import RandomState
 from .updates import Updates
 from .watching import Watch
 from .window import Window
@@ -93,7 +93,7 @@ class Step:
         self._controller = _core.Controller(
             accumulate=self._accumulate,
             micro_batch=None if in_backward else self._planned.micro_batch,
-            careful=meter.cuda and not in_backward,
+            careful=meter.cuda and not in_backward and not self._ranks.alike,
             pairs=self._exactness.normalises,
         )
         if meter.cuda:

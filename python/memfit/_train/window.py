@@ -14,19 +14,22 @@ from torch import nn
 from memfit import _core
 
 from .batches import Batch
+from .buffers import Buffers
 from .device import Meter, local
 from .exactness import Exactness
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
 from .part import Runner
 from .precision import Precision
-from .ranks import IDLE, Alone, PeerFailed
+from .randomness import Numbers
+from .ranks import IDLE, Alone
 from .stopping import smaller_batch, told
 from .tally import Tally
-from .transaction import Buffers, Numbers
 from .updates import Updates
 
 # Windows after which the model's parameters are listed again.
 _AGAIN = 64
+# Attempts at a window that end since other ranks failed.
+_ATTEMPTS = 20
 
 
 class Window:
@@ -70,6 +73,9 @@ class Window:
         # Samples of the last batch that came.
         self._items = 0
         self._why = ""
+        # Whether a part was given up since another rank failed.
+        self._given_up = False
+        self._lost = ""
         # Gradients of batches that another process ran before this one took over in mid-window.
         self.inherited: dict[str, torch.Tensor] = {}
         # Buffers that were ever seen to change.
@@ -101,27 +107,33 @@ class Window:
         outcome, fault = "done", None
         retries = 0
         while True:
+            self._given_up = False
             if newest or retries:
                 outcome, tally, fault = self._run_batches(retries)
-            if whole or self._ranks.inside:
+            if whole or self._ranks.inside or self._given_up or (fault is not None and self._ranks.meets):
                 verdict, total = self._ranks.agree(self._controller, outcome, self.model)
             else:
                 # Nothing is exchanged before the window is whole, so the other ranks need not know.
                 verdict, total = ("step" if outcome == "done" else outcome), 0.0
             norm = None
+            # A rank without a rest takes part in the end of an epoch, where no rank may have one.
+            if verdict == "step" and whole and not (total == 0 and self._controller.empty):
+                outcome, norm, fault = self._make_ready(total)
+                verdict, told = self._settle(outcome)
+                total = total if verdict == "step" else told
             if verdict == "step":
-                # A rank without a rest takes part in the end of an epoch, where no rank may have one.
-                if whole and not (total == 0 and self._controller.empty):
-                    norm, fault = self._make_ready(total)
-                    if fault is not None:
-                        verdict = self._decide(max(len(self._batches) - 1, 0), self._last_size, fault)
-                if verdict == "step":
-                    return tally, retries, norm, total
+                return tally, retries, norm, total
             if verdict == "over":
                 self.roll_back()
                 raise self._explain(fault, total)
             retries += 1
             self.roll_back(keep=True)
+
+    def _settle(self, outcome: str) -> tuple[str, float]:
+        """What all ranks do whose gradients are ready, or are not: none steps before the others can."""
+        if self._ranks.world == 1:
+            return "step" if outcome == "done" else outcome, 0.0
+        return self._ranks.agree(self._controller, outcome, self.model)
 
     def attempt(self, entry: Batch) -> None:
         """Run a batch, and let nothing come of it but what it needed."""
@@ -183,35 +195,36 @@ class Window:
             fault, size = self._run_batch(index, tally)
             if fault is not None:
                 return self._decide(index, size, fault), tally, fault
+            if self._given_up:
+                return self._outcome_of_others(attempt), tally, None
         return "done", tally, None
 
     def _run_batch(self, index: int, tally: Tally) -> tuple[Fault | None, int]:
         """Run a batch part by part; what went wrong, and how many samples the part had."""
         entry = self._batches[index]
         versions = entry.versions() if not self._runner.own else None
-        turns = self._ranks.parts(self._controller, index, self._meter.space)
+        # Samples of different sizes make parts that differ though they have equally many.
+        shape = entry.shape if entry.costs is None else f"{entry.shape} {self._controller.windows} {index}"
+        turns = self._ranks.parts(self._controller, index, self._meter.space, shape)
         while True:
-            fault, told, turn = None, False, None
+            fault, turn = None, None
             try:
                 turn = next(turns, None)
                 if turn is not None:
-                    self._run_part(entry, index, turn, tally)
-            except PeerFailed as error:
-                forget(error)
-                told = True
+                    with self._ranks.watching():
+                        self._run_part(entry, index, turn, tally)
             except Exception as error:
-                fault = self._read(error)
-                if fault is None:
-                    raise
+                fault = self._understand(error)
             # The exception is gone here, and with it all that it held.
-            if told:
+            if self._given_up:
                 return None, 0
             if fault is not None:
                 if self._in_backward:
                     self._undo_backward(fault)
                 collect(self._device)
-                self._ranks.failed()
-                return fault, turn[1] - turn[0] if turn is not None else 1
+                size = turn[1] - turn[0] if turn is not None else 1
+                self._ranks.failed(index, size)
+                return fault, size
             if turn is None:
                 break
         if versions is not None and entry.versions() != versions:
@@ -238,6 +251,22 @@ class Window:
                 self._controller.gradients_take(stays)
         self._controller.passed(index, stop - start, need)
 
+    def _understand(self, error: Exception) -> Fault | None:
+        """What went wrong, if it is memory; nothing if another rank failed, which is noted."""
+        if self._ranks.gave_up(error):
+            self._lost = str(error)
+            forget(error)
+            self._given_up = True
+            return None
+        fault = self._read(error)
+        if fault is None:
+            raise error
+        return fault
+
+    def _outcome_of_others(self, attempt: int) -> str:
+        """What follows for this rank where another one failed."""
+        return "again" if self._ranks.can_retry and attempt < _ATTEMPTS else "lost"
+
     def _read(self, error: Exception) -> Fault | None:
         """What an error says, if it is memory. All others are the user's, and go on as they came: everything is as before."""
         fault = Fault.of(error, self._device)
@@ -248,7 +277,8 @@ class Window:
         if self._ranks.world > 1 and (self._controller.whole or self._ranks.inside):
             with contextlib.suppress(RuntimeError):
                 if fault.kind == "other":
-                    self._ranks.failed()
+                    self._ranks.failed(0, 0)
+                    self._ranks.leave()
                 self._ranks.agree(self._controller, "over", self.model)
         self.roll_back()
         return None
@@ -274,18 +304,31 @@ class Window:
 
     # ---------------------------------------------------------------------------------------- gradients
 
-    def _make_ready(self, total: float) -> tuple[torch.Tensor | None, Fault | None]:
-        """Correct, exchange, unscale and clip the window's gradients: their norm where they are clipped, or what went
-        wrong."""
+    def _make_ready(self, total: float) -> tuple[str, torch.Tensor | None, Fault | None]:
+        """Correct, exchange, unscale and clip the window's gradients: what became of that, their norm where they are
+        clipped, and what went wrong."""
+        fault = None
         try:
-            return self._correct(total), None
+            with self._ranks.watching(inside=False):
+                return "done", self._correct(total), None
         except Exception as error:
-            fault = Fault.of(error, self._device)
-            if fault.kind in ("other", "sticky") or self._ranks.world > 1:
-                self.roll_back()
-                raise
+            if self._ranks.gave_up(error):
+                self._lost = str(error)
+            else:
+                fault = Fault.of(error, self._device)
+                if total:
+                    # The other ranks are in the exchange, or on their way.
+                    self._ranks.leave()
+                if fault.kind in ("other", "sticky"):
+                    if total:
+                        with contextlib.suppress(RuntimeError):
+                            self._settle("over")
+                    self.roll_back()
+                    raise
             forget(error)
-        return None, fault
+        if fault is None:
+            return self._outcome_of_others(self._controller.attempt), None, None
+        return self._decide(max(len(self._batches) - 1, 0), self._last_size, fault), None, fault
 
     def _correct(self, total: float) -> torch.Tensor | None:
         correction = self._ranks.correction(self._controller, total)
@@ -294,14 +337,15 @@ class Window:
         if correction != 1.0:
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
             if gradients:
-                torch._foreach_mul_(gradients, correction)
+                # Those on different meshes do not go together, and what lies here does.
+                torch._foreach_mul_([local(each) for each in gradients], correction)
         if self._ranks.world > 1:
             self._ranks.reduce(self.model.parameters(), self.model.buffers())
         if self._precision.scaler is not None:
             # Here, where all of it can be done again, and not within the optimizer's step.
             self._precision.scaler.unscale_(self._updates.optimizer)
         if self._clip is not None:
-            norm = nn.utils.clip_grad_norm_(self._parameters, self._clip)
+            norm = self._ranks.clip(self._parameters, self._clip)
             return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return None
 
@@ -314,6 +358,11 @@ class Window:
                 local(parameter.grad).add_(inherited)
 
     def _explain(self, fault: Fault | None, rank: float) -> Exception:
+        if fault is None and self._lost and rank == self._ranks.rank:
+            return StepDoesNotFit(
+                f"{self._lost}; parameters are as they were before the step\n"
+                "hint: every rank has to come to the same collectives, as often as it runs the model"
+            )
         if fault is None:
             return StepDoesNotFit(
                 f"rank {int(rank)} cannot go on; this rank's parameters are as they were before the step\n"
