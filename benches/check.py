@@ -63,6 +63,8 @@ def main() -> None:
     chosen: list[Path] = []
     files = lines = 0
     for part in parts(arguments.cache).values():
+        if files >= FILES:
+            break
         for _, package in sorted(fetch(part).items()):
             if files >= FILES:
                 break

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tomllib
-from run import fetch, parts
+from run import fetch, fetched, parts
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("memfit", "torch-preflight", "TorchFix")
@@ -85,14 +85,14 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def times(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The table of what each costs."""
+def times(results: dict[str, dict[str, Any]], listed: int) -> list[str]:
+    """The table of what each costs, for so many of the packages that are listed."""
     total = {
         tool: {of: sum(one[tool][of] for one in results.values()) for of in ("cpu", "wall")} for tool in TOOLS
     }
     files = sum(one["files"] for one in results.values())
     lines = [
-        f"{len(results)} packages, {files} files; on {os.cpu_count()} cores, package after package.",
+        f"{len(results)} of {listed} packages, the small ones first, {files} files; on {os.cpu_count()} cores, package after package.",
         "",
         "| | processor time | of memfit | wall time | of memfit | least of a package |",
         "|---|---|---|---|---|---|",
@@ -164,13 +164,15 @@ def main() -> int:
     parser.add_argument("--memfit", default=shutil.which("memfit"))
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "corpus")
     parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument("--fetched", action="store_true", help="fetch nothing: only what is there already")
     parser.add_argument("--measured", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
     memfit = str(Path(arguments.memfit).resolve())
     peers = install(arguments.cache)
     packages: dict[str, Path] = {}
+    listed = sum(part.count() for part in parts(arguments.cache).values())
     for part in parts(arguments.cache).values():
-        packages |= fetch(part)
+        packages |= fetched(part) if arguments.fetched else fetch(part)
     kept = {name: arguments.cache / f"peers-{name}.json" for name in packages}
     if arguments.again:
         for file in kept.values():
@@ -198,7 +200,7 @@ def main() -> int:
         "Made by `python scripts/corpus/peers.py`: torch-preflight 0.5.0 and TorchFix 0.7.0 (with all of its rules), each in "
         "an environment of its own, and `memfit check`, one after the other on each package.",
         "",
-        *times(results),
+        *times(results, listed),
         "",
         *table,
     ]

@@ -75,6 +75,14 @@ def parts(cache: Path) -> dict[str, Part]:
     }
 
 
+def fetched(part: Part) -> dict[str, Path]:
+    """The folder of each package that was unpacked already."""
+    names = (
+        f"{package['name']}-{package['version']}" for package in PACKAGE.finditer(part.packages.read_text())
+    )
+    return {name: part.sources / name for name in names if (part.sources / name).exists()}
+
+
 def fetch(part: Part) -> dict[str, Path]:
     """The folder of each package, unpacked."""
     cache = part.cache

@@ -72,3 +72,37 @@ def gradient(energy, x):
     ];
     assert_eq!(found(&files), ["two/evaluation.py"]);
 }
+
+#[test]
+fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
+    // Files are checked in order of their names: one is imported before its turn comes, the other after.
+    let broken = "import torch\nx = = 1  # memfit: ignore[retain-graph-in-loop] not needed\n";
+    let caller = |module: &str| {
+        format!(
+            "import torch\nfrom {module} import evaluate, x\nfor epoch in range(3):\n    evaluate(model, loader)\n"
+        )
+    };
+    let (before, after) = (caller("b_evaluation"), caller("a_evaluation"));
+    let evaluation = format!("{EVALUATION}\n{broken}");
+    let files = [
+        ("a_evaluation.py", evaluation.as_str()),
+        ("a_main.py", &before),
+        ("b_evaluation.py", &evaluation),
+        ("c_main.py", &after),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let config = Config { select: vec!["all".to_owned()], ..Config::default() };
+    let told = |paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(|name| folder.path().join(name)).collect();
+        let report = check_paths(&paths, &config).unwrap();
+        let files = report.files.iter().filter(|file| file.path.ends_with("b_evaluation.py"));
+        files.map(|file| format!("{:?} {:?}", file.findings, file.problems)).collect::<Vec<_>>()
+    };
+    let alone = told(&["b_evaluation.py"]);
+    assert!(alone[0].contains("eval-without-no-grad") && alone[0].contains("unused"), "{alone:?}");
+    assert_eq!(told(&["a_main.py", "b_evaluation.py", "c_main.py"]), alone);
+    assert_eq!(told(&files.map(|(name, _)| name)), alone);
+}
