@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from memfit import _levers
 from memfit._levers import Target
+from memfit._levers.shard import instead_of_replicas
 from rank_training import spread
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -108,6 +109,27 @@ def main() -> None:
     answer["bucket view"] = float((flat(wrapped) - flat(plain)).abs().max())
     answer["bucket view apart"] = spread(flat(wrapped), world)
     answer["undone"] = not wrapped.gradient_as_bucket_view
+
+    # Sharded where the script would have replicated it, the first of its batches gathered without an exchange.
+    undo = instead_of_replicas(list)
+    inner = copy.deepcopy(model)
+    instead = DistributedDataParallel(inner)
+    undo()
+    answer["instead held"] = sum(parameter.to_local().numel() for parameter in instead.parameters())
+    replicated = DistributedDataParallel(copy.deepcopy(model))
+    for each in (instead, replicated):
+        optimizer = torch.optim.AdamW(each.parameters(), lr=0.01)
+        first, *others = data(rank)
+        with each.no_sync():
+            total, count = summed_loss(each, first)
+            (total / count).backward()
+        for batch in others:
+            total, count = summed_loss(each, batch)
+            (total / count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    gathered = torch.cat([parameter.full_tensor().flatten() for parameter in instead.parameters()])
+    answer["instead"] = float((gathered - flat(replicated)).abs().max())
     if rank == 0:
         print(json.dumps(answer))
     dist.destroy_process_group()

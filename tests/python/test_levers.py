@@ -255,6 +255,8 @@ def test_levers_are_applied_in_their_order_and_undone_together() -> None:
         ("shard", True, "one process"),
         ("micro-batch", 0, "at least 1"),
         ("quantized-base", "3-bit", "8-bit"),
+        ("quantized-weights", "3-bit", "8-bit"),
+        ("kv-cache-window", 1, "number of tokens"),
         ("loader-workers", -1, "number of processes"),
         ("resize-before-upload", "big", "a length"),
         ("allocator-settings", 3, "a text"),
@@ -377,6 +379,70 @@ def test_small_matrices_beside_frozen_codes_are_trained_and_added() -> None:
         name for name in after if name.endswith(("qkv.weight", "out.weight", "mlp.0.weight", "mlp.2.weight"))
     }
     assert float((model(TOKENS) - closed).abs().max()) < 0.1
+
+
+def test_weights_that_are_not_trained_are_near_themselves_in_codes() -> None:
+    torch.manual_seed(0)
+    model = Language(0.0).eval()
+    before, held = flat(model), sum(parameter.nbytes for parameter in model.parameters())
+    with torch.no_grad():
+        said = model(TOKENS)
+        for bits, most in (("8-bit", 0.01), ("4-bit", 0.3)):
+            applied = _levers.apply(target_of(model), [("quantized-weights", bits)])
+            left = sum(parameter.nbytes for parameter in model.parameters())
+            # In each block, eight matrices of this width.
+            assert held - left == 3 * 8 * WIDTH * WIDTH * 4
+            error = float((model(TOKENS) - said).abs().max() / said.abs().max())
+            assert 0 < error < most, (bits, error)
+            applied.undo()
+            assert torch.equal(flat(model), before)
+
+
+def test_a_cache_in_8_bits_or_of_the_last_tokens_serves_generation() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers import cache_utils
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    prompt = torch.randint(0, 50, (3, 20))
+
+    def generated(**settings: Any) -> tuple[Any, torch.Tensor]:
+        cache = cache_utils.DynamicCache()
+        with torch.no_grad():
+            told = model.generate(
+                prompt, past_key_values=cache, max_new_tokens=12, do_sample=False, **settings
+            )
+            following = model(told[:, -1:], past_key_values=cache).logits
+        return cache, following
+
+    def held(cache: Any) -> int:
+        fields = [each for layer in cache.layers for each in vars(layer).values()]
+        flattened = [each for field in fields for each in (field if isinstance(field, list) else [field])]
+        return sum(each.nbytes for each in flattened if isinstance(each, torch.Tensor) and each.dim() == 4)
+
+    update = cache_utils.DynamicLayer.update
+    plain, expected = generated()
+    applied = _levers.apply(target_of(model), [("kv-cache-8-bit", True)])
+    small, near = generated()
+    assert small.get_seq_length() == plain.get_seq_length()
+    # A byte a number, and four for each scale of sixteen.
+    assert held(small) == held(plain) * 20 // 64
+    assert float((near - expected).abs().max()) < 0.05 * float(expected.abs().max())
+    with torch.no_grad():
+        assert model.generate(prompt, max_new_tokens=4, num_beams=2, do_sample=False).shape == (3, 24)
+    small.batch_select_indices(torch.tensor([0, 2]))
+    small.crop(-2)
+    assert small.layers[0].keys.shape == (2, 2, plain.get_seq_length() - 2, 16)
+    applied.undo()
+    applied = _levers.apply(target_of(model), [("kv-cache-window", 8)])
+    last, _ = generated()
+    assert all(layer.keys.shape[-2] < 8 for layer in last.layers)
+    assert last.get_seq_length() == plain.get_seq_length()
+    applied.undo()
+    assert cache_utils.DynamicLayer.update is update
 
 
 def test_loaders_give_the_same_samples() -> None:

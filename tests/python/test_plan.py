@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from runs import invoke
+from runs import completed, invoke
 
 LOADER = """
 import torch
@@ -44,14 +44,20 @@ for epoch in range(3):
         scheduler.step()
 """
 
-# The same, with batches that the script makes itself.
+# The same, with batches that the script makes itself, and something that no lever's precision gets past.
 BY_NAME = (
     LOADER.replace("loader = DataLoader(data, batch_size=48)", "batch_size = 48")
     .replace("    for inputs, labels in loader:", "    for _ in range(20):")
     .replace(
+        "torch.manual_seed(0)",
+        "def whole_numbers(layer, inputs, output):\n"
+        "    if output.dtype == torch.float16: raise TypeError('single precision alone')\n\ntorch.manual_seed(0)",
+    )
+    .replace(
         "        loss = ",
         "        inputs = torch.randn(batch_size, 256, 64)\n"
         "        labels = torch.randint(1000, (batch_size, 256))\n"
+        "        model[0].register_forward_hook(whole_numbers)\n"
         "        loss = ",
     )
 )
@@ -156,8 +162,13 @@ def test_tries_are_of_the_largest_input_of_the_data_set():
 
 
 def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
-    folder, run = planned(BY_NAME, "--memory", "1GiB", "--allow", "rounding")
+    folder, run = planned(BY_NAME, "--memory", "1GiB")
     report = run.report
+    # A lever's own error is told with its type, its words and the script's line.
+    why = {rejected["lever"]: rejected["why"] for rejected in report["rejected"]}
+    line = 1 + BY_NAME[: BY_NAME.index("    if output.dtype")].count("\n")
+    told = f"TypeError: single precision alone (train.py, line {line})"
+    assert why["autocast-fp16"] == f"the script fails with it: {told}", report["rejected"]
     assert report["verdict"] == "fits-with-plan", run.stderr
     levers = {lever["name"]: lever["value"] for lever in report["chosen"]["levers"]}
     if "micro-batch" in levers:
@@ -188,6 +199,66 @@ def test_a_script_that_only_goes_forward_takes_its_batch_in_passes():
     assert report["chosen"]["micro_batch"] * report["chosen"]["micro_batches_per_step"] == 64
     assert report["chosen"]["step_ms_estimate"] >= 0.5 * report["baseline"]["step_ms_estimate"] > 0
     assert again(folder, report["budget"]).status == 0
+
+
+GENERATING = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(vocab_size=200, hidden_size=512, intermediate_size=512, num_hidden_layers=4,
+                     num_attention_heads=8, pad_token_id=0)
+model = LlamaForCausalLM(config).cuda().half().eval()
+for _ in range(2):
+    prompt = torch.randint(1, 200, (64, 512)).cuda()
+    print(model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False).shape)
+"""
+
+
+def test_what_a_language_model_keeps_of_its_tokens_may_take_less():
+    folder, run = planned(GENERATING, "--memory", "850MiB", "--allow", "changes-training")
+    report = run.report
+    assert report["verdict"] == "fits-with-plan", (report, run.stderr)
+    # 64 sequences of 518 tokens in four layers, keys and values in two bytes.
+    cache = 64 * 518 * 4 * 2 * 512 * 2
+    assert report["baseline"]["peak"]["allocated"] > cache
+    told = {lever["name"] for lever in report["chosen"]["levers"]}
+    told |= {rejected["lever"] for rejected in report["rejected"] if "GiB" in rejected["why"]}
+    assert {"kv-cache-8-bit", "kv-cache-window"} <= told, report
+    assert again(folder, report["budget"]).status == 0
+
+
+def test_adapters_are_for_weights_that_were_trained():
+    loaded = LOADER.replace("model.to(device)", "model.load_state_dict(model.state_dict())\nmodel.to(device)")
+    _, run = planned(loaded, "--memory", "420MiB", "--allow", "changes-training")
+    told = {lever["name"] for lever in (run.report["chosen"] or {"levers": []})["levers"]}
+    told |= {rejected["lever"] for rejected in run.report["rejected"] if "GiB" in rejected["why"]}
+    assert {"lora", "quantized-base"} <= told, run.report
+
+
+def test_a_trainer_divides_its_batches_by_its_own_settings():
+    with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
+        plan = Path(folder) / "plan.toml"
+        plan.write_text("micro_batch = 4\nmicro_batches_per_step = 4\n[made_for]\nbatch = 16\n")
+        shape = "--layers 2 --hidden 128 --vocabulary 2000"
+        divided = completed(f"trainer.py {shape}", options=f"--steps 2 --plan {plan}").report
+    whole = completed(f"trainer.py {shape}", options="--steps 2").report
+    assert any("gradient_accumulation_steps=4" in note for note in divided["fidelity"]["notes"])
+    kept = "activations"
+    assert divided["at_peak"]["by_category"][kept] < 0.6 * whole["at_peak"]["by_category"][kept], divided[
+        "at_peak"
+    ]
+
+
+def test_replicas_are_sharded_where_a_plan_says_so():
+    with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
+        plan = Path(folder) / "plan.toml"
+        plan.write_text('[[lever]]\nname = "shard"\nvalue = true\nlabel = "rounding"\n')
+        torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py --width 2048"
+        spread = completed(torchrun, gpu="t4:2", options=f"--plan {plan}").report
+    # Eight layers of 16 MiB, gradients, and two moments: a replica has all of them, and a shard half.
+    replica = 4 * 8 * 2048 * 2048 * 4
+    assert 0.5 * replica < spread["peak"]["allocated"] < 0.65 * replica
+    assert all(rank["device"] <= spread["peak"]["device"] for rank in spread["ranks"])
 
 
 def test_what_fits_is_left_alone():

@@ -110,6 +110,8 @@ def test_levers_about_several_ranks_train_as_one_process() -> None:
     assert said["shard"] < 1e-5
     assert said["apart"] == 0
     assert said["retries"] == 1
+    assert said["instead held"] < 0.6 * said["parameters"]
+    assert said["instead"] < 1e-5
     assert said["views"]
     assert said["bucket view"] == said["bucket view apart"] == 0
     assert said["undone"]

@@ -8,7 +8,9 @@ pub(crate) use patched::patched;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_levers::Lever;
 use memfit_link::{LeverSetup, Planned};
-use memfit_plan::{Answer, Candidate, Expected, Loading, Measured, Outcome, Room, Training, Trial};
+use memfit_plan::{
+    Answer, Candidate, Expected, Framework, Loading, Measured, Outcome, Room, Training, Trial,
+};
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 
 use crate::printer::Progress;
@@ -208,6 +210,15 @@ fn training(told: &memfit_link::message::Training) -> Training {
         fusible: told.fusible && !told.fused,
         foreach: !told.optimizers.is_empty() && !told.fused && !told.foreach_off,
         clips: told.clips,
+        framework: Framework::from_name(&told.framework),
+        lengths: told.lengths.clone(),
+        parameters: told.parameters,
+        linears: told.linears,
+        pretrained: told.pretrained,
+        cached: told.cached,
+        tokens: told.tokens,
+        pictures: told.pictures,
+        processes: told.processes.max(1),
         loading: told.loading.map(|told| Loading {
             workers: told.workers,
             pinned: told.pinned,

@@ -63,6 +63,11 @@ const EXCLUDED: &[(Lever, Lever, &str)] = {
         (L::Shard, L::Bf16OptimizerState, "a shard's moments are not cut again"),
         (L::Shard, L::HostOptimizerState, "a shard's moments are not cut again"),
         (L::Shard, L::QuantizedBase, "packed weights cannot be sharded"),
+        (L::Lora, L::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
+        (L::QuantizedBase, L::QuantizedWeights, "a weight has one type"),
+        (L::QuantizedBase, L::PureBf16, "a weight has one type"),
+        (L::Lora, L::Shard, "matrices beside a shard are not sharded with it"),
+        (L::KvCache8Bit, L::KvCacheWindow, "a layer's cache is of one kind"),
         (L::ExpandableSegments, L::AllocatorSettings, "the settings name all of them"),
     ]
 };
@@ -88,7 +93,10 @@ impl Lever {
             | Self::LengthBuckets
             | Self::ResizeBeforeUpload
             | Self::Lora
-            | Self::QuantizedBase => Label::ChangesTraining,
+            | Self::QuantizedBase
+            | Self::QuantizedWeights
+            | Self::KvCache8Bit
+            | Self::KvCacheWindow => Label::ChangesTraining,
             _ => Label::Exact,
         }
     }
@@ -107,6 +115,9 @@ impl Lever {
             }
             Self::Lora
             | Self::QuantizedBase
+            | Self::QuantizedWeights
+            | Self::KvCache8Bit
+            | Self::KvCacheWindow
             | Self::PureBf16
             | Self::ChannelsLast
             | Self::Sdpa

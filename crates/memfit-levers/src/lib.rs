@@ -229,6 +229,12 @@ vocabulary! {
         QuantizedBase = 40, "quantized-base";
         /// The allocator's settings as a whole.
         AllocatorSettings = 41, "allocator-settings";
+        /// Weights that are not trained, in 8 or 4 bits.
+        QuantizedWeights = 42, "quantized-weights";
+        /// Keys and values of the tokens so far in 8 bits.
+        KvCache8Bit = 43, "kv-cache-8-bit";
+        /// Only the last tokens' keys and values are kept.
+        KvCacheWindow = 44, "kv-cache-window";
     }
 }
 

@@ -141,6 +141,36 @@ pub struct Training {
     pub foreach_off: bool,
     /// Whether gradients are clipped over all parameters.
     pub clips: bool,
+    /// The library whose loop trains: `transformers`, `lightning`, `accelerate`; empty where the script's own does.
+    #[serde(default)]
+    pub framework: String,
+    /// Whether all pieces of each step were run, though only some were asked for.
+    #[serde(default)]
+    pub whole: bool,
+    /// Sizes of items of the data set, where they differ.
+    #[serde(default)]
+    pub lengths: Vec<u64>,
+    /// Bytes of the model's parameters, trained or not.
+    #[serde(default)]
+    pub parameters: u64,
+    /// Bytes of the weights of its linear layers.
+    #[serde(default)]
+    pub linears: u64,
+    /// Whether it goes on from weights that were trained before.
+    #[serde(default)]
+    pub pretrained: bool,
+    /// Bytes of the cache of a language model that generates.
+    #[serde(default)]
+    pub cached: u64,
+    /// Tokens in it.
+    #[serde(default)]
+    pub tokens: u64,
+    /// Height and width of the largest pictures that a loader gave.
+    #[serde(default)]
+    pub pictures: (u64, u64),
+    /// Processes that train together.
+    #[serde(default)]
+    pub processes: u64,
     /// The repeated blocks, in the order of their forwards, where they were measured.
     pub blocks: Vec<Block>,
 }

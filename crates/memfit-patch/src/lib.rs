@@ -8,6 +8,7 @@ mod draft;
 mod optimizer;
 mod pieces;
 mod precision;
+mod trainer;
 mod training;
 
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     }
     let training = Training::find(&facts, &statements);
     let mut draft = Draft::new(text, &facts, &statements, training.as_ref());
-    for (lever, value) in wanted(plan) {
+    let told = trainer::write(&mut draft, plan);
+    for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
         let written =
             match lever {
                 Lever::MicroBatch => pieces::write(&mut draft, plan),

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use memfit_levers::Label;
+use memfit_plan::{MadeFor, Setting};
+
 use super::*;
 
 const LOADER: &str = r"import torch
@@ -184,4 +187,52 @@ proptest::proptest! {
             proptest::prop_assert!(!was || is_valid(&patched.text, Dialect::Python));
         }
     }
+}
+
+const TRAINER: &str = r#"from transformers import Trainer, TrainingArguments
+
+settings = TrainingArguments(
+    output_dir="out",
+    per_device_train_batch_size=args.batch,
+    num_train_epochs=1,
+)
+Trainer(model=model, args=settings, train_dataset=data).train()
+"#;
+
+const LIGHTNING: &str = r#"import lightning as L
+
+trainer = L.Trainer(precision="32-true", max_steps=3)
+trainer.fit(model, loader)
+"#;
+
+#[test]
+fn a_librarys_trainer_takes_the_plan_through_its_own_settings() {
+    let setting = |lever: Lever, value: Value| Setting { lever, value, label: Label::Exact };
+    let plan = Plan {
+        micro_batch: Some(4),
+        micro_batches_per_step: Some(8),
+        levers: vec![
+            setting(Lever::AutocastBf16, Value::default()),
+            setting(Lever::Checkpointing, Value::Names(vec!["h.0".to_owned()])),
+            setting(Lever::ChunkedLoss, Value::default()),
+        ],
+        made_for: MadeFor { batch: Some(32), own_accumulation: 1, ..MadeFor::default() },
+        ..Plan::as_is()
+    };
+    let changed = patch(TRAINER, &plan);
+    assert_eq!(changed.done, [Lever::MicroBatch, Lever::AutocastBf16, Lever::Checkpointing]);
+    assert_eq!(changed.left.iter().map(|left| left.lever).collect::<Vec<_>>(), [Lever::ChunkedLoss]);
+    assert!(changed.remarks.iter().any(|remark| remark.contains("every block")));
+    let inside = "    per_device_train_batch_size=4,\n    num_train_epochs=1, gradient_accumulation_steps=8, bf16=True, gradient_checkpointing=True,\n)";
+    assert!(changed.text.contains(inside), "{}", changed.text);
+    // Lightning's loader is the script's own, so its batch is.
+    let changed = patch(LIGHTNING, &plan);
+    assert_eq!(changed.done, [Lever::AutocastBf16]);
+    assert!(changed.text.contains("L.Trainer(precision=\"bf16-mixed\", max_steps=3)"), "{}", changed.text);
+    let left: Vec<Lever> = changed.left.iter().map(|left| left.lever).collect();
+    assert_eq!(left, [Lever::MicroBatch, Lever::Checkpointing, Lever::ChunkedLoss]);
+    assert!(changed.left[0].why.contains("accumulate_grad_batches=8"));
+    // Two sets of settings: which of them the training takes is not told by the source.
+    let twice = format!("{TRAINER}other = TrainingArguments(output_dir=\"b\")\n");
+    assert_eq!(patch(&twice, &plan).text, twice);
 }

@@ -83,7 +83,10 @@ impl Model {
         });
         let time = |sample: &Sample| (sample.pieces, sample.outcome.peak.step_ms.unwrap_or(0.0));
         let known = small.iter().chain(std::iter::once(&large)).map(time).collect();
-        Self { large, small, more: BTreeMap::new(), known, again: 1.0 }
+        // At its own two sizes the line is right, whatever another one teaches.
+        let more =
+            small.iter().chain(std::iter::once(&large)).map(|sample| (sample.micro_batch, 0)).collect();
+        Self { large, small, more, known, again: 1.0 }
     }
 
     /// A quantity at a number of samples, on the line through the two runs.
@@ -285,15 +288,15 @@ mod tests {
             let pieces = 64_u64.div_ceil(micro_batch);
             model.predict(micro_batch, pieces, Ways::default(), 10_000).unwrap().choice.peak
         };
-        for (micro_batch, more) in [(32, 40), (8, 10)] {
+        for (micro_batch, more) in [(32, 40), (8, 10), (2, 4)] {
             let guess = model.smallest(micro_batch, 64_u64.div_ceil(micro_batch), Ways::default());
             assert_eq!(guess.choice.extra_ns, 0);
             model.learn(&guess, 100 + 20 * micro_batch + more, None);
         }
-        assert_eq!(peak(&model, 32), 100 + 20 * 32 + 40);
-        assert_eq!(peak(&model, 8), 100 + 20 * 8 + 10);
-        assert_eq!(peak(&model, 20), 100 + 20 * 20 + 25);
-        assert_eq!(peak(&model, 1), 100 + 20 + 10);
+        // What is learnt of one size is believed of those near it, as far as the next that is known.
+        for (micro_batch, more) in [(64, 0), (48, 20), (32, 40), (24, 20), (16, 0), (8, 10), (5, 7), (1, 4)] {
+            assert_eq!(peak(&model, micro_batch), 100 + 20 * micro_batch + more, "{micro_batch}");
+        }
     }
 
     #[test]

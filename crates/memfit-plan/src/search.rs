@@ -22,6 +22,7 @@ use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// Within what a plan has to stay.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Limits {
     /// How far the training may change.
     pub allow: Label,
@@ -33,12 +34,30 @@ pub struct Limits {
     pub has_bf16: bool,
     /// Whether its tensor cores take fp32 in fewer bits.
     pub has_tf32: bool,
+    /// How many cards there are.
+    pub cards: u32,
     /// Whether `torch.compile` is tried, which takes long.
     pub compiles: bool,
     /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
     pub link: Option<f64>,
     /// Runs, at most.
     pub most_runs: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            allow: Label::Precision,
+            budget: 0,
+            global_batch: None,
+            has_bf16: false,
+            has_tf32: false,
+            cards: 1,
+            compiles: false,
+            link: None,
+            most_runs: u64::MAX,
+        }
+    }
 }
 
 /// Searches for the fastest plan.
@@ -155,7 +174,7 @@ impl<T: Trial> Search<'_, T> {
         }
         best = self.combine(best)?;
         if let Some(best) = &best {
-            self.tell_of_offload(&best.clone(), &training);
+            self.tell_of_offload(&best.clone());
         }
         self.tell_of_considered(best.as_ref());
         let limit = match &best {
@@ -255,13 +274,11 @@ fn gib(bytes: u64) -> f64 {
 }
 
 fn told(without: &Outcome, with: &Outcome) -> String {
-    format!(
-        "{:.2} GiB and {:.1} ms with it, {:.2} GiB and {:.1} ms without",
-        gib(with.peak.device_upper),
-        milliseconds(with),
-        gib(without.peak.device_upper),
-        milliseconds(without)
-    )
+    let of = |outcome: &Outcome| match outcome.peak.step_ms {
+        Some(step_ms) => format!("{:.2} GiB and {step_ms:.1} ms", gib(outcome.peak.device_upper)),
+        None => format!("{:.2} GiB", gib(outcome.peak.device_upper)),
+    };
+    format!("{} with it, {} without", of(with), of(without))
 }
 
 #[cfg(test)]

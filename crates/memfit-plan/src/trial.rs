@@ -2,6 +2,7 @@
 
 use memfit_levers::{Label, Lever};
 
+use crate::framework::Framework;
 use crate::plan::Expected;
 use crate::setting::{Setting, Value};
 
@@ -31,6 +32,11 @@ impl Candidate {
         settings.retain(|setting| setting.lever != lever);
         settings.push(Setting { lever, value, label: lever.label() });
         Self { settings, ..self.clone() }
+    }
+
+    /// How far a lever is moved, where it is.
+    pub fn value(&self, lever: Lever) -> Option<&Value> {
+        self.settings.iter().find(|setting| setting.lever == lever).map(|setting| &setting.value)
     }
 
     /// What it does to the training, its micro-batch left aside.
@@ -130,6 +136,24 @@ pub struct Training {
     pub foreach: bool,
     /// Whether gradients are clipped over all parameters.
     pub clips: bool,
+    /// The library whose loop trains; nothing where the script's own does.
+    pub framework: Option<Framework>,
+    /// Sizes of items of the data set, where they differ.
+    pub lengths: Vec<u64>,
+    /// Bytes of the model's parameters, trained or not.
+    pub parameters: u64,
+    /// Bytes of the weights of its linear layers.
+    pub linears: u64,
+    /// Whether it goes on from weights that were trained before.
+    pub pretrained: bool,
+    /// Bytes of the cache of a language model that generates.
+    pub cached: u64,
+    /// Tokens in it.
+    pub tokens: u64,
+    /// Height and width of the largest pictures that a loader gave.
+    pub pictures: (u64, u64),
+    /// Processes that train together.
+    pub processes: u64,
     /// Its repeated blocks.
     pub blocks: Vec<Measured>,
     /// How its batches are loaded, where that could be measured.

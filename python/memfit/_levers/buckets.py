@@ -53,28 +53,29 @@ class Buckets(BatchSampler):
 
 def apply(target: Target, value: Any, _name: str) -> Undo:
     """Batch by length: `value` is true, the number of batches that are looked at together, or a table of `pool`."""
-    wanted = table(value, "pool")
-    pool = int(wanted.get("pool", POOL))
 
     def reload(loader: Any) -> Any:
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
             target.note("samples that come one after the other cannot be batched by their length")
             return loader
-        if type(loader.batch_sampler) is not BatchSampler:
+        sampler = together(loader.batch_sampler, loader.dataset, value)
+        if sampler is None:
             target.note("the loader has a batch sampler of its own, which is left alone")
             return loader
-        dataset: Any = loader.dataset
-        sampler = Buckets(
-            loader.sampler,
-            int(loader.batch_size or 1),
-            loader.drop_last,
-            lambda index: _size(dataset[index]),
-            pool,
-        )
         return again(loader, batch_sampler=sampler)
 
     target.reloads.append(reload)
     return lambda: take_out(target.reloads, reload)
+
+
+def together(sampler: Any, dataset: Any, value: Any) -> Buckets | None:
+    """A sampler of batches of like length in the place of torch's own; nothing where it is somebody's."""
+    if type(sampler) is not BatchSampler:
+        return None
+    pool = int(table(value, "pool").get("pool", POOL))
+    return Buckets(
+        sampler.sampler, sampler.batch_size, sampler.drop_last, lambda index: _size(dataset[index]), pool
+    )
 
 
 def _size(item: Any) -> int:

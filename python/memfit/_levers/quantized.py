@@ -1,4 +1,5 @@
-"""`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits.
+"""`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits. `quantized-weights`: the same for
+a model that is not trained.
 
 A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between.
 """
@@ -17,7 +18,9 @@ from .lora import trained_layers
 from .target import CannotApply, Target, Undo
 from .wrapping import together, wrap
 
-_TABLES = {"8-bit": "signed8", "4-bit": "normal4", True: "normal4"}
+_TABLES = {"8-bit": "signed8", "4-bit": "normal4"}
+# What is meant where nothing is said.
+_DEFAULT = {"quantized-base": "4-bit", "quantized-weights": "8-bit"}
 
 
 class _Product(torch.autograd.Function):
@@ -39,10 +42,11 @@ class _Product(torch.autograd.Function):
 
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Code the weights of the layers that `lora` trains beside: `value` is "8-bit" or "4-bit"."""
-    if value not in _TABLES:
+    table = _TABLES.get(_DEFAULT[name] if value is True else value)
+    if table is None:
         raise CannotApply(name, f'its value is "8-bit" or "4-bit", and not {value!r}')
     layers = trained_layers(target.model, name)
-    return together([_one(layer, _TABLES[value]) for layer in layers.values()])
+    return together([_one(layer, table) for layer in layers.values()])
 
 
 def _one(layer: nn.Linear, table: str) -> Undo:

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use memfit_levers::{Label, Lever};
-use memfit_plan::{Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, loader, search, sha256};
+use memfit_plan::{
+    Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, in_its_words, loader, padding, search, sha256,
+};
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
     RejectedLever, schema,
@@ -117,6 +119,7 @@ fn find(
         global_batch,
         has_bf16: device.rates.bf16.is_some(),
         has_tf32: device.rates.tf32.is_some(),
+        cards: report.device.count,
         compiles,
         link: Some(device.host_link.bandwidth as f64),
         most_runs: MOST_RUNS,
@@ -145,8 +148,10 @@ fn find(
             wanted.workers, wanted.prefetch, wanted.why
         ));
     }
+    report.advice.extend(of_padding(&found));
     let Some(chosen) = &found.chosen else { return Ok(()) };
     let plan = file(chosen, &found, report, script.as_deref());
+    report.advice.extend(of_framework(&found, &plan));
     if let Some(path) = &output {
         plan.write(path)?;
         report.plan = Some(path.display().to_string());
@@ -156,6 +161,40 @@ fn find(
         change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
+}
+
+/// Less padding than this share of the computing is not worth another order of the samples.
+const PADDING_WORTH: f64 = 0.05;
+
+/// What batches of like length would save.
+fn of_padding(found: &Answer) -> Option<String> {
+    let training = &found.training;
+    let padding = padding(&training.lengths, training.batch)?;
+    let saved = padding.by_chance - padding.by_length;
+    let lever = Lever::LengthBuckets;
+    (saved > PADDING_WORTH).then(|| {
+        format!(
+            "samples differ in length: {:.0} % of a batch of {} is padding, and {:.0} % where samples of like length go together (`{lever}`, `{}`, which a plan file may name); the largest batch stays as large",
+            padding.by_chance * 100.0,
+            training.batch,
+            padding.by_length * 100.0,
+            lever.label()
+        )
+    })
+}
+
+/// The plan in the settings of the library that trains.
+fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
+    let framework = found.training.framework.filter(|_| found.verdict == Verdict::FitsWithPlan)?;
+    let words = in_its_words(framework, plan);
+    let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
+    (!told.is_empty()).then(|| {
+        format!(
+            "in the library's own settings, as far as it has them: `{}({})`",
+            framework.taker(),
+            told.join(", ")
+        )
+    })
 }
 
 /// The plan as a change of the script.

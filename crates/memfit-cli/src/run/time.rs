@@ -4,7 +4,7 @@ use memfit_link::ClockMode;
 use memfit_link::clock::{SpeedRange, StepTime};
 use memfit_report::wire::Time;
 
-use super::facts::Facts;
+use super::facts::{Facts, RankFacts};
 use super::{Card, Request};
 
 /// Memory that waits for another stream is worth a remark from this share of the peak on.
@@ -22,7 +22,8 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
         .iter()
         .filter_map(|rank| {
             let time = StepTime::of(&rank.marks, compute, memory)?;
-            match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some()) {
+            match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some() && !ran_whole(rank))
+            {
                 // Too few steps to tell what the pieces that were left out would take: no time is better than a part of one.
                 Some(planned) => Some(stretched(time, planned.stretch(&rank.marks)?)),
                 None => Some(time),
@@ -54,6 +55,11 @@ pub(super) fn of(request: &Request, facts: &Facts) -> Time {
     }
 }
 
+/// Whether all pieces of its steps were run, though only some were asked for.
+fn ran_whole(rank: &RankFacts) -> bool {
+    rank.training.as_ref().is_some_and(|training| training.whole)
+}
+
 /// A step of which only some of the pieces were run, as long as all of them make it.
 fn stretched(time: StepTime, stretch: f64) -> StepTime {
     StepTime {
@@ -77,6 +83,7 @@ pub(super) fn notes(request: &Request, facts: &Facts) -> Vec<String> {
     }
     if let Some(planned) = &request.planned
         && let Some(most) = planned.most_pieces
+        && !facts.ranks.iter().any(ran_whole)
     {
         notes.push(format!(
             "of the {} pieces of a batch no more than {} were run: from the third on they are alike; times are those of a whole step",

@@ -5,7 +5,7 @@ use memfit_levers::Lever;
 use super::{Asked, Entry, Sense, Turn, when};
 
 pub(super) const ENTRY: Entry =
-    Entry { lever: Lever::ChannelsLast, turn: Turn::First, sense, instead_of: &[] };
+    Entry { lever: Lever::ChannelsLast, turn: Turn::First, sense, instead_of: &[], with: &[] };
 
 fn sense(asked: Asked<'_>) -> Sense {
     when(asked.training.convolves)

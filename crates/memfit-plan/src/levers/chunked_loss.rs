@@ -8,7 +8,7 @@ use super::{Asked, Entry, Sense, Turn, when};
 const MANY_CLASSES: u64 = 4096;
 
 pub(super) const ENTRY: Entry =
-    Entry { lever: Lever::ChunkedLoss, turn: Turn::First, sense, instead_of: &[] };
+    Entry { lever: Lever::ChunkedLoss, turn: Turn::First, sense, instead_of: &[], with: &[] };
 
 fn sense(asked: Asked<'_>) -> Sense {
     when(asked.training.classes >= MANY_CLASSES)

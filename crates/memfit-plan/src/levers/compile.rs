@@ -5,7 +5,8 @@ use memfit_levers::Lever;
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;
 
-pub(super) const ENTRY: Entry = Entry { lever: Lever::Compile, turn: Turn::First, sense, instead_of: &[] };
+pub(super) const ENTRY: Entry =
+    Entry { lever: Lever::Compile, turn: Turn::First, sense, instead_of: &[], with: &[] };
 
 fn sense(asked: Asked<'_>) -> Sense {
     if !asked.training.optimizes {

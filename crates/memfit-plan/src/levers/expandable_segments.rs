@@ -8,7 +8,7 @@ use super::{Asked, Entry, Sense, Turn, when};
 const FRAGMENTED: f64 = 0.03;
 
 pub(super) const ENTRY: Entry =
-    Entry { lever: Lever::ExpandableSegments, turn: Turn::First, sense, instead_of: &[] };
+    Entry { lever: Lever::ExpandableSegments, turn: Turn::First, sense, instead_of: &[], with: &[] };
 
 fn sense(asked: Asked<'_>) -> Sense {
     let idle = asked.peak.reserved.saturating_sub(asked.peak.allocated) as f64;

@@ -9,6 +9,7 @@ pub(super) const ENTRY: Entry = Entry {
     turn: Turn::WhereShort,
     sense,
     instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
+    with: &[],
 };
 
 fn sense(asked: Asked<'_>) -> Sense {

@@ -16,13 +16,20 @@ mod fused;
 mod gradient_as_bucket_view;
 mod host_state;
 mod in_backward;
+mod kv_cache;
+mod length_buckets;
 mod loader_workers;
+mod lora;
 mod pure_bf16;
+mod quantized_weights;
+mod resize;
 mod sdpa;
+mod shard;
 mod tf32;
 
 use memfit_levers::{Label, Lever};
 
+pub use length_buckets::{Padding, padding};
 pub use loader_workers::{Host, Loader, loader};
 
 use crate::plan::Expected;
@@ -72,6 +79,8 @@ pub(crate) struct Entry {
     pub(crate) sense: fn(Asked<'_>) -> Sense,
     /// Levers that go where this one comes.
     pub(crate) instead_of: &'static [Lever],
+    /// Levers that come with it.
+    pub(crate) with: &'static [(Lever, Value)],
 }
 
 /// All of them, in the order in which they are tried.
@@ -93,6 +102,13 @@ pub(crate) const ENTRIES: &[Entry] = &[
     eight_bit::ENTRY,
     adafactor::ENTRY,
     pure_bf16::ENTRY,
+    shard::ENTRY,
+    lora::ENTRY,
+    lora::QUANTIZED,
+    quantized_weights::ENTRY,
+    kv_cache::EIGHT_BIT,
+    kv_cache::WINDOW,
+    resize::ENTRY,
 ];
 
 /// What is less than this part of all that is there is not worth a run.
@@ -120,6 +136,11 @@ impl Entry {
     pub(crate) fn on(&self, candidate: &Candidate, value: Value) -> Result<Candidate, String> {
         let mut with = candidate.clone();
         with.settings.retain(|setting| !self.instead_of.contains(&setting.lever));
+        for (lever, value) in self.with {
+            if with.value(*lever).is_none() {
+                with = with.with(*lever, value.clone());
+            }
+        }
         let divided = with.micro_batch.is_some().then_some(Lever::MicroBatch);
         for other in with.settings.iter().map(|setting| setting.lever).chain(divided) {
             if let Some(why) = self.lever.excludes(other) {
@@ -187,9 +208,9 @@ mod tests {
             global_batch: None,
             has_bf16: true,
             has_tf32: true,
-            link: None,
             compiles: true,
             most_runs: 1,
+            ..Limits::default()
         };
         let asked = Asked { training: &training, peak: &peak, limits: &limits };
         for entry in ENTRIES {

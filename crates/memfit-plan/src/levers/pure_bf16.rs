@@ -9,6 +9,7 @@ pub(super) const ENTRY: Entry = Entry {
     turn: Turn::WhereShort,
     sense,
     instead_of: &[Lever::AutocastBf16, Lever::AutocastFp16],
+    with: &[],
 };
 
 fn sense(asked: Asked<'_>) -> Sense {

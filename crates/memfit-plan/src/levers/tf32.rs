@@ -4,7 +4,8 @@ use memfit_levers::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 
-pub(super) const ENTRY: Entry = Entry { lever: Lever::Tf32, turn: Turn::First, sense, instead_of: &[] };
+pub(super) const ENTRY: Entry =
+    Entry { lever: Lever::Tf32, turn: Turn::First, sense, instead_of: &[], with: &[] };
 
 fn sense(asked: Asked<'_>) -> Sense {
     when(asked.limits.has_tf32 && !asked.training.half)

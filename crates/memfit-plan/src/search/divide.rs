@@ -66,7 +66,7 @@ impl<T: Trial> Search<'_, T> {
         known: Option<&Tried>,
     ) -> Result<Option<Tried>, T::Error> {
         let mut bar = known.map_or(f64::INFINITY, |known| milliseconds(&known.outcome));
-        if milliseconds(whole) >= bar {
+        if milliseconds(whole) >= bar && known.is_some() {
             return Ok(None);
         }
         let batch = whole.training.as_ref().map_or(1, |training| training.batch.max(1));
@@ -94,9 +94,13 @@ impl<T: Trial> Search<'_, T> {
                         ),
                     );
                 }
-                if milliseconds(&outcome) < bar {
+                if milliseconds(&outcome) < bar || (best.is_none() && known.is_none()) {
                     bar = milliseconds(&outcome);
                     best = Some(Tried { candidate, outcome, on_card: true });
+                }
+                if bar.is_infinite() {
+                    // Without times there is nothing to choose by.
+                    break;
                 }
                 continue;
             }

@@ -5,7 +5,7 @@ use memfit_levers::Lever;
 
 use super::{Search, gib, label_of_dividing};
 use crate::answer::{Limit, Tried};
-use crate::levers::{ENTRIES, Turn, forbidden, may_be_divided};
+use crate::levers::{Asked, ENTRIES, Sense, Turn, forbidden, may_be_divided};
 use crate::predict::exposed_ns;
 use crate::setting::Value;
 use crate::trial::{Candidate, Room, Training, Trial};
@@ -52,7 +52,8 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Why nothing is sent to the host, where a plan computes blocks again.
-    pub(super) fn tell_of_offload(&mut self, best: &Tried, training: &Training) {
+    pub(super) fn tell_of_offload(&mut self, best: &Tried) {
+        let Some(training) = self.training_of(best) else { return };
         let name = Lever::ActivationOffload.name();
         let settings = &best.candidate.settings;
         let moves = |lever: Lever| settings.iter().any(|setting| setting.lever == lever);
@@ -76,6 +77,21 @@ impl<T: Trial> Search<'_, T> {
                 block.busy_ns as f64 / 1e6
             ),
         );
+    }
+
+    /// The training with a plan's levers, its batch whole and nothing computed again.
+    fn training_of(&self, best: &Tried) -> Option<Training> {
+        let whole = |candidate: &Candidate| {
+            let mut whole = Candidate { micro_batch: None, pieces: 1, ..candidate.clone() };
+            whole
+                .settings
+                .retain(|setting| !matches!(setting.lever, Lever::Checkpointing | Lever::ActivationOffload));
+            whole
+        };
+        let wanted = whole(&best.candidate);
+        let found =
+            self.tried.iter().find(|tried| tried.candidate == wanted && tried.outcome.training.is_some())?;
+        found.outcome.training.clone()
     }
 
     /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
@@ -121,8 +137,14 @@ impl<T: Trial> Search<'_, T> {
         }
         let kernel = if training.fusible { Lever::FusedOptimizer } else { Lever::ForeachOff };
         let mut rows = vec![plain.with(kernel, Value::default())];
-        let of_memory = ENTRIES.iter().filter(|entry| entry.turn == Turn::WhereShort && training.optimizes);
-        rows.extend(of_memory.filter_map(|entry| entry.on(&plain, Value::default()).ok()));
+        let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
+        let peak = whole.unwrap_or_default();
+        let asked = Asked { training, peak: &peak, limits: self.limits };
+        for entry in ENTRIES.iter().filter(|entry| entry.turn == Turn::WhereShort) {
+            if let Sense::Try(value) = (entry.sense)(asked) {
+                rows.extend(entry.on(&plain, value));
+            }
+        }
         rows.sort_by_key(Candidate::label);
         let mut told = 0;
         for mut candidate in rows {

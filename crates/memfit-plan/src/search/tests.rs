@@ -110,16 +110,7 @@ impl Trial for Pretended {
 }
 
 fn limits(budget: u64, allow: Label) -> Limits {
-    Limits {
-        allow,
-        budget,
-        global_batch: None,
-        has_bf16: true,
-        has_tf32: false,
-        compiles: false,
-        link: None,
-        most_runs: 60,
-    }
+    Limits { allow, budget, has_bf16: true, most_runs: 60, ..Limits::default() }
 }
 
 fn pretended() -> Pretended {
@@ -257,6 +248,54 @@ fn without_an_optimizer_pieces_are_exact_and_nothing_is_computed_again() {
     let chosen = answer.chosen.clone().unwrap();
     assert_eq!(answer.label_of_micro_batches(), Label::Exact);
     assert!(chosen.candidate.micro_batch.is_some() && chosen.candidate.settings.is_empty());
+}
+
+/// A training of which no time is known.
+struct Timeless(Pretended);
+
+impl Trial for Timeless {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        let mut outcome = self.0.run(candidate, room)?;
+        if let Some(outcome) = &mut outcome {
+            outcome.peak.step_ms = None;
+        }
+        Ok(outcome)
+    }
+}
+
+#[test]
+fn where_no_time_is_known_what_fits_is_found_all_the_same() {
+    let mut trial = Timeless(pretended());
+    let budget = trial.0.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Precision)).unwrap().unwrap();
+    let chosen = answer.chosen.unwrap();
+    assert!(chosen.fits() && trial.0.peak(&chosen.candidate) <= budget);
+    assert!(answer.rejected.iter().all(|rejected| !rejected.why.contains("inf")), "{:?}", answer.rejected);
+}
+
+#[test]
+fn a_levers_error_is_told() {
+    struct Fails(Pretended);
+    impl Trial for Fails {
+        type Error = ();
+        fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+            let mut outcome = self.0.run(candidate, room)?;
+            if let Some(outcome) = outcome.as_mut().filter(|_| candidate.value(Lever::AutocastBf16).is_some())
+            {
+                outcome.fits = false;
+                outcome.problem = Some("TypeError: no bf16 here (train.py, line 7)".to_owned());
+            }
+            Ok(outcome)
+        }
+    }
+    let mut trial = Fails(pretended());
+    let budget = trial.0.budget;
+    let answer = search(&mut trial, &limits(budget, Label::Precision)).unwrap().unwrap();
+    let told = answer.rejected.iter().find(|rejected| rejected.lever == "autocast-bf16").unwrap();
+    assert_eq!(told.why, "the script fails with it: TypeError: no bf16 here (train.py, line 7)");
+    assert!(answer.chosen.unwrap().candidate.value(Lever::AutocastBf16).is_none());
 }
 
 #[test]

@@ -150,10 +150,11 @@ impl<T: Trial> Search<'_, T> {
         };
         for (lever, why) in std::mem::take(&mut self.considered) {
             if !taken(lever) {
-                self.reject(
-                    lever.name(),
-                    format!("the plan is faster without it; of the whole batch: {why}"),
-                );
+                let but = match best {
+                    Some(_) => "the plan is faster without it",
+                    None => "it is not enough",
+                };
+                self.reject(lever.name(), format!("{but}; of the whole batch: {why}"));
             }
         }
     }

@@ -36,6 +36,31 @@ def arm(session):
         criteria.__call__ = call
 
     imports.after("transformers.generation.stopping_criteria", stops)
+    if session.planned is not None:
+        imports.after(
+            "transformers.generation.utils", lambda module: _as_one(session, module.GenerationMixin)
+        )
+
+
+def _as_one(session, mixin):
+    """For a plan, all that `generate` does is one pass: memory grows from token to token."""
+    original = mixin.generate
+
+    @functools.wraps(original)
+    def generate(self, *args, **kwargs):
+        outer, session.generating = session.generating, True
+        if not outer and not session.passes:
+            session.mark_pass()
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            session.generating = outer
+        if not outer:
+            with session.torch.no_grad():
+                session.passed(self)
+        return result
+
+    mixin.generate = generate
 
 
 def assumed():

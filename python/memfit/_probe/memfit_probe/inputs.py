@@ -72,6 +72,11 @@ class Inputs:
             max(batches, key=lambda batch: max(sizes.get(i, 0) for i in batch) * len(batch), default=())
         )
 
+    def of(self, iterator):
+        """Sizes of the items that a loader's iterator goes over, by index, as far as they were looked at."""
+        sizes, _ = self.sizes.get(id(getattr(iterator, "_dataset", None)), ({}, False))
+        return sizes
+
     def loading(self, iterator):
         """How a loader's batches are loaded, and how long an item takes; nothing where that was not measured."""
         dataset = getattr(iterator, "_dataset", None)

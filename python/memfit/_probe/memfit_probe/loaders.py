@@ -64,7 +64,7 @@ class Loaders:
                 loaders.ended(self)
                 raise
             loaders.given(self)
-            return batch
+            return loaders.arrived(batch)
 
         iterator_class.__next__ = __next__
 
@@ -100,6 +100,11 @@ class Loaders:
             began.batches += 1
         if self.session.planned is not None:
             self.session.planned.given(iterator)
+
+    def arrived(self, batch):
+        """The same batch, unless a plan has it otherwise."""
+        planned = self.session.planned
+        return planned.arrive(batch) if planned is not None else batch
 
     def ended(self, iterator):
         """The loader's pass is over."""

@@ -14,7 +14,7 @@ import types
 import weakref
 from collections import deque
 
-from . import channel, handles, imports, inputs
+from . import channel, facts, handles, imports, inputs, trainers
 
 # Levers that are put on the optimizers, which a script may make late.
 OF_OPTIMIZERS = frozenset(
@@ -28,6 +28,10 @@ OF_OPTIMIZERS = frozenset(
         "optimizer-in-backward",
     )
 )
+
+
+# Levers that act on what loaders give.
+OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
 
 
 class Piece:
@@ -82,6 +86,8 @@ class Planned:
         self.session = session
         # It lasts over the tries.
         self.inputs = inputs.Inputs(session)
+        self.facts = facts.Facts(session)
+        self.framework = ""
         self.read(plan)
 
     def read(self, plan):
@@ -125,9 +131,19 @@ class Planned:
         self.inputs.sampled = ""
         self.loading = None
         self.equipped = weakref.WeakSet()
+        self.arriving = None
+        # Whether all pieces of a step are run though only some were asked for.
+        self.whole_steps = False
+        self.facts.forget()
 
     def arm(self):
         torch, planned = self.session.torch, self
+        self.facts.arm()
+        trainers.arm(self)
+        if any(name == "shard" for name, _ in self.levers):
+            from memfit_levers.shard import instead_of_replicas
+
+            instead_of_replicas(lambda: list(self.session.optimizers))
         imports.after("torch.utils.data.dataloader", self._arm_loaders)
         if not self.serves:
             self.set_environment()
@@ -241,7 +257,7 @@ class Planned:
         original, init = loader_class._index_sampler.fget, loader_class.__init__
 
         def index_sampler(self):
-            sampler = original(self)
+            sampler = planned.bucketed(original(self), self.dataset)
             return Pieces(sampler, planned, self.dataset) if self._auto_collation else sampler
 
         @functools.wraps(init)
@@ -255,6 +271,38 @@ class Planned:
     def worst(self, dataset, sampler):
         """The largest items that a batch can be of, where a try is to tell the most that is needed."""
         return self.inputs.worst(dataset, sampler) if self.measures and self._trains() else None
+
+    def bucketed(self, sampler, dataset):
+        """A loader's sampler of batches, with those of like length together where that is planned."""
+        value = dict(self.levers).get("length-buckets")
+        if not value or not self._trains():
+            return sampler
+        from memfit_levers.buckets import together
+
+        return together(sampler, dataset, value) or sampler
+
+    def arrive(self, batch):
+        """What a loader gives, as the plan has it."""
+        self.facts.batch(batch)
+        if self.arriving is None:
+            self.arriving = self._arriving()
+        for change in self.arriving:
+            batch = change(batch)
+        return batch
+
+    def _arriving(self):
+        wanted = [(name, value) for name, value in self.levers if name == "resize-before-upload"]
+        if not wanted:
+            return []
+        import memfit_levers
+
+        target = memfit_levers.Target(self.session.torch.nn.Identity())
+        for name, value in wanted:
+            try:
+                memfit_levers.apply_one(target, name, value)
+            except Exception as error:
+                self._refuse(name, error)
+        return target.arrivals
 
     def given(self, iterator):
         """A loader has given a batch, or a piece of one."""
@@ -375,6 +423,7 @@ class Planned:
 
     def saw(self, arguments):
         """What an outermost module is called with."""
+        self.facts.saw(arguments)
         idle = not self.session.torch.is_grad_enabled() and not self.infers
         if idle and self.session.optimizers:
             return
@@ -440,12 +489,17 @@ class Planned:
         for name, value in self.levers:
             if (only is not None and name not in only) or (name in OF_OPTIMIZERS and not optimizers):
                 continue
+            if name in OF_DATA:
+                continue
             try:
                 memfit_levers.apply_one(self.target, name, value)
             except Exception as error:
-                self.failed = True
-                why = getattr(error, "why", f"{type(error).__name__}: {error}")
-                channel.send("refused", lever=name, why=str(why))
+                self._refuse(name, error)
+
+    def _refuse(self, name, error):
+        self.failed = True
+        why = getattr(error, "why", f"{type(error).__name__}: {error}")
+        channel.send("refused", lever=name, why=str(why))
 
     # What is learnt
 
@@ -521,6 +575,10 @@ class Planned:
             fused=bool(groups) and all(group.get("fused") for group in groups),
             foreach_off=bool(groups) and all(group.get("foreach") is False for group in groups),
             clips=self.clipped,
+            framework=self.framework,
+            whole=self.whole_steps,
+            lengths=facts.lengths(self.inputs.of(self.loading)),
+            **self.facts.tell(model),
             blocks=[
                 {"name": name, "kept": max(0, kept), "busy_ns": busy, "output": output}
                 for name, (kept, busy, output) in self.blocks.items()

@@ -103,6 +103,7 @@ class Session:
         self.had_backward = False
         self.after_step = []
         self.passes = {}
+        self.generating = False
 
     def arm(self):
         if self.watch is None:
@@ -352,11 +353,21 @@ class Session:
     def forward_ended(self, module):
         if self.planned is not None:
             self.planned.forward_ends(module)
+        if not self.generating:
+            self.passed(module)
+
+    def mark_pass(self):
+        """Tells the time at which a pass ends, or the first begins."""
+        clock = self.watch.clock() if self.watch is not None else None
+        if clock is not None:
+            channel.send("pass", clock=clock)
+
+    @guarded
+    def passed(self, module):
+        """A model has done its work on a batch."""
         passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
         if self.planned is not None and not self.optimizers and not self.torch.is_grad_enabled():
-            clock = self.watch.clock() if self.watch is not None else None
-            if clock is not None:
-                channel.send("pass", clock=clock)
+            self.mark_pass()
         asked = self.setup.get("forward_steps", 0)
         if asked and passes >= asked and not self.steps.any:
             self.finish("steps")

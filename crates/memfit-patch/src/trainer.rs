@@ -1,0 +1,97 @@
+//! A plan in the settings of a library's trainer, where the script hands its training loop to one.
+
+use memfit_levers::Lever;
+use memfit_plan::{Framework, Plan, in_its_words};
+use memfit_source::{Call, Span};
+
+use crate::draft::{Draft, Edit};
+use crate::{Left, Why};
+
+/// Where the settings of a library's trainer are given.
+struct Place<'a> {
+    framework: Framework,
+    call: &'a Call,
+}
+
+/// Writes what the library has settings for; the levers that are told thereby, done or left.
+pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
+    // A loop of the script's own is changed itself.
+    if draft.training.is_some() {
+        return Vec::new();
+    }
+    let place = match place(draft) {
+        Some(Ok(place)) => place,
+        Some(Err(why)) => {
+            draft.remark(&why);
+            return Vec::new();
+        }
+        None => return Vec::new(),
+    };
+    let mut told: Vec<Lever> = Vec::new();
+    let mut added = String::new();
+    for (name, value, lever) in in_its_words(place.framework, plan) {
+        if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
+            draft.left.push(Left {
+                lever,
+                why: format!("the loader's batch has to be made smaller beside `{name}={value}`"),
+            });
+            told.push(lever);
+            continue;
+        }
+        match place.call.keyword(name) {
+            Some(argument) => {
+                draft.edits.push(Edit { span: argument.span, text: format!("{name}={value}") });
+            }
+            None => added.extend([", ", name, "=", value.as_str()]),
+        }
+        if !told.contains(&lever) {
+            told.push(lever);
+            draft.done.push(lever);
+        }
+        if lever == Lever::Checkpointing {
+            draft.remark(
+                "the library computes every block again where the plan chose some: memory is less than the plan's, and a step \
+                 takes longer",
+            );
+        }
+    }
+    if !added.is_empty() {
+        match place.call.arguments.last() {
+            Some(last) => draft.edits.push(Edit { span: Span::at(last.span.end), text: added }),
+            None => {
+                let inside = Span::at(place.call.parentheses.end - 1);
+                draft.edits.push(Edit { span: inside, text: added.trim_start_matches(", ").to_owned() });
+            }
+        }
+    }
+    told
+}
+
+/// The one place where a trainer's settings are given; why there is none that could be changed, where there are several.
+fn place<'a>(draft: &Draft<'a>) -> Option<Result<Place<'a>, Why>> {
+    let mut found: Vec<Place<'a>> = draft
+        .facts
+        .calls
+        .iter()
+        .filter_map(|call| Some(Place { framework: framework(call.path.as_deref()?)?, call }))
+        .collect();
+    found.dedup_by_key(|place| place.call.span);
+    let place = found.pop()?;
+    if found.is_empty() {
+        return Some(Ok(place));
+    }
+    Some(Err(format!("the script gives `{}` in several places", place.framework.taker())))
+}
+
+/// The library whose trainer takes its settings by a call of this.
+fn framework(path: &str) -> Option<Framework> {
+    let (package, class) = (path.split('.').next()?, path.rsplit('.').next()?);
+    match (package, class) {
+        ("transformers", class) if class.ends_with("TrainingArguments") => Some(Framework::Transformers),
+        // Its settings are those of transformers, and more.
+        ("trl", class) if class.ends_with("Config") => Some(Framework::Transformers),
+        ("lightning" | "pytorch_lightning", "Trainer") => Some(Framework::Lightning),
+        ("accelerate", "Accelerator") => Some(Framework::Accelerate),
+        _ => None,
+    }
+}

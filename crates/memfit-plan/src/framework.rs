@@ -1,0 +1,116 @@
+//! Libraries whose loops train: what a plan is in their own settings.
+
+use memfit_levers::Lever;
+
+use crate::plan::Plan;
+
+/// A library whose loop trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framework {
+    /// The Trainer of transformers.
+    Transformers,
+    /// Lightning.
+    Lightning,
+    /// accelerate.
+    Accelerate,
+}
+
+impl Framework {
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "transformers" => Some(Self::Transformers),
+            "lightning" => Some(Self::Lightning),
+            "accelerate" => Some(Self::Accelerate),
+            _ => None,
+        }
+    }
+
+    /// What takes the settings.
+    pub const fn taker(self) -> &'static str {
+        match self {
+            Self::Transformers => "TrainingArguments",
+            Self::Lightning => "Trainer",
+            Self::Accelerate => "Accelerator",
+        }
+    }
+}
+
+/// A plan in a library's own settings: the keywords with their values, and the levers that these are.
+pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, String, Lever)> {
+    let mut words = Vec::new();
+    let pieces = plan.micro_batches_per_step.unwrap_or(1).max(plan.made_for.own_accumulation.max(1));
+    let accumulation = match framework {
+        Framework::Transformers => "gradient_accumulation_steps",
+        Framework::Lightning => "accumulate_grad_batches",
+        Framework::Accelerate => "gradient_accumulation_steps",
+    };
+    let exact = plan.micro_batch.zip(plan.made_for.batch).filter(|(size, batch)| batch.is_multiple_of(*size));
+    if let Some((size, _)) = exact {
+        if framework == Framework::Transformers {
+            words.push(("per_device_train_batch_size", size.to_string(), Lever::MicroBatch));
+        }
+        words.push((accumulation, pieces.to_string(), Lever::MicroBatch));
+    }
+    for setting in plan.levers.iter().filter(|setting| plan.moves(setting.lever)) {
+        let word = match (framework, setting.lever) {
+            (Framework::Transformers, Lever::AutocastBf16) => ("bf16", "True"),
+            (Framework::Transformers, Lever::AutocastFp16) => ("fp16", "True"),
+            (Framework::Transformers, Lever::Tf32) => ("tf32", "True"),
+            (Framework::Transformers, Lever::FusedOptimizer) => ("optim", "\"adamw_torch_fused\""),
+            (Framework::Transformers, Lever::EightBitOptimizer) => ("optim", "\"adamw_bnb_8bit\""),
+            (Framework::Transformers, Lever::Adafactor) => ("optim", "\"adafactor\""),
+            (Framework::Transformers, Lever::Checkpointing) => ("gradient_checkpointing", "True"),
+            (Framework::Transformers, Lever::Compile) => ("torch_compile", "True"),
+            (Framework::Lightning, Lever::AutocastBf16) => ("precision", "\"bf16-mixed\""),
+            (Framework::Lightning, Lever::AutocastFp16) => ("precision", "\"16-mixed\""),
+            (Framework::Lightning, Lever::PureBf16) => ("precision", "\"bf16-true\""),
+            (Framework::Accelerate, Lever::AutocastBf16) => ("mixed_precision", "\"bf16\""),
+            (Framework::Accelerate, Lever::AutocastFp16) => ("mixed_precision", "\"fp16\""),
+            _ => continue,
+        };
+        words.push((word.0, word.1.to_owned(), setting.lever));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::Label;
+
+    use super::*;
+    use crate::plan::MadeFor;
+    use crate::setting::{Setting, Value};
+
+    #[test]
+    fn a_plan_is_told_in_a_librarys_own_words() {
+        let setting = |lever: Lever| Setting { lever, value: Value::default(), label: Label::Exact };
+        let mut plan = Plan {
+            micro_batch: Some(4),
+            micro_batches_per_step: Some(16),
+            levers: vec![setting(Lever::AutocastBf16), setting(Lever::ChunkedLoss)],
+            made_for: MadeFor { batch: Some(32), own_accumulation: 2, ..MadeFor::default() },
+            ..Plan::as_is()
+        };
+        let check = |framework: Framework, plan: &Plan, told: &str| {
+            let words = in_its_words(framework, plan);
+            let words: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
+            assert_eq!(words.join(", "), told);
+        };
+        let accumulates = "gradient_accumulation_steps=16";
+        check(
+            Framework::Transformers,
+            &plan,
+            &format!("per_device_train_batch_size=4, {accumulates}, bf16=True"),
+        );
+        check(Framework::Lightning, &plan, "accumulate_grad_batches=16, precision=\"bf16-mixed\"");
+        check(Framework::Accelerate, &plan, &format!("{accumulates}, mixed_precision=\"bf16\""));
+        // Pieces that are not of one size are no batches of a loader's.
+        plan.micro_batch = Some(5);
+        check(Framework::Transformers, &plan, "bf16=True");
+        for name in ["transformers", "lightning", "accelerate"] {
+            assert!(Framework::from_name(name).is_some());
+        }
+        assert_eq!(Framework::from_name(""), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! `length-buckets`: samples of like length go together, so that little of a batch is padding.
+//!
+//! The largest batch is as large with them, so memory is no reason for it; which samples come together changes, so it is another
+//! training. What it would save of the computing follows from the lengths of the data set.
+
+/// What of batches is padding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Padding {
+    /// Where samples come together by chance.
+    pub by_chance: f64,
+    /// Where those of like length do.
+    pub by_length: f64,
+}
+
+/// How much of a data set's batches is padding; nothing where no batch has several samples of known length.
+pub fn padding(lengths: &[u64], batch: u64) -> Option<Padding> {
+    let batch = usize::try_from(batch).ok().filter(|batch| *batch > 1)?;
+    let mut sorted: Vec<u64> = lengths.iter().copied().filter(|length| *length > 0).collect();
+    if sorted.len() < batch {
+        return None;
+    }
+    sorted.sort_unstable();
+    let mean = sorted.iter().map(|length| *length as f64).sum::<f64>() / sorted.len() as f64;
+    let padded = sorted.chunks(batch).filter(|chunk| chunk.len() == batch);
+    let longest: Vec<f64> = padded.filter_map(|chunk| chunk.last()).map(|length| *length as f64).collect();
+    let of_like = longest.iter().sum::<f64>() / longest.len() as f64;
+    // The mean over full batches alone, whose longest are known.
+    let full = &sorted[..longest.len() * batch];
+    let full_mean = full.iter().map(|length| *length as f64).sum::<f64>() / full.len() as f64;
+    Some(Padding {
+        by_chance: 1.0 - mean / expected_longest(&sorted, batch),
+        by_length: 1.0 - full_mean / of_like,
+    })
+}
+
+/// The longest of so many samples, on average over every way to draw them.
+fn expected_longest(sorted: &[u64], batch: usize) -> f64 {
+    let (count, batch) = (sorted.len() as f64, batch as f64);
+    // That none is longer than the i-th, of samples that may come twice: close enough for many samples.
+    let none_longer = |index: usize| ((index + 1) as f64 / count).powf(batch);
+    let mut before = 0.0;
+    let mut sum = 0.0;
+    for (index, length) in sorted.iter().enumerate() {
+        let now = none_longer(index);
+        sum += *length as f64 * (now - before);
+        before = now;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_what_the_longest_of_a_batch_makes_of_the_others() {
+        // Half are ten times as long as the others: by chance nearly every batch has a long one.
+        let lengths: Vec<u64> = (0..200).map(|index| if index % 2 == 0 { 10 } else { 100 }).collect();
+        let found = padding(&lengths, 10).unwrap();
+        assert!((found.by_chance - 0.45).abs() < 0.01, "{found:?}");
+        assert!(found.by_length.abs() < 1e-9, "{found:?}");
+        assert_eq!(padding(&lengths, 1), None);
+        assert_eq!(padding(&[5, 6], 8), None);
+        let alike = padding(&[7; 64], 8).unwrap();
+        assert!(alike.by_chance.abs() < 1e-9 && alike.by_length.abs() < 1e-9);
+    }
+}

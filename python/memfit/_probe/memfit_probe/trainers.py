@@ -1,0 +1,68 @@
+"""Trainers of libraries, through their own settings: what the library counts, logs and averages by stays true then.
+
+The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps: a plan's micro-batch
+goes into its batch size and its accumulation. Where these do not divide, or only some pieces are run, the batch comes in pieces
+from outside instead.
+"""
+
+import functools
+
+from . import imports
+
+# Where only some pieces of a step would be run, more than these take too long.
+MOST_PIECES = 8
+
+
+def arm(planned):
+    imports.after("transformers.trainer", lambda module: _transformers(planned, module.Trainer))
+    imports.after(
+        "lightning.pytorch.trainer.trainer", lambda module: _known(planned, module.Trainer, "lightning")
+    )
+    imports.after(
+        "pytorch_lightning.trainer.trainer", lambda module: _known(planned, module.Trainer, "lightning")
+    )
+    imports.after("accelerate.accelerator", lambda module: _known(planned, module.Accelerator, "accelerate"))
+
+
+def _known(planned, kind, name):
+    """Notes that a library's loop trains."""
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self, *args, **kwargs):
+        planned.framework = planned.framework or name
+        original(self, *args, **kwargs)
+
+    kind.__init__ = init
+
+
+def _transformers(planned, kind):
+    original = kind.train
+
+    @functools.wraps(original)
+    def train(self, *args, **kwargs):
+        planned.framework = "transformers"
+        try:
+            _divide(planned, self)
+        except Exception as error:
+            planned.session.note(f"the Trainer's settings were left alone: {type(error).__name__}: {error}")
+        return original(self, *args, **kwargs)
+
+    kind.train = train
+
+
+def _divide(planned, trainer):
+    batch, size = trainer._train_batch_size, planned.micro_batch
+    if not size or planned.by_name or planned.accumulate > 1 or size >= batch or batch % size:
+        return
+    if planned.most and batch // size > MOST_PIECES:
+        return
+    settings = trainer.args
+    trainer._train_batch_size = settings.per_device_train_batch_size = size
+    settings.gradient_accumulation_steps *= batch // size
+    # The library holds its step back itself, and all pieces are run.
+    planned.micro_batch, planned.whole_steps = None, True
+    planned.session.note(
+        "the plan's micro-batch went through the Trainer's own settings: "
+        f"per_device_train_batch_size={size}, gradient_accumulation_steps={settings.gradient_accumulation_steps}"
+    )
