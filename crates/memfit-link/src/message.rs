@@ -83,7 +83,7 @@ pub enum Message {
         why: String,
     },
     /// What the training is, as a plan needs to know it.
-    Training(Training),
+    Training(Box<Training>),
     /// The process has what was asked of it, and waits to be ended; or is at its own end.
     Done(Done),
 }

@@ -56,13 +56,14 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
     }
     if !added.is_empty() {
-        match place.call.arguments.last() {
-            Some(last) => draft.edits.push(Edit { span: Span::at(last.span.end), text: added }),
-            None => {
-                let inside = Span::at(place.call.parentheses.end - 1);
-                draft.edits.push(Edit { span: inside, text: added.trim_start_matches(", ").to_owned() });
-            }
-        }
+        let edit = place.call.arguments.last().map_or_else(
+            || Edit {
+                span: Span::at(place.call.parentheses.end - 1),
+                text: added.trim_start_matches(", ").to_owned(),
+            },
+            |last| Edit { span: Span::at(last.span.end), text: added.clone() },
+        );
+        draft.edits.push(edit);
     }
     told
 }

@@ -41,9 +41,8 @@ pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, Str
     let mut words = Vec::new();
     let pieces = plan.micro_batches_per_step.unwrap_or(1).max(plan.made_for.own_accumulation.max(1));
     let accumulation = match framework {
-        Framework::Transformers => "gradient_accumulation_steps",
         Framework::Lightning => "accumulate_grad_batches",
-        Framework::Accelerate => "gradient_accumulation_steps",
+        Framework::Transformers | Framework::Accelerate => "gradient_accumulation_steps",
     };
     let exact = plan.micro_batch.zip(plan.made_for.batch).filter(|(size, batch)| batch.is_multiple_of(*size));
     if let Some((size, _)) = exact {

@@ -22,7 +22,6 @@ use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// Within what a plan has to stay.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Limits {
     /// How far the training may change.
     pub allow: Label,

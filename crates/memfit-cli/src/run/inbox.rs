@@ -99,7 +99,7 @@ impl Speaker {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
             }
             Message::Refused { lever, why } => self.refused.push((lever, why)),
-            Message::Training(training) => self.training = Some(training),
+            Message::Training(training) => self.training = Some(*training),
             Message::Done(done) => self.done = Some(done),
         }
     }

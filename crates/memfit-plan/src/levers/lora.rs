@@ -26,7 +26,8 @@ fn lora(asked: Asked<'_>) -> Sense {
     let training = asked.training;
     // Adapters are trained already where little of the model is.
     let trains_most = 2 * training.trained > training.parameters;
-    if !training.optimizes || !trains_most || !asked.is_worth(training.linears) {
+    // Gradients and moments of what is frozen go, and with codes most of the weights.
+    if !training.optimizes || !trains_most || !asked.is_worth(training.linears + training.state) {
         return Sense::Nothing;
     }
     if !training.pretrained {
@@ -47,5 +48,42 @@ fn quantized(asked: Asked<'_>) -> Sense {
     match lora(asked) {
         Sense::Try(_) => Sense::Try(Value::Word("4-bit".to_owned())),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Expected;
+    use crate::search::Limits;
+    use crate::trial::{Candidate, Training};
+
+    #[test]
+    fn adapters_are_for_weights_that_were_trained() {
+        let tuned = Training {
+            optimizes: true,
+            pretrained: true,
+            processes: 1,
+            trained: 100,
+            parameters: 100,
+            linears: 90,
+            state: 200,
+            ..Training::default()
+        };
+        let of = |training: &Training| {
+            let peak = Expected { device_upper: 1_000, ..Expected::default() };
+            let asked = Asked { training, peak: &peak, limits: &Limits::default() };
+            (lora(asked), quantized(asked))
+        };
+        assert_eq!(of(&tuned), (Sense::Try(Value::Count(RANK)), Sense::Try(Value::Word("4-bit".to_owned()))));
+        let scratch = Training { pretrained: false, ..tuned.clone() };
+        assert!(
+            matches!(of(&scratch), (Sense::Against(why), Sense::Against(_)) if why.contains("random weights"))
+        );
+        // Adapters are trained already.
+        let adapted = Training { trained: 2, state: 4, ..tuned.clone() };
+        assert_eq!(of(&adapted), (Sense::Nothing, Sense::Nothing));
+        let quantized = QUANTIZED.on(&Candidate::as_is(), Value::Word("4-bit".to_owned())).unwrap();
+        assert_eq!(quantized.value(Lever::Lora), Some(&Value::Count(RANK)));
     }
 }
