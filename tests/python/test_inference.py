@@ -87,7 +87,7 @@ def test_batches_are_cut_and_joined(batch: Any, items: int, middle: Any) -> None
     assert same(entry.part(1, 3, None), middle)
     assert same(entry.part(0, items, None), batch)
     if not isinstance(batch, dict):
-        assert same(join([entry.part(0, 1, None), entry.part(1, 4, None)]), batch)
+        assert same(join([entry.part(0, 1, None), entry.part(1, 4, None)], [1, 3]), batch)
 
 
 def test_packed_sequences_are_cut() -> None:
@@ -166,7 +166,36 @@ def test_a_batch_that_does_not_fit_is_run_in_parts_and_none_twice() -> None:
         infer(data)
 
 
-@pytest.mark.parametrize("blend", ["cosine", "constant"])
+def test_windows_that_overlap_by_what_a_place_sees_give_the_whole_images_result() -> None:
+    torch.manual_seed(0)
+    # Two rings of pixels around each, at the image's own borders as well.
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
+    image = torch.randn(1, 3, 61, 83)
+    with memfit.inference(model) as infer:
+        assert torch.allclose(infer.sliding(image, 24), infer(image), atol=1e-6)
+        assert not torch.allclose(infer.sliding(image, 24, blend="constant"), infer(image), atol=1e-3)
+
+
+def test_lists_with_an_entry_for_each_sample_stay_so_however_they_are_cut() -> None:
+    class Detector(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> dict[str, Any]:
+            if len(inputs) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return {
+                "boxes": [row[: 1 + i % 3] for i, row in enumerate(inputs)],
+                "levels": [inputs, inputs[:, :2]],
+            }
+
+    data = torch.randn(6, 4)
+    with memfit.inference(Detector()) as infer:
+        found = infer(data)
+    assert [torch.equal(box, row[: len(box)]) for box, row in zip(found["boxes"], data, strict=True)] == [
+        True
+    ] * 6
+    assert [tuple(level.shape) for level in found["levels"]] == [(6, 4), (6, 2)]
+
+
+@pytest.mark.parametrize("blend", ["centre", "cosine", "constant"])
 @pytest.mark.parametrize(("shape", "window"), [((40, 56), 24), ((33, 47), (16, 20)), ((12, 12), 30)])
 def test_windows_give_the_whole_images_result(blend: str, shape: Any, window: Any) -> None:
     """A fully convolutional net: equal where no window's border is near, and everywhere for one that looks at a pixel."""

@@ -66,20 +66,22 @@ class Inference:
         entry = Batch(batch)
         self._controller.arrive(entry.shape, entry.elements, entry.items, float(entry.items), entry.costs)
         try:
-            outputs = self._run(entry)
+            outputs, sizes = self._run(entry)
         except BaseException:
             self._controller.abandon()
             raise
         self._controller.stepped(False)
-        return join(outputs)
+        return join(outputs, sizes)
 
     def over(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The outputs of all batches of a loader, of any length, one after the other."""
         for batch in loader:
             yield self(batch)
 
-    def _run(self, entry: Batch) -> list[Any]:
+    def _run(self, entry: Batch) -> tuple[list[Any], list[int]]:
+        """The outputs of a batch's parts, and how many samples each has."""
         outputs: list[Any] = []
+        sizes: list[int] = []
         done = 0
         self._meter.begin()
         while (turn := self._controller.next(0, self._meter.space)) is not None:
@@ -95,6 +97,7 @@ class Inference:
             try:
                 value = entry.part(start, stop, self.device if self._move else None)
                 outputs.append(_to(self._forward(self.model, value), self._output))
+                sizes.append(stop - start)
                 del value
                 done = stop
             except Exception as error:
@@ -116,7 +119,7 @@ class Inference:
                     f"{fault.message}"
                 )
             self._controller.restart()
-        return outputs
+        return outputs, sizes
 
     def sliding(
         self,
@@ -124,12 +127,14 @@ class Inference:
         window: int | Sequence[int],
         *,
         overlap: float = 0.25,
-        blend: str = "cosine",
+        blend: str = "centre",
     ) -> torch.Tensor:
         """A fully convolutional model's output for images that are too large for it, window by window.
 
         `image` is (N, C, then one to three spatial sizes). Windows overlap by that share, and where they do their outputs
-        are blended, weighed by the distance from their borders ("cosine") or alike ("constant"). The model's output has to
+        each place is taken from the window in which it lies deepest ("centre"), or they are blended, weighed by the distance
+        from their borders ("cosine") or alike ("constant"). The first is the whole image's output where half of the overlap is
+        as much as the model sees around a place; the others are smoother where it is less. The model's output has to
         be as large as its input, or a whole fraction or multiple of it.
         """
         spatial = tuple(image.shape[2:])
@@ -138,8 +143,8 @@ class Inference:
             raise ValueError(f"`window` has {len(sizes)} sizes, and the image {len(spatial)}")
         if not 0 <= overlap < 1:
             raise ValueError("`overlap` is a share of the window: from 0 to less than 1")
-        if blend not in ("cosine", "constant"):
-            raise ValueError('`blend` is "cosine" or "constant"')
+        if blend not in ("cosine", "constant", "centre"):
+            raise ValueError('`blend` is "cosine", "constant" or "centre"')
         sizes = tuple(min(size, length) for size, length in zip(sizes, spatial, strict=True))
         starts = [_starts(length, size, overlap) for length, size in zip(spatial, sizes, strict=True)]
         total: torch.Tensor | None = None
@@ -160,10 +165,21 @@ class Inference:
                 slice(_scaled(start, factor), _scaled(start, factor) + length)
                 for start, factor, length in zip(corner, scale, output.shape[2:], strict=True)
             )
-            total[(slice(None), slice(None), *place)] += output * weight
+            here = total[(slice(None), slice(None), *place)]
+            if blend == "centre":
+                edges = [
+                    (start == 0, start + size == length)
+                    for start, size, length in zip(corner, sizes, spatial, strict=True)
+                ]
+                weight = _depth(output.shape[2:], edges, kind, output.device)
+                better = weight > weights[place]
+                here.copy_(torch.where(better, output.to(kind), here))
+                weights[place] = torch.maximum(weights[place], weight)
+                continue
+            here += output * weight
             weights[place] += weight
         assert total is not None
-        return total / weights
+        return total if blend == "centre" else total / weights
 
 
 def inference(model: nn.Module, **settings: Any) -> Inference:
@@ -206,6 +222,19 @@ def _starts(length: int, size: int, overlap: float) -> list[int]:
     """Where windows begin: the last one ends with the image."""
     stride = max(int(size * (1 - overlap)), 1)
     return [*range(0, max(length - size, 0), stride), max(length - size, 0)]
+
+
+def _depth(
+    shape: Sequence[int], edges: Sequence[tuple[bool, bool]], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """How deep each place lies in a window; a border that is the image's own is none."""
+    depth = torch.full((), float("inf"), dtype=dtype, device=device)
+    for length, (first, last) in zip(shape, edges, strict=True):
+        places = torch.arange(length, dtype=dtype, device=device)
+        before = torch.full_like(places, float("inf")) if first else places + 1
+        after = torch.full_like(places, float("inf")) if last else length - places
+        depth = torch.minimum(depth.unsqueeze(-1), torch.minimum(before, after))
+    return depth
 
 
 def _weight(shape: Sequence[int], blend: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

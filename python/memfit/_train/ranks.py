@@ -131,8 +131,7 @@ class Together(Alone):
     def begin(self) -> None:
         self._fresh = True
         self._rescue.begin()
-        if self.inside:
-            self._rescue.watch()
+        self._rescue.watch()
 
     def parts(
         self, controller: _core.Controller, batch: int, space: Callable[[], Any], shape: str

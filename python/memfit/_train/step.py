@@ -62,6 +62,9 @@ class Step:
                 "LBFGS evaluates the model several times in one step, which `memfit.Step` does not do\n"
                 "hint: write its closure by hand, and run the evaluation under `memfit.inference`"
             )
+        for name, number in (("micro_batch", micro_batch), ("accumulate", accumulate)):
+            if number is not None and number < 1:
+                raise ValueError(f"`{name}` is {number}, and has to be at least 1")
         self.model, self._ranks = ranks_of(model, group, timeout)
         self.optimizer = optimizer
         self.scheduler = scheduler

@@ -80,7 +80,7 @@ class Rescue:
         self.broken = self.broken or surely
         if self._key is not None:
             with contextlib.suppress(RuntimeError):
-                self._store.set(self._key, f"failed {self._rank}")
+                self._store.set(self._key, f"{'left' if surely else 'failed'} {self._rank}")
 
     def tell(self, work: Any) -> None:
         """Wait for what ranks tell one another: a rank that waits long says so, for those that wait for it elsewhere."""
@@ -95,12 +95,13 @@ class Rescue:
             self._store.set(self._key, f"waits {self._rank}")
         _wait(work)
 
-    def _said(self) -> tuple[bool, int] | None:
-        """Whether a rank failed, or only waits where ranks agree; and which."""
+    def _said(self) -> tuple[str, int] | None:
+        """What a rank said: that it "left" others in a collective, that it "failed" and may have, or that it "waits" where
+        ranks agree; and which."""
         with contextlib.suppress(RuntimeError):
             if self._key is not None and self._store.check([self._key]):
                 how, rank = self._store.get(self._key).decode().split()
-                return (how == "failed", int(rank)) if int(rank) != self._rank else None
+                return (how, int(rank)) if int(rank) != self._rank else None
         return None
 
     # ---------------------------------------------------------------------------------------- getting out
@@ -139,7 +140,7 @@ class Rescue:
                     raise
             waited += _LOOK.total_seconds()
             said = self._said()
-            if said is not None and (said[0] or waited > min(_GRACE, self._timeout / 4)):
+            if said is not None and (said[0] != "waits" or waited > min(_GRACE, self._timeout / 4)):
                 self.broken = True
                 raise PeerFailed(f"rank {said[1]} does not come to {_name(work)}, which this rank waits for")
 
@@ -154,10 +155,11 @@ class Rescue:
         # Once a second.
         while not self._closed.wait(1.0):
             said = self._said() if self in _rescues else None
-            seen = seen + 1 if said is not None and said[0] else 0
+            how = said[0] if said is not None else "waits"
+            seen = 0 if how == "waits" else seen + 1
             # A rank that is not stuck comes to where ranks agree by itself.
-            if seen >= _PATIENCE.total_seconds():
-                self.broken = True
+            if seen >= (_PATIENCE.total_seconds() if how == "left" else _GRACE):
+                self.broken = self.met = True
                 self.abort()
                 seen = 0
 
@@ -227,9 +229,10 @@ class Rescue:
 def _like(old: Any, store: Any) -> Any:
     """New connections among the same ranks."""
     rank, size = old.rank(), old.size()
-    nccl = getattr(dist, "ProcessGroupNCCL", None)
-    if nccl is not None and isinstance(old, nccl):
-        return nccl(store, rank, size, old.options)
+    for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
+        nccl = getattr(c10d, name, None)
+        if nccl is not None and isinstance(old, nccl):
+            return nccl(store, rank, size, old.options)
     gloo = getattr(dist, "ProcessGroupGloo", None)
     if gloo is not None and isinstance(old, gloo):
         return gloo(store, rank, size, old.options._timeout)
