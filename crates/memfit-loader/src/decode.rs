@@ -15,12 +15,13 @@ use std::io::{BufReader, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::header::{Format, Header};
 use crate::input::Input;
 use crate::pixels::{Layout, Pixels};
 use crate::plan::{Cost, Filter, Plan, Rendering};
 use crate::random::Stream;
-use crate::reduce::{Buffers, Reducer, room};
+use crate::reduce::{Buffers, Reducer};
 use crate::view::{Framing, View};
 
 /// What decodes JPEG in this build.
@@ -59,8 +60,8 @@ impl Backend {
 /// A decoder with its buffers, which are used again from image to image. Each thread has its own.
 #[derive(Default)]
 pub struct Decoder {
-    file: Vec<u8>,
-    decoded: Vec<u8>,
+    file: Buffer,
+    decoded: Buffer,
     reduce: Buffers,
     #[cfg(feature = "turbo")]
     turbo: Option<turbo::Turbo>,
@@ -229,7 +230,7 @@ impl Decoder {
         match image.header.format {
             Format::Jpeg => {
                 let bytes = whole(&image.input, &mut self.file)?;
-                let pixels = room(&mut self.decoded, image.plan.room());
+                let pixels = self.decoded.room(image.plan.room());
                 #[cfg(feature = "turbo")]
                 if !plan.in_rust || jpeg::decode(bytes, image, pixels).is_err() {
                     let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
@@ -254,7 +255,7 @@ impl Decoder {
             #[cfg(feature = "jpeg2000")]
             Format::Jp2 => {
                 let bytes = whole(&image.input, &mut self.file)?;
-                let pixels = room(&mut self.decoded, image.plan.room());
+                let pixels = self.decoded.room(image.plan.room());
                 jp2::decode(bytes, image, pixels)?;
                 reducer.rows(plan.region.height, pixels)?;
             }
@@ -269,12 +270,17 @@ impl Decoder {
         self.file.capacity() + self.decoded.capacity() + self.reduce.held()
     }
 
+    /// What of that was mapped by itself, and is seen by no allocator.
+    pub fn mapped(&self) -> usize {
+        self.file.mapped() + self.decoded.mapped() + self.reduce.mapped()
+    }
+
     /// Gives back what it holds, if that is more than `most` bytes; whether it was.
     pub fn trim(&mut self, most: usize) -> bool {
         let more = self.held() > most;
         if more {
-            self.file = Vec::new();
-            self.decoded = Vec::new();
+            self.file = Buffer::default();
+            self.decoded = Buffer::default();
             self.reduce.clear();
         }
         more
@@ -291,13 +297,13 @@ impl Decoder {
 }
 
 /// All bytes of an image: where they are, or read into a buffer.
-fn whole<'a>(input: &'a Input, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], LoaderError> {
+fn whole<'a>(input: &'a Input, buffer: &'a mut Buffer) -> Result<&'a [u8], LoaderError> {
     match input {
         Input::Memory(bytes) => Ok(bytes),
         Input::File { length, .. } => {
             let length = usize::try_from(*length)
                 .map_err(|_| LoaderError::Bug("a file that no memory holds".to_owned()))?;
-            let bytes = room(buffer, length);
+            let bytes = buffer.room(length);
             input.reader().read_exact(bytes)?;
             Ok(bytes)
         }

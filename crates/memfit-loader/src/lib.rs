@@ -5,6 +5,7 @@
 //! what a batch is used for.
 
 mod budget;
+mod buffer;
 mod cache;
 mod convert;
 mod decode;

@@ -7,6 +7,7 @@ use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::convert::convert;
 use crate::pixels::{Layout, Sample};
 use crate::plan::{Filter, Plan};
@@ -14,40 +15,34 @@ use crate::plan::{Filter, Plan};
 /// Buffers that are kept for the next image.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    copied: Vec<u8>,
-    across: Vec<u8>,
+    copied: Buffer,
+    across: Buffer,
     /// The result, not yet turned.
     pub(crate) small: Vec<u8>,
-    plane: [Vec<u8>; 2],
+    plane: [Buffer; 2],
     resizer: Resizer,
 }
 
 impl Buffers {
     /// What they hold, in bytes.
     pub(crate) fn held(&self) -> usize {
-        [&self.copied, &self.across, &self.small, &self.plane[0], &self.plane[1]]
+        [&self.copied, &self.across, &self.plane[0], &self.plane[1]]
             .iter()
             .map(|buffer| buffer.capacity())
             .sum::<usize>()
+            + self.small.capacity()
             + self.resizer.size_of_internal_buffers()
+    }
+
+    /// What of that stands in no heap.
+    pub(crate) fn mapped(&self) -> usize {
+        [&self.copied, &self.across, &self.plane[0], &self.plane[1]].map(Buffer::mapped).iter().sum()
     }
 
     /// Gives everything back.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
-}
-
-/// The first bytes of a buffer that grows when it must.
-pub(crate) fn room(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
-    if buffer.len() < bytes {
-        // What is there is worth nothing, so it need not be moved.
-        if buffer.capacity() < bytes {
-            *buffer = Vec::new();
-        }
-        buffer.resize(bytes, 0);
-    }
-    &mut buffer[..bytes]
 }
 
 /// Takes the rows of a plan's region, from the top, and makes the result of them.
@@ -87,7 +82,7 @@ impl<'a> Reducer<'a> {
         let Buffers { copied, across, small, plane, resizer } = &mut *self.buffers;
         let data = if plan.copies() {
             let narrow = window.width as usize * plan.to.pixel();
-            let out = room(copied, narrow * count as usize);
+            let out = copied.room(narrow * count as usize);
             let skip = window.left as usize * plan.from.pixel();
             let take = window.width as usize * plan.from.pixel();
             for (row, target) in data.chunks_exact(line).zip(out.chunks_exact_mut(narrow)) {
@@ -97,7 +92,8 @@ impl<'a> Reducer<'a> {
         } else {
             data
         };
-        let small = room(small, plan.bytes());
+        small.resize(plan.bytes().max(small.len()), 0);
+        let small = &mut small[..plan.bytes()];
         let mut work = Work { layout: plan.to, filter: plan.filter, plane, resizer };
         let [left, _, width, _] = plan.frame;
         if count == window.height {
@@ -106,7 +102,7 @@ impl<'a> Reducer<'a> {
             return Ok(());
         }
         let narrow = plan.size.0 as usize * plan.to.pixel();
-        let across = room(across, narrow * window.height as usize);
+        let across = across.room(narrow * window.height as usize);
         let begin = (top - window.top) as usize * narrow;
         let strip = &mut across[begin..begin + count as usize * narrow];
         work.resize(
@@ -145,7 +141,7 @@ impl<'a> Reducer<'a> {
 struct Work<'a> {
     layout: Layout,
     filter: Filter,
-    plane: &'a mut [Vec<u8>; 2],
+    plane: &'a mut [Buffer; 2],
     resizer: &'a mut Resizer,
 }
 
@@ -169,11 +165,11 @@ impl Work<'_> {
         };
         let [mut one, mut two] = std::mem::take(self.plane);
         for band in 0..bands {
-            let source = room(&mut one, from.0.len() / bands);
+            let source = one.room(from.0.len() / bands);
             for (value, pixel) in source.chunks_exact_mut(sample).zip(from.0.chunks_exact(bands * sample)) {
                 value.copy_from_slice(&pixel[band * sample..][..sample]);
             }
-            let target = room(&mut two, to.0.len() / bands);
+            let target = two.room(to.0.len() / bands);
             self.one((source, from.1), frame, (target, to.1), kind, false)?;
             for (value, pixel) in target.chunks_exact(sample).zip(to.0.chunks_exact_mut(bands * sample)) {
                 pixel[band * sample..][..sample].copy_from_slice(value);

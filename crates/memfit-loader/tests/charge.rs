@@ -124,8 +124,10 @@ fn taken(path: &Path, bytes: &[u8], framing: &Framing) -> (u64, u64) {
     let _turn = TURN.lock().expect("no one fell over");
     let before = NOW.load(Ordering::SeqCst);
     MOST.store(before, Ordering::SeqCst);
-    Decoder::new().decode(&image, true, &mut out).expect("it is decoded");
-    ((MOST.load(Ordering::SeqCst) - before) as u64, image.cost().total())
+    let mut decoder = Decoder::new();
+    decoder.decode(&image, true, &mut out).expect("it is decoded");
+    let allocated = MOST.load(Ordering::SeqCst) - before;
+    ((allocated + decoder.mapped()) as u64, image.cost().total())
 }
 
 #[test]

@@ -6,15 +6,16 @@ use gif::{ColorOutput, DecodeOptions, DisposalMethod, MemoryLimit};
 
 use super::Prepared;
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::pixels::Bands;
-use crate::reduce::{Reducer, room};
+use crate::reduce::Reducer;
 
 const NAME: &str = "GIF";
 
 pub(super) fn decode<R: Read>(
     reader: R,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let damaged = |error: gif::DecodingError| LoaderError::damaged(NAME)(error);
@@ -34,7 +35,7 @@ pub(super) fn decode<R: Read>(
     }
     // The screen; then the picture that is read; then what a picture that goes again was drawn over.
     let screen = width * height * 4;
-    let part = room(buffer, 3 * screen);
+    let part = buffer.room(3 * screen);
     let (canvas, rest) = part.split_at_mut(screen);
     let (picture, before) = rest.split_at_mut(screen);
     canvas.fill(0);

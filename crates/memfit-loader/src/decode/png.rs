@@ -8,10 +8,11 @@ use png::{Decoder, Limits, Reader, Transformations};
 
 use super::Prepared;
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::header::Storage;
 use crate::pixels::Sample;
 use crate::plan::ROWS_AT_ONCE;
-use crate::reduce::{Reducer, room};
+use crate::reduce::Reducer;
 
 const NAME: &str = "PNG";
 /// What chunks beside the pixels (text, colour profiles) may take.
@@ -20,7 +21,7 @@ const MOST_BESIDE: usize = 4 << 20;
 pub(super) fn decode<R: BufRead + Seek>(
     reader: R,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let mut reader = open(reader, image)?;
@@ -38,14 +39,14 @@ pub(super) fn decode<R: BufRead + Seek>(
                 format: NAME,
                 reason: "its size contradicts itself".to_owned(),
             })?;
-        let pixels = room(buffer, size);
+        let pixels = buffer.room(size);
         reader.next_frame(pixels).map_err(damaged)?;
         let part = &mut pixels[region.top as usize * line..region.bottom() as usize * line];
         native(part, plan.from.sample);
         return reducer.rows(region.height, part);
     }
     let rows = if plan.in_strips(&image.header) { ROWS_AT_ONCE } else { region.height } as usize;
-    let strip = room(buffer, rows * line);
+    let strip = buffer.room(rows * line);
     let mut filled = 0;
     for number in 0..region.bottom() {
         let Some(row) = reader.next_row().map_err(damaged)? else { break };

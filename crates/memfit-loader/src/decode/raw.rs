@@ -4,15 +4,16 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::Prepared;
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::header::{Packing, Rows, Storage};
 use crate::pixels::Sample;
 use crate::plan::ROWS_AT_ONCE;
-use crate::reduce::{Reducer, room};
+use crate::reduce::Reducer;
 
 pub(super) fn decode<R: Read + Seek>(
     mut reader: R,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let header = &image.header;
@@ -35,7 +36,7 @@ pub(super) fn decode<R: Read + Seek>(
     let stride = usize::try_from(rows.stride)
         .map_err(|_| LoaderError::Bug("a row that no memory holds".to_owned()))?;
     let at_once = if plan.in_strips(header) { ROWS_AT_ONCE } else { region.height } as usize;
-    let part = room(buffer, at_once * line + stride);
+    let part = buffer.room(at_once * line + stride);
     let (strip, stored) = part.split_at_mut(at_once * line);
     let mut filled = 0;
     for number in region.top..region.bottom() {

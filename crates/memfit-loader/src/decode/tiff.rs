@@ -6,16 +6,17 @@ use tiff::decoder::DecodingResult;
 
 use super::Prepared;
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::header::{Header, Storage, tiff as header};
 use crate::pixels::Sample;
-use crate::reduce::{Reducer, room};
+use crate::reduce::Reducer;
 
 const NAME: &str = "TIFF";
 
 pub(super) fn decode<R: BufRead + Seek>(
     reader: R,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let damaged = |error: tiff::TiffError| LoaderError::damaged(NAME)(error);
@@ -39,7 +40,7 @@ pub(super) fn decode<R: BufRead + Seek>(
         // The rows of the region that these chunks hold.
         let top = region.top.max(row * tall);
         let bottom = region.bottom().min((row + 1) * tall);
-        let strip = room(buffer, (bottom - top) as usize * line);
+        let strip = buffer.room((bottom - top) as usize * line);
         for column in region.left / wide..region.right().div_ceil(wide) {
             let (left, right) =
                 (region.left.max(column * wide), region.right().min(((column + 1) * wide).min(width)));

@@ -6,14 +6,15 @@ use image_webp::WebPDecoder;
 
 use super::Prepared;
 use crate::LoaderError;
-use crate::reduce::{Reducer, room};
+use crate::buffer::Buffer;
+use crate::reduce::Reducer;
 
 const NAME: &str = "WebP";
 
 pub(super) fn decode<R: BufRead + Seek>(
     reader: R,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let damaged = |error: image_webp::DecodingError| LoaderError::damaged(NAME)(error);
@@ -28,7 +29,7 @@ pub(super) fn decode<R: BufRead + Seek>(
             reason: "its headers contradict each other".to_owned(),
         });
     }
-    let pixels = room(buffer, size);
+    let pixels = buffer.room(size);
     if image.page == 0 {
         decoder.read_image(pixels).map_err(damaged)?;
     } else {

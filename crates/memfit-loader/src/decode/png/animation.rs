@@ -6,13 +6,14 @@ use png::{BlendOp, DisposeOp, FrameControl, Reader};
 
 use super::{NAME, Prepared, damaged, native};
 use crate::LoaderError;
+use crate::buffer::Buffer;
 use crate::pixels::{Bands, Layout, Sample};
-use crate::reduce::{Reducer, room};
+use crate::reduce::Reducer;
 
 pub(super) fn decode<R: BufRead + Seek>(
     reader: &mut Reader<R>,
     image: &Prepared,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     reducer: &mut Reducer<'_>,
 ) -> Result<(), LoaderError> {
     let wrong = |reason: String| LoaderError::Damaged { format: NAME, reason };
@@ -30,7 +31,7 @@ pub(super) fn decode<R: BufRead + Seek>(
         return Err(wrong(format!("it has {count} pictures, and number {} was asked for", image.page)));
     }
     let interlaced = reader.info().interlaced;
-    let part = room(buffer, 3 * whole);
+    let part = buffer.room(3 * whole);
     let (canvas, rest) = part.split_at_mut(whole);
     let (picture, before) = rest.split_at_mut(whole);
     canvas.fill(0);
