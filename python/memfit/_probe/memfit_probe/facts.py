@@ -88,3 +88,19 @@ def lengths(sizes):
     if len(set(sizes.values())) < 2:
         return []
     return list(itertools.islice(sizes.values(), MAX_LENGTHS))
+
+
+def output_bytes(output):
+    """Bytes of a block's output."""
+    waiting, total = [output], 0
+    for _ in itertools.repeat(None, 64):
+        if not waiting:
+            break
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        else:
+            total += getattr(value, "nbytes", 0) or 0
+    return total

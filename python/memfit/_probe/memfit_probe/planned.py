@@ -8,7 +8,6 @@ is measured on the way, plan or not, and told at the end.
 
 import contextlib
 import functools
-import itertools
 import os
 import types
 import weakref
@@ -526,7 +525,7 @@ class Planned:
                     return
                 kept, busy = now()
                 # The last measurement stays: the first ones may have warmed up.
-                self.blocks[name] = (kept - begin[0], busy - begin[1], output_bytes(output))
+                self.blocks[name] = (kept - begin[0], busy - begin[1], facts.output_bytes(output))
 
             known[name].register_forward_pre_hook(before)
             known[name].register_forward_hook(after)
@@ -584,19 +583,3 @@ class Planned:
                 for name, (kept, busy, output) in self.blocks.items()
             ],
         )
-
-
-def output_bytes(output):
-    """Bytes of a block's output."""
-    waiting, total = [output], 0
-    for _ in itertools.repeat(None, 64):
-        if not waiting:
-            break
-        value = waiting.pop()
-        if isinstance(value, (tuple, list)):
-            waiting.extend(value)
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
-        else:
-            total += getattr(value, "nbytes", 0) or 0
-    return total
