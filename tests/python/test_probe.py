@@ -121,17 +121,30 @@ def test_messages_have_the_fields_of_the_channel():
     enum = re.search(r"^pub enum Message \{(.*?)^\}", channel, re.MULTILINE | re.DOTALL)[1]
     fields = {}
     for name, own, inner in re.findall(
-        r"^    (\w+)(?: \{(.*?)^    \}|\((\w+)\)),", enum, re.MULTILINE | re.DOTALL
+        r"^    (\w+)(?: \{(.*?)^    \}|\((?:Box<)?(\w+)>?\)),", enum, re.MULTILINE | re.DOTALL
     ):
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         found = {field.removeprefix("r#") for field in re.findall(r"^\s+([\w#]+):", own, re.MULTILINE)}
         fields[kind] = structs[inner] if inner else found
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (PROBE / "memfit_probe").glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    # Fields that a method hands on, as a dictionary that it spells out.
+    returned = {
+        node.name: {key.value for key in node.body[-1].value.keys}
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and isinstance(node.body[-1], ast.Return)
+        and isinstance(node.body[-1].value, ast.Dict)
+        and all(isinstance(key, ast.Constant) for key in node.body[-1].value.keys)
+    }
     said = {}
-    for path in (PROBE / "memfit_probe").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "channel.send":
-                keywords = {keyword.arg for keyword in node.keywords if keyword.arg}
-                said[node.args[0].value] = keywords or None
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "channel.send":
+            keywords = {keyword.arg for keyword in node.keywords if keyword.arg}
+            for keyword in node.keywords:
+                if keywords and keyword.arg is None:
+                    keywords |= returned[keyword.value.func.attr]
+            said[node.args[0].value] = keywords or None
     assert said.keys() == fields.keys()
     for kind, keywords in said.items():
         assert keywords is None or keywords == fields[kind], kind
