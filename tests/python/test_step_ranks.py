@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def ranks(world: int, runs: int, script: str = "rank_training.py", limit: int = 240) -> dict[str, Any]:
+def ranks(world: int, runs: int, script: str = "rank_training.py", limit: int = 600) -> dict[str, Any]:
     """Runs a script on so many ranks; what rank 0 said."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
