@@ -41,16 +41,8 @@ class Facts:
 
     def batch(self, batch):
         """What a loader gave: pictures have four dimensions."""
-        waiting = [batch]
-        for _ in itertools.repeat(None, 16):
-            if not waiting:
-                return
-            value = waiting.pop()
-            if isinstance(value, (tuple, list)):
-                waiting.extend(value)
-            elif isinstance(value, dict):
-                waiting.extend(value.values())
-            elif getattr(value, "ndim", 0) == 4 and value.shape[1] <= 4:
+        for value in leaves(batch, 16):
+            if getattr(value, "ndim", 0) == 4 and value.shape[1] <= 4:
                 self.pictures = max(
                     self.pictures, tuple(value.shape[-2:]), key=lambda sides: sides[0] * sides[1]
                 )
@@ -92,15 +84,19 @@ def lengths(sizes):
 
 def output_bytes(output):
     """Bytes of a block's output."""
-    waiting, total = [output], 0
-    for _ in itertools.repeat(None, 64):
+    return sum(getattr(value, "nbytes", 0) or 0 for value in leaves(output, 64))
+
+
+def leaves(value, most):
+    """What tuples, lists and dictionaries hold at their ends, so many values being looked at."""
+    waiting = [value]
+    for _ in itertools.repeat(None, most):
         if not waiting:
-            break
+            return
         value = waiting.pop()
         if isinstance(value, (tuple, list)):
             waiting.extend(value)
         elif isinstance(value, dict):
             waiting.extend(value.values())
         else:
-            total += getattr(value, "nbytes", 0) or 0
-    return total
+            yield value
