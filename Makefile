@@ -5,6 +5,7 @@
 #   make check    formatting, lints, types
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
+#   make properties  all properties with a hundred seeds, where `make test` has one
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
@@ -21,7 +22,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python check bench fuzz differential libraries matrix clean
+.PHONY: help demo test test-rust test-python check bench fuzz properties differential libraries matrix clean
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +56,9 @@ bench: $(STAMPS)/test $(STAMPS)/memfit
 
 fuzz:
 	sh scripts/fuzz.sh $(FUZZ_SECONDS)
+
+properties:
+	$(PYTHON) scripts/properties.py
 
 # PyTorch's own allocator is the oracle, in the environments of `make matrix`; goes on where it stopped.
 differential: $(STAMPS)/memfit
