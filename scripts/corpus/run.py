@@ -4,8 +4,8 @@ given by reading each finding.
     python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--write docs/check-corpus.md]
 
 There are lists of packages: packages.txt, on which the rules were mended while they were written, and others, each of
-which was first read when what the ones before had shown was mended. The sources are fetched by pip as source distributions, pinned by
-version and hash, and only unpacked; the number of Python files of each is asserted. The labels, in the
+which was first read when what the ones before had shown was mended. The sources are source distributions, pinned by
+version and hash, fetched from where pip looks, and only unpacked; the number of Python files of each is asserted. The labels, in the
 TOML file beside each list, have `true` or `false` with a reason for each error and warning; a finding without a label fails the run,
 and so does a label without a finding. A label that is `mended` is of a finding that was false when it was first read: it
 counts for the first reading, and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings
@@ -15,19 +15,25 @@ must be true.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import html
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomllib
+from pip._internal.models.index import PyPI
 
 HERE = Path(__file__).resolve().parent
 # The comparison with other programs: made by peers.py, and a part of the page.
@@ -83,6 +89,27 @@ def fetched(part: Part) -> dict[str, Path]:
     return {name: part.sources / name for name in names if (part.sources / name).exists()}
 
 
+def index() -> str:
+    """Where pip looks for packages on this machine."""
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    set_by_user = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return os.environ.get("PIP_INDEX_URL") or set_by_user or PyPI.simple_url
+
+
+def download(name: str, stem: str, digest: str, archive: Path) -> None:
+    """Fetches a source distribution. `pip download` would run its build to learn what it needs: foreign code, which takes
+    minutes and fails where it is old."""
+    address = f"{index().rstrip('/')}/{re.sub('[-_.]+', '-', name).lower()}/"
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        listed = answer.read().decode()
+    links = (html.unescape(link) for link in re.findall(r'href="([^"]+)"', listed))
+    found = next(link for link in links if link.endswith(f"#sha256={digest}"))
+    with urllib.request.urlopen(urllib.parse.urljoin(address, found), timeout=60) as answer:
+        content = answer.read()
+    assert hashlib.sha256(content).hexdigest() == digest, f"{stem} is not what was pinned"
+    archive.write_bytes(content)
+
+
 def fetch(part: Part) -> dict[str, Path]:
     """The folder of each package, unpacked."""
     cache = part.cache
@@ -93,28 +120,9 @@ def fetch(part: Part) -> dict[str, Path]:
         name, files = package["name"], int(package["files"])
         folder = sources / f"{name}-{package['version']}"
         if not folder.exists():
-            requirement = cache / f"{name}.txt"
-            requirement.write_text(f"{name}=={package['version']} --hash=sha256:{package['hash']}\n")
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--no-binary",
-                ":all:",
-            ]
-            command += [
-                "--require-hashes",
-                "--ignore-requires-python",
-                "-d",
-                str(archives),
-                "-r",
-                str(requirement),
-            ]
-            subprocess.run(command, check=True)
-            archive = next(path for path in archives.glob("*.tar.gz") if path.name.startswith(folder.name))
+            archive = archives / f"{folder.name}.tar.gz"
+            archives.mkdir(parents=True, exist_ok=True)
+            download(name, folder.name, package["hash"], archive)
             with tarfile.open(archive) as opened:
                 opened.extractall(sources, filter="data")
         count = sum(1 for _ in folder.rglob("*.py"))
