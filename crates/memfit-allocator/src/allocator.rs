@@ -1,5 +1,6 @@
 //! The allocator: requests, the order of what is tried for them, splitting, and giving back.
 
+mod equals;
 mod expand;
 mod private;
 mod reclaim;
@@ -7,6 +8,7 @@ mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::ages::Ages;
 use crate::block::{Block, BlockId, Blocks, ByAddress, PoolIndex, ReservationId};
 use crate::device::{Action, Device, Entry, Ticket};
 use crate::error::{AllocationError, FreeError, OutOfMemory};
@@ -31,7 +33,7 @@ const LARGE: PoolIndex = PoolIndex(1);
 pub struct Allocator<D> {
     pub(crate) device: D,
     pub(crate) settings: Settings,
-    release: Release,
+    pub(crate) release: Release,
     pub(crate) blocks: Blocks,
     /// The two default pools, then those of private pools, two each.
     pub(crate) pools: Vec<Pool>,
@@ -51,7 +53,8 @@ pub struct Allocator<D> {
     deferred: Vec<BlockId>,
     events: BTreeMap<Stream, VecDeque<(Ticket, BlockId)>>,
     pub(crate) reservations: Vec<Option<Reservation>>,
-    segments_got: u32,
+    pub(crate) segments_got: u32,
+    pub(crate) ages: Ages,
     /// Bytes held from the device.
     pub(crate) held: u64,
     /// What this process may hold, where a fraction is set.
@@ -91,6 +94,7 @@ impl<D: Device> Allocator<D> {
             events: BTreeMap::new(),
             reservations: Vec::new(),
             segments_got: 0,
+            ages: Ages::default(),
             held: 0,
             allowed: None,
             stats: Stats::default(),
@@ -249,6 +253,7 @@ impl<D: Device> Allocator<D> {
             self.pools[request.pool.0 as usize].searches += 1;
         }
         let id = self.best_fit(request)?;
+        let id = self.oldest_like(id, Action::Alloc);
         self.unlist(id);
         Some(id)
     }
@@ -333,7 +338,7 @@ impl<D: Device> Allocator<D> {
     }
 
     /// The number of a new segment, where the release keeps count of them.
-    pub(crate) const fn next_segment(&mut self) -> u32 {
+    const fn next_segment(&mut self) -> u32 {
         if self.release.prefers_older_segments() {
             self.segments_got += 1;
         }

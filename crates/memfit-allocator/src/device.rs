@@ -83,6 +83,12 @@ pub trait Device {
     /// Waits for an event.
     fn synchronize(&mut self, _ticket: Ticket) {}
 
+    /// What comes next to one of several blocks of the same size, where nothing that is known tells which is in the oldest
+    /// segment: its place in the list, if the device can tell.
+    fn tell_apart(&mut self, _coming: Action, _equals: &[Address]) -> Option<usize> {
+        None
+    }
+
     /// Is told of everything that the allocator does, in the order of PyTorch's own trace.
     fn traced(&mut self, _entry: Entry) {}
 }

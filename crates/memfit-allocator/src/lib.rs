@@ -8,6 +8,7 @@
 //!
 //! It owns the allocator's algorithm. It must not know files or Python.
 
+mod ages;
 mod allocator;
 mod block;
 mod device;
@@ -31,6 +32,7 @@ pub use replay::{
     Edit, Given, Mismatch, Outcome, Program, Recorded, Rewound, Tally, Tracked, Verification, recording,
     rewind, track, verify,
 };
+pub use restore::Past;
 pub use rounding::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,
     segment_size,

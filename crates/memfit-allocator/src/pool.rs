@@ -51,6 +51,12 @@ impl FreeBlocks {
             .map(|(_, id)| *id)
     }
 
+    /// This block and those behind it in the order of its stream.
+    pub(crate) fn from(&self, block: &Block) -> impl Iterator<Item = BlockId> {
+        let key = key(block);
+        self.find(block.stream).into_iter().flat_map(move |blocks| blocks.range(key..)).map(|(_, id)| *id)
+    }
+
     /// All, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> {
         self.streams.iter().flat_map(|(_, blocks)| blocks.values().copied())

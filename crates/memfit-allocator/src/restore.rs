@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::ages::Ages;
 use crate::allocator::{Allocator, PoolOptions};
 use crate::block::{Block, BlockId, PoolIndex, ReservationId};
 use crate::device::Device;
@@ -12,23 +13,33 @@ use crate::rounding::SMALL_SEGMENT;
 use crate::settings::Settings;
 use crate::state::{BlockState, BlockView, SegmentView};
 
+/// What is known of a segment's past, beside what a state shows of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// The lowest address that an expandable segment ever had memory at.
+    pub lowest: Option<Address>,
+    /// When it was got: what is less was got earlier, and what is not known earlier than all that is.
+    pub got: Option<u64>,
+}
+
 impl<D: Device> Allocator<D> {
     /// An allocator that goes on from a state. Blocks that wait for other streams are taken to be handed out still:
     /// whoever knows when those are done frees them.
     ///
     /// The runs of expandable segments of one stream and pool become one reservation, as far as its size reaches. It
-    /// begins at the lowest run, or at a lower address that `lowest` knows for it.
+    /// begins at the lowest run, or at a lower address that `past` knows for it.
     pub fn restore(
         device: D,
         settings: Settings,
         release: Release,
         segments: &[SegmentView],
-        lowest: impl Fn(&SegmentView) -> Option<Address>,
+        past: impl Fn(&SegmentView) -> Past,
     ) -> Result<Self, RestoreError> {
         let allocator = Self::new(device, settings, release);
         let mut restorer = Restorer { allocator, free: Vec::new(), growing: BTreeMap::new() };
         let mut segments: Vec<&SegmentView> = segments.iter().collect();
         segments.sort_by_key(|segment| segment.address);
+        let numbers = restorer.number(&segments, &past);
         let mut end = 0;
         for segment in segments {
             if segment.address.0 < end {
@@ -37,9 +48,10 @@ impl<D: Device> Allocator<D> {
             end = checked_end(segment)?;
             let pool = restorer.pool(segment);
             if segment.expandable {
-                restorer.run(segment, pool, lowest(segment));
+                restorer.run(segment, pool, past(segment).lowest);
             } else {
-                restorer.segment(segment, pool);
+                let number = numbers.get(&segment.address).copied().unwrap_or_default();
+                restorer.segment(segment, pool, number);
             }
         }
         Ok(restorer.finish())
@@ -95,10 +107,30 @@ impl<D: Device> Restorer<D> {
         if segment.small { private.small } else { private.large }
     }
 
-    fn segment(&mut self, segment: &SegmentView, pool: PoolIndex) {
+    /// The numbers of segments in the order in which they were got, where the release looks at that. Those whose past is
+    /// not known come first: from the bottom up, until more comes out.
+    fn number(
+        &mut self,
+        segments: &[&SegmentView],
+        past: impl Fn(&SegmentView) -> Past,
+    ) -> BTreeMap<Address, u32> {
+        if !self.allocator.release.prefers_older_segments() {
+            return BTreeMap::new();
+        }
+        let plain = segments.iter().filter(|segment| !segment.expandable);
+        let mut order: Vec<(Option<u64>, Address)> =
+            plain.map(|segment| (past(segment).got, segment.address)).collect();
+        order.sort_unstable();
+        let unknown = order.iter().take_while(|(got, _)| got.is_none());
+        self.allocator.ages = Ages::unknown(unknown.map(|(_, address)| address.0).collect());
+        let numbers: BTreeMap<Address, u32> =
+            order.into_iter().map(|(_, address)| address).zip(1..).collect();
+        self.allocator.segments_got = numbers.len() as u32;
+        numbers
+    }
+
+    fn segment(&mut self, segment: &SegmentView, pool: PoolIndex, number: u32) {
         let mut last = None;
-        // In which order segments were got is not in a state: they are taken to have been got from the bottom up.
-        let number = self.allocator.next_segment();
         for view in &segment.blocks {
             let id = self.block(segment, view, pool, None, last);
             self.allocator.blocks[id].segment = number;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use memfit_allocator::{
-    Address, AllocationError, Allocator, CaptureFilter, PoolId, Release, Settings, SimulatedDevice, Stream,
+    Address, AllocationError, Allocator, CaptureFilter, Past, PoolId, Release, Settings, SimulatedDevice,
+    Stream,
 };
 use proptest::prelude::*;
 
@@ -258,7 +259,7 @@ proptest! {
         original.empty_cache();
         let segments = original.segments();
         let mut restored =
-            Allocator::restore(original.device().clone(), plain, Release::NEWEST, &segments, |_| None)
+            Allocator::restore(original.device().clone(), plain, Release::NEWEST, &segments, |_| Past::default())
                 .expect("the state is valid");
         restored.check().unwrap_or_else(|problem| panic!("{problem}"));
         prop_assert_eq!(restored.segments(), segments);

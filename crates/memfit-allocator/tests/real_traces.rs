@@ -93,7 +93,7 @@ fn every_address_and_every_segment_is_predicted() {
             let found = verify(&snapshot, device, &given).unwrap_or_else(|error| panic!("{name}: {error}"));
             sums.add(&found);
             println!(
-                "{name} device {device}: {} events, addresses {}/{}, segments {}/{}, blocks {}/{}, uncertain {}",
+                "{name} device {device}: {} events, addresses {}/{}, segments {}/{}, blocks {}/{}, uncertain {}, told {}",
                 found.events,
                 found.addresses.matching,
                 found.addresses.predicted,
@@ -102,6 +102,7 @@ fn every_address_and_every_segment_is_predicted() {
                 found.blocks.matching,
                 found.blocks.predicted,
                 found.uncertain,
+                found.told,
             );
             if let Some(mismatch) = found.mismatches.first() {
                 wrong.push(format!("{name}: {} mismatches, the first {mismatch:?}", found.mismatches.len()));

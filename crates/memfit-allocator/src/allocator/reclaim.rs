@@ -1,5 +1,8 @@
 //! Giving cached memory back to the device: garbage, oversize blocks, everything.
 
+use std::collections::VecDeque;
+
+use crate::ages::End;
 use crate::allocator::{Allocator, LARGE, Request, SMALL};
 use crate::block::{BlockId, PoolIndex};
 use crate::device::{Action, Device};
@@ -55,20 +58,16 @@ impl<D: Device> Allocator<D> {
         let mut reclaimed = 0;
         while reclaimed < target && !whole.is_empty() {
             let average = total_age as f64 / whole.len() as f64;
-            let before = whole.len();
             // Does not stop at the target, lest the collection be needed again at once.
-            whole.retain(|(id, age)| {
-                let stays = (*age as f64) < average;
-                if !stays {
-                    reclaimed += self.blocks[*id].size;
-                    total_age -= age;
-                    self.release_segment(*id);
-                }
-                stays
-            });
-            if whole.len() == before {
+            let (stay, go): (Vec<_>, Vec<_>) =
+                whole.into_iter().partition(|(_, age)| (*age as f64) < average);
+            whole = stay;
+            if go.is_empty() {
                 break;
             }
+            reclaimed += go.iter().map(|(id, _)| self.blocks[*id].size).sum::<u64>();
+            total_age -= go.iter().map(|(_, age)| age).sum::<u64>();
+            self.release_oldest_first(go.into_iter().map(|(id, _)| id).collect());
         }
     }
 
@@ -84,21 +83,18 @@ impl<D: Device> Allocator<D> {
         let expandable = |id: &BlockId| self.blocks[*id].reservation.is_some();
         let one = free.at_least(request.stream, wanted).next().filter(|id| !expandable(id));
         if let Some(one) = one {
+            let one = self.oldest_like(one, Action::SegmentFree);
             self.release_segment(one);
             return true;
         }
+        let largest_first = free.below(request.stream, wanted);
+        let oversize = largest_first.take_while(|id| self.blocks[*id].size >= limit);
+        let mut left: VecDeque<BlockId> = oversize.filter(|id| !expandable(id)).collect();
         let mut released = 0;
-        let mut several = Vec::new();
-        for id in free.below(request.stream, wanted) {
-            if released >= wanted || self.blocks[id].size < limit {
-                break;
-            }
-            if !expandable(&id) {
-                released += self.blocks[id].size;
-                several.push(id);
-            }
-        }
-        for id in several {
+        while released < wanted
+            && let Some(id) = self.take_first(&mut left, End::Youngest)
+        {
+            released += self.blocks[id].size;
             self.release_segment(id);
         }
         released >= wanted
@@ -134,13 +130,16 @@ impl<D: Device> Allocator<D> {
         let free: Vec<BlockId> = self.pools[pool.0 as usize].free.iter().collect();
         let (expandable, plain): (Vec<_>, Vec<_>) =
             free.into_iter().partition(|id| self.blocks[*id].reservation.is_some());
-        for id in plain {
-            if !self.blocks[id].is_split() {
-                self.release_segment(id);
-            }
-        }
+        self.release_oldest_first(plain.into_iter().filter(|id| !self.blocks[*id].is_split()).collect());
         for id in expandable {
             self.unmap(id);
+        }
+    }
+
+    /// Gives segments back in the order of their pool.
+    fn release_oldest_first(&mut self, mut segments: VecDeque<BlockId>) {
+        while let Some(id) = self.take_first(&mut segments, End::Oldest) {
+            self.release_segment(id);
         }
     }
 

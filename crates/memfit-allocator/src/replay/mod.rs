@@ -106,6 +106,9 @@ pub struct Verification {
     pub mismatches: Vec<Mismatch>,
     /// Blocks that were alive before the trace began and whose exact size cannot be known.
     pub uncertain: u64,
+    /// How often the trace had to tell which of several equal blocks comes first, because they are in segments from before
+    /// its beginning and nothing told which of those is the oldest. What is told is not predicted: it is in no tally.
+    pub told: u64,
     /// How often the state had to be worked out anew from the trace.
     pub resumed: u64,
     /// The replay's statistics at the end. They are PyTorch's own where the trace is whole and nothing was worked out anew,

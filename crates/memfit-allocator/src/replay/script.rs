@@ -27,6 +27,8 @@ pub(super) struct Script<'trace> {
     /// The end of a run of blocks that became free together, and those that the replay has freed of it. PyTorch frees them
     /// stream by stream in an order of its own.
     together: (usize, BTreeSet<u64>),
+    /// What the trace was asked for, and is not predicted therefore.
+    told: Option<(Action, Address)>,
     /// The address space of expandable segments: where each begins and ends.
     pub(super) reserved: BTreeMap<u64, u64>,
     /// How many were reserved that the trace never says the place of.
@@ -72,6 +74,7 @@ impl<'trace> Script<'trace> {
             quiet: true,
             diverged: false,
             together: (0, BTreeSet::new()),
+            told: None,
             reserved: BTreeMap::new(),
             unplaced: 0,
         }
@@ -229,12 +232,24 @@ impl Device for Script<'_> {
         false
     }
 
+    fn tell_apart(&mut self, coming: Action, equals: &[Address]) -> Option<usize> {
+        if self.quiet || self.diverged {
+            return None;
+        }
+        self.skip_remarks();
+        let next = self.next().filter(|event| same(event.action, coming))?;
+        let place = equals.iter().position(|address| address.0 == next.address)?;
+        self.told = Some((coming, equals[place]));
+        Some(place)
+    }
+
     fn traced(&mut self, entry: Entry) {
         if self.quiet || self.diverged {
             return;
         }
         self.skip_remarks();
         let replayed = Some((entry.action, entry.address.0, entry.size));
+        let was_told = self.told.take() == Some((entry.action, entry.address));
         match self.next() {
             Some(event) if event.action == TraceAction::FreeCompleted && self.frees_together(entry) => {
                 self.cursor += 1;
@@ -243,7 +258,11 @@ impl Device for Script<'_> {
                 if same(event.action, entry.action)
                     && (event.address, event.size) == (entry.address.0, entry.size) =>
             {
-                self.tally(event.action, true);
+                if was_told {
+                    self.found.told += 1;
+                } else {
+                    self.tally(event.action, true);
+                }
                 self.cursor += 1;
             }
             _ => self.miss(replayed),

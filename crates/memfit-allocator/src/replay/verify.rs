@@ -7,7 +7,7 @@ use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 use super::rewind::{pending, rewind};
 use super::script::Script;
 use super::{ELSEWHERE, Given, Verification, pool_id};
-use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
+use crate::{Address, Allocator, BlockState, Past, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
 
 /// After so many new beginnings, the rest is counted as wrong.
 const MOST_RESUMED: u64 = 64;
@@ -34,6 +34,7 @@ pub(super) fn follow(
             watch(&replay.allocator, replay.allocator.device().cursor);
         }
         let stats = *replay.allocator.stats();
+        let ages = std::mem::take(&mut replay.allocator.ages);
         let mut script = replay.allocator.into_device();
         script.found.stats = stats;
         if !script.diverged {
@@ -53,6 +54,7 @@ pub(super) fn follow(
             return Ok(script.found);
         }
         replay = Replay::begin(snapshot, device, given, script)?;
+        replay.allocator.ages.recall(ages);
     }
 }
 
@@ -104,11 +106,15 @@ impl<'trace> Replay<'trace> {
         }
         let trace = snapshot.trace(device);
         let lowest = lowest_addresses(snapshot, trace, &rewound.segments);
-        let known = |segment: &SegmentView| lowest.get(&served(segment)).copied().map(Address);
+        let got = got_before(trace, script.cursor);
+        let past = |segment: &SegmentView| Past {
+            lowest: lowest.get(&served(segment)).copied().map(Address),
+            got: got.get(&segment.address.0).copied(),
+        };
         let room = given.capacity + given.capacity / 8;
         script.reserved = lowest.values().map(|base| (*base, base.saturating_add(room))).collect();
         let mut allocator =
-            Allocator::restore(script, given.settings, given.release, &rewound.segments, known)?;
+            Allocator::restore(script, given.settings, given.release, &rewound.segments, past)?;
         for address in pending(&rewound.segments) {
             give_back_pending(&mut allocator, address);
         }
@@ -343,6 +349,23 @@ type Served = (Stream, bool, PoolId);
 
 const fn served(segment: &SegmentView) -> Served {
     (segment.stream, segment.small, segment.pool)
+}
+
+/// When each segment was got that the trace tells of, of those that are there right before one of its events.
+fn got_before(trace: &[TraceEvent], before: usize) -> BTreeMap<u64, u64> {
+    let mut got = BTreeMap::new();
+    for (place, event) in (0..).zip(&trace[..before.min(trace.len())]) {
+        match event.action {
+            TraceAction::SegmentAlloc => {
+                got.insert(event.address, place);
+            }
+            TraceAction::SegmentFree => {
+                got.remove(&event.address);
+            }
+            _ => {}
+        }
+    }
+    got
 }
 
 /// The lowest address that each expandable segment ever had memory at: where its reservation begins, as far as is known.

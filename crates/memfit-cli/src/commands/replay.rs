@@ -214,6 +214,7 @@ fn report(args: &ReplayArgs, subject: &Subject<'_>, problems: Vec<String>) -> Re
         statistics: found.stats.named().into_iter().collect(),
         before: subject.before,
         uncertain: found.uncertain,
+        told: found.told,
         resumed: found.resumed,
         mismatches: mismatches.collect(),
         problems,

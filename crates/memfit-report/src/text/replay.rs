@@ -42,6 +42,16 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
             &format!("the exact size of {} {blocks} from before the recording", count(report.uncertain)),
         );
     }
+    if report.told > 0 {
+        let times =
+            if report.told == 1 { "once".to_owned() } else { format!("{} times", count(report.told)) };
+        fact(
+            "was told",
+            &format!(
+                "{times}, which of equal segments from before the recording comes first; not a prediction"
+            ),
+        );
+    }
     if report.ranks.len() > 1 {
         let all: Vec<String> = report.ranks.iter().map(u32::to_string).collect();
         let own = report.rank.map_or_else(|| "one".to_owned(), |rank| rank.to_string());

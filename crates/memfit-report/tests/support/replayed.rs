@@ -38,6 +38,7 @@ fn snapshot() -> ReplayReport {
         statistics: BTreeMap::from([("num_ooms".to_owned(), 0), ("active.all.current".to_owned(), 1_804)]),
         before: 0,
         uncertain: 0,
+        told: 0,
         resumed: 0,
         mismatches: Vec::new(),
         problems: Vec::new(),
@@ -58,6 +59,7 @@ fn parted() -> ReplayReport {
         }),
         before: 3 * GIB,
         uncertain: 1,
+        told: 3,
         resumed: 2,
         mismatches: vec!["event 20011: 0x7f0000200000 was predicted, 0x7f0000400000 came".to_owned()],
         problems: vec![
