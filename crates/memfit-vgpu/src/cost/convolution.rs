@@ -35,8 +35,8 @@ pub(crate) struct Convolution {
     pub(crate) math: Math,
     /// Bytes of an element.
     pub(crate) element: f64,
-    /// Whether channels lie next to each other.
-    pub(crate) channels_last: bool,
+    /// Bytes that are kept between the kernels of it: operands turned over so that channels lie next to each other, parts of sums.
+    pub(crate) workspace: f64,
 }
 
 /// What a convolution asks of an operand's extents.
@@ -62,16 +62,18 @@ impl Operand {
 const SHARE: f64 = 0.80;
 /// Fewer multiplications, by Winograd's scheme, for windows of three by three on ordinary cores.
 const WINOGRAD: f64 = 1.6;
+/// What kernels achieve that turn an operand over: they read along one dimension and write along another.
+const TURNING: f64 = 0.7;
 /// Groups with fewer channels than this do not fill a tile.
 const FEW_CHANNELS: f64 = 8.0;
 
 impl Convolution {
-    /// One of an input, weights and an output, of elements of a size and for units of a kind.
+    /// One of an input, weights and an output, of elements of a size and for units of a kind, within a workspace.
     pub(crate) fn between(
         direction: Direction,
         [input, weights, output]: [Operand; 3],
         (element, math): (f64, Math),
-        channels_last: bool,
+        workspace: f64,
     ) -> Self {
         Self {
             direction,
@@ -84,7 +86,7 @@ impl Convolution {
             window: weights.positions,
             math,
             element,
-            channels_last,
+            workspace,
         }
     }
 
@@ -95,13 +97,10 @@ impl Convolution {
         let group = self.input_channels / self.groups.max(1.0);
         let weights = self.output_channels * group * self.window * self.element;
         let memory = speeds.traffic(input + output + weights, 0.85);
-        let tensor = self.math != Math::F32 && self.math != Math::F64 && speeds.tensor_cores;
-        // Tensor cores want channels last: the operands are turned over first, and the result back.
-        let turning = if tensor && !self.channels_last && self.element < 4.0 {
-            speeds.traffic(2.0 * (input + output), 0.7) + 2.0 * speeds.launch
-        } else {
-            0.0
-        };
+        // What lies there was written by one kernel and is read by another: cuDNN's kernels for tensor cores want channels last,
+        // and turn over whatever is not.
+        let between = 2.0 * self.workspace;
+        let turning = if between > 0.0 { speeds.traffic(between, TURNING) + speeds.launch } else { 0.0 };
         Work::new(WorkKind::Convolution, speeds.launch + turning + memory.max(self.computing(speeds)))
     }
 
@@ -147,7 +146,7 @@ mod tests {
             window: 9.0,
             math,
             element,
-            channels_last: true,
+            workspace: 0.0,
         }
     }
 
@@ -166,15 +165,22 @@ mod tests {
     }
 
     #[test]
-    fn layout_groups_and_precision_matter() {
+    fn workspaces_groups_and_precision_matter() {
         let speeds = of_card("a100-80gb");
         let of = |convolution: Convolution| convolution.work(&speeds).length;
         let best = of(layer(Math::F16, 2.0));
-        assert!(of(Convolution { channels_last: false, ..layer(Math::F16, 2.0) }) > best * 5 / 4);
         assert!(of(layer(Math::Tf32, 4.0)) > best * 3 / 2);
         assert!(of(layer(Math::F32, 4.0)) > 2 * of(layer(Math::Tf32, 4.0)));
         let depthwise = Convolution { groups: 128.0, ..layer(Math::F16, 2.0) };
         assert!(of(depthwise) < best, "far fewer operations, though badly done");
+        // Operands that are turned over are read and written once more, and that at less than a copy's rate.
+        let operand = 256.0 * 784.0 * 128.0 * 4.0;
+        for turned in [1.0, 2.0] {
+            let workspace = turned * operand;
+            let own = of(Convolution { workspace, ..layer(Math::Tf32, 4.0) }) - of(layer(Math::Tf32, 4.0));
+            let copy = 2.0 * workspace / speeds.memory;
+            assert!((1.2..1.6).contains(&(own as f64 / copy)), "{own} for {copy}");
+        }
         let strided = Convolution { output_positions: 14.0 * 14.0, ..layer(Math::F16, 2.0) };
         assert!(of(strided) < best);
     }

@@ -64,13 +64,26 @@ fn deed(plan: Ptr, speeds: &Speeds) -> Deed {
     }
     let deed = match problem::of(plan as usize) {
         Some(known) => Deed {
-            work: known.work(known.is_single() && runs_on_tensor_cores(plan), speeds),
+            work: known.work(known.is_single() && runs_on_tensor_cores(plan), workspace_of(plan), speeds),
             written: known.written().into(),
         },
         None => Deed { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
     };
     deeds(|deeds| deeds.insert(plan as usize, deed.clone()));
     deed
+}
+
+/// Bytes of the plan's workspace.
+fn workspace_of(plan: Ptr) -> f64 {
+    /// `CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE`, `CUDNN_TYPE_INT64`.
+    const PLAN_WORKSPACE: i32 = 402;
+    const TYPE_INT64: i32 = 3;
+    let (mut size, mut count) = (0_i64, 0_i64);
+    let got = real!(CUDNN, cudnnBackendGetAttribute(
+        plan => Ptr, PLAN_WORKSPACE => i32, TYPE_INT64 => i32, 1 => i64, &raw mut count => *mut i64,
+        (&raw mut size).cast() => Ptr
+    ) -> i32);
+    if got == Some(status::SUCCESS) { size.max(0) as f64 } else { 0.0 }
 }
 
 /// Whether the engine of a plan runs on tensor cores, as its notes say; single precision otherwise does not.

@@ -38,7 +38,6 @@ pub(super) mod attribute {
     pub(super) const MATMUL: [i32; 3] = [1520, 1521, 1522];
     pub(super) const TENSOR_TYPE: i32 = 901;
     pub(super) const TENSOR_EXTENTS: i32 = 902;
-    pub(super) const TENSOR_STRIDES: i32 = 903;
     pub(super) const TENSOR_ID: i32 = 906;
     pub(super) const TENSOR_VIRTUAL: i32 = 907;
 }
@@ -53,7 +52,6 @@ pub(super) struct Known {
     /// Of a tensor.
     numbers: i32,
     extents: Vec<i64>,
-    strides: Vec<i64>,
     id: i64,
     is_virtual: bool,
     /// Other descriptors that were set, by the attribute.
@@ -118,7 +116,6 @@ pub(super) fn described(descriptor: usize, attribute: i32, count: i64, values: P
                 Arc::make_mut(own).numbers = In::<i32>::from_address(at).get().unwrap_or(0);
             }
             attribute::TENSOR_EXTENTS => Arc::make_mut(own).extents = long(),
-            attribute::TENSOR_STRIDES => Arc::make_mut(own).strides = long(),
             attribute::TENSOR_ID => Arc::make_mut(own).id = long().first().copied().unwrap_or(0),
             attribute::TENSOR_VIRTUAL => {
                 Arc::make_mut(own).is_virtual =
@@ -135,14 +132,15 @@ pub(super) fn of(descriptor: usize) -> Option<Arc<Known>> {
 }
 
 impl Known {
-    /// How long it takes to carry out; `tensor_cores` says whether single precision runs on them.
-    pub(super) fn work(&self, tensor_cores: bool, speeds: &Speeds) -> Work {
+    /// How long it takes to carry out; `tensor_cores` says whether single precision runs on them, `workspace` how many bytes
+    /// the plan wants for what it keeps between its kernels.
+    pub(super) fn work(&self, tensor_cores: bool, workspace: f64, speeds: &Speeds) -> Work {
         let mut operations = Vec::new();
         self.collect(&mut operations);
         let (mut length, mut products, mut moved) = (0.0, 0, 0.0);
         let mut kind = WorkKind::Memory;
         for operation in &operations {
-            if let Some(convolution) = operation.convolution(tensor_cores) {
+            if let Some(convolution) = operation.convolution(tensor_cores, workspace) {
                 length += convolution.work(speeds).length as f64;
                 kind = WorkKind::Convolution;
             } else if let Some(gemm) = operation.product(tensor_cores) {
@@ -237,7 +235,7 @@ impl Known {
         }
     }
 
-    fn convolution(&self, tensor_cores: bool) -> Option<Convolution> {
+    fn convolution(&self, tensor_cores: bool, workspace: f64) -> Option<Convolution> {
         let (direction, [x, w, y]) = match self.kind {
             kind::CONVOLUTION_FORWARD => (Direction::Forward, attribute::FORWARD),
             kind::CONVOLUTION_DATA => (Direction::Data, attribute::DATA),
@@ -246,8 +244,7 @@ impl Known {
         };
         let (x, w, y) = (self.part(x)?, self.part(w)?, self.part(y)?);
         let operands = [x, w, y].map(|part| Operand::of(part.extents.iter().map(|extent| *extent as f64)));
-        let channels_last = x.strides.get(1) == Some(&1);
-        Some(Convolution::between(direction, operands, x.math(tensor_cores), channels_last))
+        Some(Convolution::between(direction, operands, x.math(tensor_cores), workspace))
     }
 
     fn product(&self, tensor_cores: bool) -> Option<Gemm> {

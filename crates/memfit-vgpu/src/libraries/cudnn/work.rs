@@ -20,7 +20,6 @@ const MOST: usize = 8;
 struct Shape {
     kind: i32,
     extents: Vec<i32>,
-    strides: Vec<i32>,
 }
 
 impl Shape {
@@ -31,7 +30,7 @@ impl Shape {
             descriptor => Ptr, MOST as i32 => i32, &raw mut kind => *mut i32, &raw mut count => *mut i32,
             extents.as_mut_ptr() => *mut i32, strides.as_mut_ptr() => *mut i32
         ) -> i32)?;
-        Self::checked(result, kind, count, &extents, &strides)
+        Self::checked(result, kind, count, &extents)
     }
 
     fn of_filter(descriptor: Ptr) -> Option<Self> {
@@ -41,16 +40,12 @@ impl Shape {
             descriptor => Ptr, MOST as i32 => i32, &raw mut kind => *mut i32, &raw mut format => *mut i32,
             &raw mut count => *mut i32, extents.as_mut_ptr() => *mut i32
         ) -> i32)?;
-        Self::checked(result, kind, count, &extents, &[])
+        Self::checked(result, kind, count, &extents)
     }
 
-    fn checked(result: i32, kind: i32, count: i32, extents: &[i32], strides: &[i32]) -> Option<Self> {
+    fn checked(result: i32, kind: i32, count: i32, extents: &[i32]) -> Option<Self> {
         let count = usize::try_from(count).ok().filter(|count| (1..=MOST).contains(count))?;
-        (result == status::SUCCESS).then(|| Self {
-            kind,
-            extents: extents[..count].to_vec(),
-            strides: strides.get(..count).unwrap_or_default().to_vec(),
-        })
+        (result == status::SUCCESS).then(|| Self { kind, extents: extents[..count].to_vec() })
     }
 
     fn bytes(&self) -> f64 {
@@ -82,8 +77,14 @@ fn passes(handle: Ptr, tensor: Ptr, count: f64) -> i32 {
     queue(handle, |speeds| Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(count * bytes, 0.8)))
 }
 
-/// A convolution, whichever of the three.
-fn convolve(handle: Ptr, direction: Direction, [input, filter, output]: [Ptr; 3], convolution: Ptr) -> i32 {
+/// A convolution, whichever of the three, within a workspace of so many bytes.
+fn convolve(
+    handle: Ptr,
+    direction: Direction,
+    [input, filter, output]: [Ptr; 3],
+    convolution: Ptr,
+    workspace: usize,
+) -> i32 {
     /// `CUDNN_TENSOR_OP_MATH` and the mode that also allows conversion; `CUDNN_FMA_MATH`.
     const FMA: i32 = 3;
     let mut mode = 0_i32;
@@ -95,9 +96,10 @@ fn convolve(handle: Ptr, direction: Direction, [input, filter, output]: [Ptr; 3]
             (element, Math::F32) if mode != FMA => (element, Math::Tf32),
             known => known,
         };
-        let channels_last = x.strides.get(1) == Some(&1);
+        // A caller may give more room than is used.
+        let workspace = (workspace as f64).min(x.bytes() + w.bytes() + y.bytes());
         let operands = [x, w, y].map(|shape| Operand::of(shape.extents.into_iter().map(f64::from)));
-        Convolution::between(direction, operands, units, channels_last).work(speeds)
+        Convolution::between(direction, operands, units, workspace).work(speeds)
     })
 }
 
@@ -184,42 +186,42 @@ entry_points! {
     /// A convolution.
     fn cudnnConvolutionForward(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, w: Ptr, _w_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, y: Ptr, y_data: Ptr,
+        workspace: Ptr, size: usize, _beta: Ptr, y: Ptr, y_data: Ptr,
     ) {
         written(&[y_data]);
         card::workspace(workspace);
-        convolve(handle, Direction::Forward, [x, w, y], convolution)
+        convolve(handle, Direction::Forward, [x, w, y], convolution, size)
     }
 
     /// A convolution with a bias and an activation.
     fn cudnnConvolutionBiasActivationForward(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, w: Ptr, _w_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _alpha_2: Ptr, _z: Ptr, _z_data: Ptr, _bias: Ptr, _bias_data: Ptr,
+        workspace: Ptr, size: usize, _alpha_2: Ptr, _z: Ptr, _z_data: Ptr, _bias: Ptr, _bias_data: Ptr,
         _activation: Ptr, y: Ptr, y_data: Ptr,
     ) {
         written(&[y_data]);
         card::workspace(workspace);
-        convolve(handle, Direction::Forward, [x, w, y], convolution)
+        convolve(handle, Direction::Forward, [x, w, y], convolution, size)
     }
 
     /// The gradient of the input.
     fn cudnnConvolutionBackwardData(
         handle: Ptr, _alpha: Ptr, w: Ptr, _w_data: Ptr, dy: Ptr, _dy_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, dx: Ptr, dx_data: Ptr,
+        workspace: Ptr, size: usize, _beta: Ptr, dx: Ptr, dx_data: Ptr,
     ) {
         written(&[dx_data]);
         card::workspace(workspace);
-        convolve(handle, Direction::Data, [dx, w, dy], convolution)
+        convolve(handle, Direction::Data, [dx, w, dy], convolution, size)
     }
 
     /// The gradient of the weights.
     fn cudnnConvolutionBackwardFilter(
         handle: Ptr, _alpha: Ptr, x: Ptr, _x_data: Ptr, dy: Ptr, _dy_data: Ptr, convolution: Ptr, _algorithm: i32,
-        workspace: Ptr, _size: usize, _beta: Ptr, dw: Ptr, dw_data: Ptr,
+        workspace: Ptr, size: usize, _beta: Ptr, dw: Ptr, dw_data: Ptr,
     ) {
         written(&[dw_data]);
         card::workspace(workspace);
-        convolve(handle, Direction::Filter, [x, dw, dy], convolution)
+        convolve(handle, Direction::Filter, [x, dw, dy], convolution, size)
     }
 
     /// The gradient of a bias.
