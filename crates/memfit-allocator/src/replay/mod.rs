@@ -1,5 +1,6 @@
 //! Replaying what was recorded: the same calls once more, and whether the same comes of them.
 
+mod history;
 mod program;
 mod rewind;
 mod script;
@@ -106,8 +107,9 @@ pub struct Verification {
     pub mismatches: Vec<Mismatch>,
     /// Blocks that were alive before the trace began and whose exact size cannot be known.
     pub uncertain: u64,
-    /// How often the trace had to tell which of several equal blocks comes first, because they are in segments from before
-    /// its beginning and nothing told which of those is the oldest. What is told is not predicted: it is in no tally.
+    /// Events that the trace had to tell, because what decides them lies before its beginning: which of several equal blocks
+    /// comes first, in segments of which nothing told the oldest, and the end of a call that begins before the trace does.
+    /// What is told is not predicted: it is in no tally.
     pub told: u64,
     /// How often the state had to be worked out anew from the trace.
     pub resumed: u64,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memfit_recording::{TraceAction, TraceEvent};
 
 use super::rewind::is_possible;
-use super::{Mismatch, Verification};
+use super::{Mismatch, Tally, Verification};
 use crate::rounding::SMALL_LIMIT;
 use crate::{Action, Address, Device, Entry, Ticket};
 
@@ -110,6 +110,16 @@ impl<'trace> Script<'trace> {
         } else if concerns_segments(action) {
             self.found.segments.count(right);
         }
+    }
+
+    /// Takes the events up to `end` as told: none of them was predicted, and none is a mismatch.
+    pub(super) fn take_as_told(&mut self, end: usize) {
+        let counts =
+            |event: &&TraceEvent| event.action == TraceAction::Alloc || concerns_segments(event.action);
+        let told = self.events[..end].iter().filter(counts).count() as u64;
+        let found = &mut self.found;
+        (found.addresses, found.segments, found.told) = (Tally::default(), Tally::default(), told);
+        found.mismatches.clear();
     }
 
     /// Whether a block that the replay frees is one of those that become free here together.

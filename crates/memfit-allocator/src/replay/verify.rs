@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 
+use super::history::History;
 use super::rewind::{pending, rewind};
 use super::script::Script;
 use super::{ELSEWHERE, Given, Verification, pool_id};
-use crate::{Address, Allocator, BlockState, Past, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
+use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
 
 /// After so many new beginnings, the rest is counted as wrong.
 const MOST_RESUMED: u64 = 64;
@@ -35,6 +36,8 @@ pub(super) fn follow(
         }
         let stats = *replay.allocator.stats();
         let ages = std::mem::take(&mut replay.allocator.ages);
+        // What went before in the same call is not there to be replayed.
+        let in_first_call = replay.is_cut && replay.calls == 1;
         let mut script = replay.allocator.into_device();
         script.found.stats = stats;
         if !script.diverged {
@@ -42,12 +45,16 @@ pub(super) fn follow(
         }
         // Past the call that went another way: to the end of its events, and on from the state that the trace implies.
         script.diverged = false;
-        script.found.resumed += 1;
+        script.found.resumed += u64::from(!in_first_call);
         let give_up = script.found.resumed > MOST_RESUMED;
         let end = if give_up { trace.len() } else { end_of_call(trace, script.cursor) };
-        // The event where they part is counted already.
-        for event in trace.get(script.cursor + 1..end).unwrap_or_default() {
-            script.tally(event.action, false);
+        if in_first_call {
+            script.take_as_told(end);
+        } else {
+            // The event where they part is counted already.
+            for event in trace.get(script.cursor + 1..end).unwrap_or_default() {
+                script.tally(event.action, false);
+            }
         }
         script.cursor = end;
         if give_up {
@@ -89,6 +96,10 @@ struct Replay<'trace> {
     device: usize,
     /// Private pools, by the addresses of their segments at the end.
     private: BTreeMap<u64, (u64, PoolId)>,
+    /// The calls made so far.
+    calls: u64,
+    /// Whether there was anything before the trace began: then its first events may be the end of a call.
+    is_cut: bool,
 }
 
 impl<'trace> Replay<'trace> {
@@ -101,18 +112,15 @@ impl<'trace> Replay<'trace> {
         let rewound = rewind(snapshot, device, given, script.cursor);
         let mut script = script;
         script.quiet = true;
-        if script.found.resumed == 0 {
+        let begins = script.cursor == 0;
+        if begins {
             script.found.uncertain = rewound.uncertain;
         }
         let trace = snapshot.trace(device);
-        let lowest = lowest_addresses(snapshot, trace, &rewound.segments);
-        let got = got_before(trace, script.cursor);
-        let past = |segment: &SegmentView| Past {
-            lowest: lowest.get(&served(segment)).copied().map(Address),
-            got: got.get(&segment.address.0).copied(),
-        };
+        let history = History::of(snapshot, trace, &rewound.segments, script.cursor);
         let room = given.capacity + given.capacity / 8;
-        script.reserved = lowest.values().map(|base| (*base, base.saturating_add(room))).collect();
+        script.reserved = history.bases().map(|base| (base, base.saturating_add(room))).collect();
+        let past = |segment: &SegmentView| history.past_of(segment);
         let mut allocator =
             Allocator::restore(script, given.settings, given.release, &rewound.segments, past)?;
         for address in pending(&rewound.segments) {
@@ -133,7 +141,8 @@ impl<'trace> Replay<'trace> {
             }
         }
         allocator.device_mut().quiet = false;
-        Ok(Self { allocator, snapshot, trace, device, private })
+        let is_cut = begins && !rewound.segments.is_empty();
+        Ok(Self { allocator, snapshot, trace, device, private, calls: 0, is_cut })
     }
 
     /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from the trace,
@@ -145,17 +154,13 @@ impl<'trace> Replay<'trace> {
             self.compare_end();
             return false;
         };
+        self.calls += 1;
         match event.action {
             TraceAction::FreeRequested => self.free(event),
             TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
-                let (limited, retries) = (self.is_limited(), self.retries());
-                let done = if limited { self.tries_malloc() } else { retries };
+                let of_request = (self.is_limited() || self.retries()) && self.tries_malloc();
                 match event.action {
-                    _ if limited && done => {}
-                    _ if done => {
-                        self.let_go_of_pools();
-                        self.malloc();
-                    }
+                    _ if of_request => {}
                     TraceAction::FreeCompleted => {
                         if self.allocator.finish_pending(Address(event.address)).is_err() {
                             self.allocator.device_mut().miss(None);
@@ -343,53 +348,4 @@ fn give_back_pending(allocator: &mut Allocator<Script<'_>>, address: Address) {
     if allocator.record_stream(address, ELSEWHERE).is_ok() {
         let _ = allocator.free(address);
     }
-}
-
-type Served = (Stream, bool, PoolId);
-
-const fn served(segment: &SegmentView) -> Served {
-    (segment.stream, segment.small, segment.pool)
-}
-
-/// When each segment was got that the trace tells of, of those that are there right before one of its events.
-fn got_before(trace: &[TraceEvent], before: usize) -> BTreeMap<u64, u64> {
-    let mut got = BTreeMap::new();
-    for (place, event) in (0..).zip(&trace[..before.min(trace.len())]) {
-        match event.action {
-            TraceAction::SegmentAlloc => {
-                got.insert(event.address, place);
-            }
-            TraceAction::SegmentFree => {
-                got.remove(&event.address);
-            }
-            _ => {}
-        }
-    }
-    got
-}
-
-/// The lowest address that each expandable segment ever had memory at: where its reservation begins, as far as is known.
-fn lowest_addresses(
-    snapshot: &Snapshot,
-    trace: &[TraceEvent],
-    segments: &[SegmentView],
-) -> BTreeMap<Served, u64> {
-    let mut lowest: BTreeMap<Served, u64> = BTreeMap::new();
-    for segment in segments.iter().filter(|segment| segment.expandable) {
-        let address = lowest.entry(served(segment)).or_insert(segment.address.0);
-        *address = (*address).min(segment.address.0);
-    }
-    // Ranges that are mapped later, below what is mapped now.
-    for event in trace.iter().filter(|event| event.action == TraceAction::SegmentMap) {
-        let stream = Stream(snapshot.streams[usize::from(event.stream)]);
-        let near = lowest.iter_mut().filter(|(served, _)| served.0 == stream);
-        let near = near.min_by_key(|(_, address)| address.abs_diff(event.address));
-        if let Some((_, address)) = near
-            && event.address < *address
-            && *address - event.address < 1 << 36
-        {
-            *address = event.address;
-        }
-    }
-    lowest
 }

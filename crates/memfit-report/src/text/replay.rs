@@ -43,13 +43,11 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
         );
     }
     if report.told > 0 {
-        let times =
-            if report.told == 1 { "once".to_owned() } else { format!("{} times", count(report.told)) };
+        let events = if report.told == 1 { "event" } else { "events" };
+        let told = count(report.told);
         fact(
             "was told",
-            &format!(
-                "{times}, which of equal segments from before the recording comes first; not a prediction"
-            ),
+            &format!("{told} {events} that depend on what was before the recording; not predicted"),
         );
     }
     if report.ranks.len() > 1 {

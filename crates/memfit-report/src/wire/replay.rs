@@ -43,8 +43,8 @@ pub struct ReplayReport {
     pub before: u64,
     /// Blocks of which the exact size is not known.
     pub uncertain: u64,
-    /// How often the recording had to tell which of equal segments from before its beginning comes first: that is in no
-    /// count of predictions.
+    /// Events that the recording had to tell, because what decides them lies before its beginning. They are in no count of
+    /// predictions.
     pub told: u64,
     /// How often the state had to be worked out anew from the recording.
     pub resumed: u64,

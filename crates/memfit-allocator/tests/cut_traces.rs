@@ -1,0 +1,162 @@
+//! Traces that begin in the middle: what the state that is worked out does not show is told by the trace, and the rest predicted.
+
+mod support;
+
+use memfit_allocator::{Verification, rewind, verify};
+use memfit_recording::{Snapshot, TraceAction, TraceEvent};
+use proptest::prelude::*;
+use support::{MIB, Step, Which, alloc, conf, free, given, run, snapshot, step};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_end_of_a_trace_is_predicted_from_its_middle(
+        conf in conf(),
+        steps in prop::collection::vec(step(), 1..150),
+        share in 1_usize..100,
+    ) {
+        let allocator = run(conf, steps);
+        let kept = allocator.device().trace.len() * share / 100;
+        let snapshot = snapshot(&allocator, kept);
+        let rewound = rewind(&snapshot, 0, &given(conf), 0);
+        prop_assert_eq!(rewound.inconsistent, 0);
+        let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+        // What a trace may hide is the rest behind a large block from before its beginning.
+        if rewound.uncertain == 0 {
+            all_is_predicted_or_told(&snapshot, &found)?;
+        }
+    }
+}
+
+/// No prediction is wrong, and each event is predicted or told, and counted once.
+fn all_is_predicted_or_told(snapshot: &Snapshot, found: &Verification) -> Result<(), TestCaseError> {
+    prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
+    for tally in [found.addresses, found.segments, found.blocks] {
+        prop_assert_eq!(tally.matching, tally.predicted);
+    }
+    let free = |event: &&TraceEvent| {
+        matches!(event.action, TraceAction::FreeRequested | TraceAction::FreeCompleted | TraceAction::Oom)
+    };
+    let events = snapshot.events.len() - snapshot.events.iter().filter(free).count();
+    prop_assert_eq!(found.addresses.predicted + found.segments.predicted + found.told, events as u64);
+    prop_assert_eq!(found.resumed, 0);
+    Ok(())
+}
+
+/// Three segments of 2 MiB, of which the lowest is the youngest, and then the calls.
+fn lowest_is_youngest(calls: impl IntoIterator<Item = Step>) -> (Vec<Step>, usize) {
+    let mut steps =
+        vec![alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0)];
+    // Frees the two blocks of the lowest, and gets it again.
+    steps.extend([free(0), free(0), Step::EmptyCache, alloc(MIB, 0), alloc(MIB, 0)]);
+    let before = run("", steps.clone()).device().trace.len();
+    steps.extend(calls);
+    (steps, before)
+}
+
+#[test]
+fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
+    // All are given back, asked for again, given back and asked for again.
+    let round = || [vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 6]].concat();
+    let (steps, before) = lowest_is_youngest([round(), round()].concat());
+    let allocator = run("", steps);
+    let snapshot = snapshot(&allocator, allocator.device().trace.len() - before);
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
+    assert_eq!(found.told, 2, "the first of three and the first of the two that are left");
+    // Without its beginning the trace cannot say that the lowest segment is not the oldest; with it there is no doubt.
+    let whole = verify(&self::snapshot(&allocator, usize::MAX), 0, &given("")).expect("the state is valid");
+    assert_eq!((whole.told, whole.mismatches), (0, vec![]));
+}
+
+#[test]
+fn what_was_told_once_is_not_told_otherwise_later() {
+    let round = || [vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 6]].concat();
+    let (steps, before) = lowest_is_youngest([round(), round()].concat());
+    let allocator = run("", steps);
+    let mut snapshot = snapshot(&allocator, allocator.device().trace.len() - before);
+    // In the second round another segment comes first than in the first.
+    let asked: Vec<usize> =
+        (0..snapshot.events.len()).filter(|at| snapshot.events[*at].action == TraceAction::Alloc).collect();
+    let (first, second) = (asked[6], asked[7]);
+    assert_ne!(snapshot.events[first].address, snapshot.events[second].address);
+    let address = snapshot.events[first].address;
+    snapshot.events[first].address = snapshot.events[second].address;
+    snapshot.events[second].address = address;
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    assert_eq!(found.mismatches[0].event, first);
+}
+
+#[test]
+fn the_order_in_which_segments_from_before_are_given_back_is_told() {
+    let (steps, before) = lowest_is_youngest([vec![free(0); 6], vec![Step::EmptyCache]].concat());
+    let allocator = run("", steps);
+    let snapshot = snapshot(&allocator, allocator.device().trace.len() - before);
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
+    assert_eq!((found.told, found.segments.predicted), (2, 1));
+}
+
+#[test]
+fn segments_that_the_trace_saw_got_keep_their_order_where_it_is_taken_up_anew() {
+    // The trace is whole, but for a block in the middle that was said to be elsewhere: from there on the state is worked out.
+    let (mut steps, before) = lowest_is_youngest([alloc(1, 1)]);
+    steps.extend([vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 3]].concat());
+    let allocator = run("", steps);
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    let moved = (before..snapshot.events.len())
+        .find(|at| snapshot.events[*at].action == TraceAction::Alloc)
+        .expect("it was asked for");
+    snapshot.events[moved].address += 512;
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    assert_eq!((found.resumed, found.told), (1, 0));
+    assert_eq!(found.mismatches.len(), 1, "{:?}", found.mismatches);
+}
+
+/// Found by the property above: the lower of two segments of one size was got after the higher one.
+#[test]
+fn a_lower_segment_may_be_younger() {
+    let mut steps = vec![alloc(1, 0), alloc(1, 0), alloc(1, 1), free(0), free(0), Step::Capture, alloc(1, 1)];
+    steps.extend([Step::EndCapture, Step::EmptyCache, Step::Capture]);
+    steps.extend([752_641, 579_585, 763_393].map(|size| alloc(size, 1)));
+    steps.extend([0, 0, 0, 0, 58_191_999_503_514_813].map(free));
+    steps.extend([alloc(2849, 0), free(16_264_456_365_463_682_900), alloc(127_228, 1)]);
+    let allocator = run("", steps);
+    let snapshot = snapshot(&allocator, allocator.device().trace.len() * 14 / 100);
+    assert_eq!(rewind(&snapshot, 0, &given(""), 0).uncertain, 0);
+    let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+    all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
+    assert_eq!(found.told, 1);
+}
+
+#[test]
+fn a_trace_may_begin_in_the_middle_of_a_call() {
+    // Wherever in it: a block that another stream is done with is freed, the card is full, and what is cached goes back before
+    // the request is met.
+    let conf = "expandable_segments:True";
+    let sizes = [(100, 1), (30, 0), (100, 0), (30, 0), (100, 0)];
+    let mut steps: Vec<Step> = sizes.map(|(size, stream)| alloc(size * MIB, stream)).to_vec();
+    steps.extend([Step::RecordStream { which: Which(1 << 62), stream: 2 }, free(1 << 62), free(u64::MAX)]);
+    steps.extend([alloc(115 * MIB, 0), alloc(1, 0)]);
+    let allocator = run(conf, steps);
+    for kept in 1..allocator.device().trace.len() {
+        let snapshot = snapshot(&allocator, kept);
+        let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+        all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
+    }
+}
+
+#[test]
+fn expandable_segments_are_told_apart_by_what_they_are_mapped_for() {
+    // The large one has grown so far that its end lies nearer to where the small one begins.
+    let conf = "expandable_segments:True";
+    let sizes = [79 * MIB, MIB / 2, 79 * MIB, 79 * MIB, 19 * MIB, 19 * MIB, MIB / 2, MIB, MIB];
+    let allocator = run(conf, sizes.map(|size| alloc(size, 0)).to_vec());
+    for kept in 1..allocator.device().trace.len() {
+        let snapshot = snapshot(&allocator, kept);
+        let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
+        all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
+        assert_eq!(found.told, 0);
+    }
+}
