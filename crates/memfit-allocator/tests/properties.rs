@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use memfit_allocator::{
-    Address, AllocationError, Allocator, CaptureFilter, Past, PoolId, Release, Settings, SimulatedDevice,
-    Stream,
+    Address, AllocationError, Allocator, CaptureFilter, Past, PoolId, Release, SegmentView, Settings,
+    SimulatedDevice, Stream,
 };
 use proptest::prelude::*;
 
@@ -193,8 +193,12 @@ proptest! {
             while allocator.release_pool(PoolId(0, pool)).is_ok() {}
         }
         allocator.empty_cache();
-        prop_assert_eq!(allocator.device().used(), 0);
-        prop_assert!(allocator.segments().is_empty());
+        // PyTorch counts one for each request that makes an expandable segment of a private pool grow, and takes one away
+        // for each run that is unmapped: at none it forgets the pool, which may still hold memory.
+        let forgotten = |segment: &SegmentView| segment.expandable && segment.pool != PoolId::DEFAULT;
+        let left = allocator.segments();
+        prop_assert!(left.iter().all(forgotten), "{:?}", left);
+        prop_assert_eq!(allocator.device().used(), left.iter().map(|segment| segment.size).sum::<u64>());
         let stats = allocator.stats();
         prop_assert_eq!((stats.active.all.current, stats.inactive_split_bytes.all.current), (0, 0));
     }
