@@ -10,7 +10,7 @@ use crate::{
     cost::{Work, transfer},
     graphs::Act,
     machine,
-    memory::{Block, device, find, space},
+    memory::{Block, device, find, host, space},
     status::{Outcome, Status},
     streams, values, watch,
 };
@@ -199,7 +199,10 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
                 values::host_to_device(target, source as *const u8, size);
                 watch::note(target, Category::Inputs);
             }
-            (_, Side::Device) => values::device_to_host(target as *mut u8, source, size),
+            (_, Side::Device) => {
+                let is_clear = host::clear(target, size);
+                values::device_to_host(target as *mut u8, source, size, is_clear);
+            }
             _ => std::ptr::copy(source as *const u8, target as *mut u8, size as usize),
         }
     }

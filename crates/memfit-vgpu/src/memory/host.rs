@@ -1,6 +1,6 @@
 //! Page-locked and managed memory: the host uses it, so there are pages behind it.
 
-use super::{GRANULARITY, Kind, pages, space};
+use super::{Block, GRANULARITY, Kind, find, pages, space};
 use crate::{
     machine::{self, Card},
     status::{Outcome, Status},
@@ -29,6 +29,26 @@ pub(crate) fn free(start: u64) -> Outcome {
     // SAFETY: the block was one of ours, and the caller gave it up with this call.
     unsafe { pages::free(start, bytes) };
     Ok(())
+}
+
+/// Below this a page is as well written as given back.
+const WORTH: u64 = 1 << 20;
+
+/// Makes a range of page-locked memory zeros by giving its pages back: many gigabytes of an optimizer's state may wait there, which
+/// nothing has to hold. False where the range is small, or not of ours.
+pub(crate) fn clear(start: u64, size: u64) -> bool {
+    let end = start.saturating_add(size);
+    let ours = |block: Block| matches!(block.kind, Kind::HostAllocated(_)) && end <= block.end();
+    if size < WORTH || !find(start).is_some_and(ours) {
+        return false;
+    }
+    let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    for (from, to) in [(start, first), (last, end)] {
+        // SAFETY: it lies in a block of ours, which the caller lends for this copy.
+        unsafe { std::ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
+    }
+    // SAFETY: these whole pages lie in a block of ours, which the caller lends for this copy.
+    unsafe { pages::clear(first, last - first) }
 }
 
 /// `cudaHostRegister`.

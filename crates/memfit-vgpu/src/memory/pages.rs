@@ -25,6 +25,15 @@ fn map_with(length: u64, protection: libc::c_int, flags: libc::c_int) -> Outcome
     if address == libc::MAP_FAILED { Err(Status::OUT_OF_MEMORY) } else { Ok(address as u64) }
 }
 
+/// Makes whole pages of [`allocate`]'s that are not shared zeros, with nothing behind them; false where the system refuses.
+///
+/// # Safety
+/// Nobody else may use them meanwhile.
+pub(crate) unsafe fn clear(address: u64, length: u64) -> bool {
+    // SAFETY: the caller vouches that the range is one of ours; private pages without a file read as zeros after this.
+    unsafe { libc::madvise(address as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) == 0 }
+}
+
 /// Gives back what one of the functions above gave.
 ///
 /// # Safety

@@ -69,14 +69,17 @@ pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
     }
 }
 
-/// Bytes are copied from device memory at `source` to the host: what is known, and zeros for the rest.
+/// Bytes are copied from device memory at `source` to the host, where all may be zeros already: what is known, and zeros for
+/// the rest.
 ///
 /// # Safety
 /// `target` is good for writing `size` bytes.
-pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64) {
+pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64, is_clear: bool) {
     // SAFETY: the caller vouches for the room. Memory that the host has never written reads as zeros, so it is initialised.
     let bytes = unsafe { slice::from_raw_parts_mut(target, size as usize) };
-    clear(bytes);
+    if !is_clear {
+        clear(bytes);
+    }
     let found = MEMORY.read(source, bytes);
     for name in &found.answers {
         machine::count(TallyKind::ValuePolicy, name);
@@ -196,8 +199,8 @@ fn clear(bytes: &mut [u8]) {
         return;
     }
     for chunk in bytes.chunks_mut(PAGE) {
-        // Reading an untouched page maps the kernel's one page of zeros.
-        if chunk.iter().any(|byte| *byte != 0) {
+        // Reading an untouched page maps the kernel's one page of zeros. A whole page is looked at in one go.
+        if chunk.iter().fold(0, |all, byte| all | byte) != 0 {
             chunk.fill(0);
         }
     }

@@ -33,6 +33,27 @@ fn pointers_tell_what_they_are() {
 }
 
 #[test]
+fn what_is_not_known_of_a_card_reads_as_zeros_in_page_locked_memory() {
+    enter();
+    let size = 4 * MIB;
+    let device = malloc(size);
+    let pinned = out(|address| cudaHostAlloc(address, size, 0));
+    // Whole pages and parts of them; what lies around them stays.
+    for (begin, end) in [(0, size), (100, size - 100), (4096, size), (5000, 3 * MIB + 1), (0, 5000)] {
+        // SAFETY: the block is this test's, and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pinned as *mut u8, size as usize) };
+        bytes.fill(7);
+        assert_eq!(cudaMemcpy(pinned + begin, device, end - begin, DEVICE_TO_HOST), 0);
+        let (before, rest) = bytes.split_at(begin as usize);
+        let (copied, after) = rest.split_at((end - begin) as usize);
+        assert!(copied.iter().all(|byte| *byte == 0), "{begin}..{end}");
+        assert!(before.iter().chain(after).all(|byte| *byte == 7), "{begin}..{end}");
+    }
+    assert_eq!(cudaFree(device), 0);
+    assert_eq!(cudaFreeHost(pinned), 0);
+}
+
+#[test]
 fn the_driver_knows_pointers_too() {
     enter();
     let device = malloc(MIB);
