@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -310,6 +311,9 @@ model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 planned.appeared(optimizer)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+if "piece by piece" in sys.argv:
+    from memfit._levers.pieces import take_over
+    take_over(optimizer, "pure-bf16")
 data = TensorDataset(torch.randn(23, 5).double(), torch.randn(23, 1).double())
 largest = 0
 loader = DataLoader(data, batch_size=8)
@@ -328,7 +332,7 @@ for epoch in range(3):
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.3)
             return loss
-        if sys.argv[3:]:
+        if "closure" in sys.argv:
             assert optimizer.step(compute) is not None
         else:
             compute()
@@ -342,9 +346,10 @@ print(json.dumps([largest, scheduler.last_epoch, [p.tolist() for p in model.para
 def test_pieces_add_up_to_the_whole_batch():
     probe = Path(__file__).resolve().parents[2] / "python/memfit/_probe"
 
-    def trained(micro_batch: int, *closure: str) -> Any:
+    def trained(micro_batch: int, *how: str) -> Any:
         done = subprocess.run(
-            [sys.executable, "-c", COUNTED, str(probe), str(micro_batch), *closure],
+            [sys.executable, "-c", COUNTED, str(probe), str(micro_batch), *how],
+            env=os.environ | {"PYTHONPATH": str(probe.parents[1])},
             capture_output=True,
             text=True,
             check=True,
@@ -357,8 +362,9 @@ def test_pieces_add_up_to_the_whole_batch():
 
     whole = trained(0)
     assert whole[0] == 8
-    # The loss and its gradients before the step, or by a closure within it, as trainers have it.
-    for pieces in (trained(3), trained(3, "closure")):
+    # The loss and its gradients before the step, or by a closure within it, as trainers have it; and with a lever that puts a step
+    # of its own in the optimizer's place.
+    for pieces in (trained(3), trained(3, "closure"), trained(3, "piece by piece")):
         assert pieces[0] == 3
         assert pieces[1] == whole[1]
         assert all(abs(a - b) < 1e-12 for a, b in zip(flat(whole[2]), flat(pieces[2]), strict=True))

@@ -17,6 +17,8 @@ from torch import nn
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
+# What an optimizer's step goes through before it is the step of its class, where that is not each time it is asked for.
+GATE = "_memfit_gate"
 # Numbers of parameters that are updated at once, and above which one parameter is cut.
 AT_ONCE = 1 << 24
 # Optimizers whose update of a number looks at no other number of its parameter: only their parameters can be cut.
@@ -301,11 +303,13 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
 
 
 def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """A step that tells the scheduler that it was called, as the scheduler's own does."""
+    """A step that tells the scheduler that it was called, as the scheduler's own does, and leaves whether it happens to
+    whoever carries the plan out."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         optimizer._opt_called = True  # type: ignore[attr-defined]
-        return type(optimizer).step(optimizer, *args, **kwargs)
+        gate = optimizer.__dict__.get(GATE)
+        return type(optimizer).step(optimizer, *args, **kwargs) if gate is None else gate(*args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     return step

@@ -337,12 +337,14 @@ class Planned:
     def appeared(self, optimizer):
         """An optimizer was made: its step and its clearing go through here."""
         planned = self
-        original, clear = optimizer.step, optimizer.zero_grad
+        clear = optimizer.zero_grad
         # It asks for the loss again and again, so no piece of it would do.
         several_times = self.session.torch.optim.LBFGS
 
-        @functools.wraps(original.__func__)
+        @functools.wraps(optimizer.step.__func__)
         def step(self, *args, **kwargs):
+            # A lever may have given it another class meanwhile, whose step it is then.
+            original = functools.partial(type(self).step, self)
             closure = args[0] if args else kwargs.get("closure")
             if planned.inside or len(args) > 1 or (closure is not None and isinstance(self, several_times)):
                 return original(*args, **kwargs)
@@ -355,6 +357,8 @@ class Planned:
                 clear(*args, **kwargs)
 
         optimizer.step = types.MethodType(step, optimizer)
+        # Levers that put a step of their own in its place go through it all the same.
+        optimizer.__dict__["_memfit_gate"] = optimizer.step
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
 
     def step(self, optimizer, original, closure=None):
@@ -473,7 +477,7 @@ class Planned:
         from memfit_levers.blocks import blocks
 
         optimizers = list(self.session.optimizers)
-        self.target = memfit_levers.Target(model, optimizers)
+        self.target = memfit_levers.Target(model, optimizers, undoes=False)
         self.equipped.update(optimizers)
         self._apply(optimizers, None)
         if self.target.scales and not self.autocast:
