@@ -206,6 +206,16 @@ impl Model {
         Prediction { micro_batch, pieces, choice, step_ms, least_ms }
     }
 
+    /// Whether a step in so many pieces was run.
+    pub(crate) fn was_timed(&self, pieces: u64) -> bool {
+        self.known.contains_key(&pieces)
+    }
+
+    /// A step in so many pieces takes so long, with nothing computed again.
+    pub(crate) fn timed(&mut self, pieces: u64, step_ms: f64) {
+        self.known.insert(pieces, step_ms);
+    }
+
     /// Learns from a run: what it took beside what was expected.
     pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64, step_ms: Option<f64>) {
         let before = self.bias(prediction.micro_batch);

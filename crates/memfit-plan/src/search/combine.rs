@@ -3,7 +3,7 @@
 
 use memfit_levers::Lever;
 
-use super::divide::NOTICEABLE;
+use super::divide::{Doubt, LOOKS, NOTICEABLE};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::levers::{Entry, may_be_divided};
@@ -36,12 +36,20 @@ pub(super) struct Paid {
     cost_ms: f64,
 }
 
-/// A set of them.
+/// A set of them that is expected to fit.
 struct Set {
     levers: Vec<usize>,
     candidate: Candidate,
-    /// What a step is expected to take, where it is expected to fit.
+    /// What a step is expected to take.
     step_ms: f64,
+    /// What it could take, if a time that was never run is not what is believed; and of which variant that is.
+    doubt: Option<(Candidate, Doubt)>,
+}
+
+impl Set {
+    fn least_ms(&self) -> Option<f64> {
+        self.doubt.as_ref().map(|(_, doubt)| doubt.least_ms)
+    }
 }
 
 impl Paid {
@@ -66,38 +74,64 @@ impl<T: Trial> Search<'_, T> {
     /// The fastest that fits, with several levers that pay for memory where that is faster than what is known.
     pub(super) fn combine(&mut self, mut best: Option<Tried>) -> Result<Option<Tried>, T::Error> {
         let Some(paying) = self.paying.take() else { return Ok(best) };
-        for set in self.sets(&paying).into_iter().take(MOST) {
+        let (mut runs, mut looks) = (MOST, LOOKS);
+        let mut done: Vec<Candidate> = Vec::new();
+        while !self.interrupted {
             let bar = best.as_ref().map_or(f64::INFINITY, |best| milliseconds(&best.outcome));
-            if set.step_ms >= bar * (1.0 - NOTICEABLE) {
-                break;
-            }
-            let Some(outcome) = self.run(&set.candidate, Room::Boundless)? else { break };
-            if !outcome.fits || !outcome.refused.is_empty() {
-                let names: Vec<&str> =
-                    set.levers.iter().map(|index| paying.levers[*index].entry.lever.name()).collect();
-                let why = outcome.refused.first().map_or_else(|| outcome.failure(), |(_, why)| why.clone());
-                self.reject(names.join(" + "), why);
+            let enough = bar * (1.0 - NOTICEABLE);
+            let sets = self.sets(&paying, &done);
+            if let Some(set) = sets.first().filter(|set| set.step_ms < enough && runs > 0) {
+                runs -= 1;
+                done.push(set.candidate.clone());
+                best = self.put_together(set, &paying, best)?;
                 continue;
             }
-            if let Some(found) = self.divide(&set.candidate, &outcome, best.as_ref())? {
-                best = Some(found);
+            let could_be = sets.iter().filter(|set| set.least_ms().is_some_and(|least| least < enough));
+            let most_promising = could_be.min_by(|a, b| {
+                let least = |set: &Set| set.least_ms().unwrap_or(f64::INFINITY);
+                least(a).total_cmp(&least(b))
+            });
+            let Some((start, doubt)) = most_promising.and_then(|set| set.doubt.as_ref()) else { break };
+            if runs == 0 || looks == 0 {
+                break;
             }
+            looks -= 1;
+            self.look(start, *doubt)?;
         }
         Ok(best)
     }
 
+    /// Runs a set; the best that is known then.
+    fn put_together(
+        &mut self,
+        set: &Set,
+        paying: &Paying,
+        best: Option<Tried>,
+    ) -> Result<Option<Tried>, T::Error> {
+        let Some(outcome) = self.run(&set.candidate, Room::Boundless)? else { return Ok(best) };
+        if !outcome.fits || !outcome.refused.is_empty() {
+            let names: Vec<&str> =
+                set.levers.iter().map(|index| paying.levers[*index].entry.lever.name()).collect();
+            let why = outcome.refused.first().map_or_else(|| outcome.failure(), |(_, why)| why.clone());
+            self.reject(names.join(" + "), why);
+            return Ok(best);
+        }
+        Ok(self.divide(&set.candidate, &outcome, best.as_ref())?.or(best))
+    }
+
     /// The sets that are expected to fit and were not divided yet, the fastest first.
-    fn sets(&self, paying: &Paying) -> Vec<Set> {
+    fn sets(&self, paying: &Paying, done: &[Candidate]) -> Vec<Set> {
         let levers = &paying.levers;
         let mut sets: Vec<Set> = (1_u32..1 << levers.len().min(MOST_LEVERS))
             .filter_map(|bits| {
                 let chosen: Vec<usize> = (0..levers.len()).filter(|index| bits >> index & 1 == 1).collect();
                 let candidate = together(&paying.base, chosen.iter().map(|index| &levers[*index]))?;
-                if self.divided.iter().any(|(known, _)| *known == candidate) {
+                let was_divided = self.divided.iter().any(|(known, _)| *known == candidate);
+                if was_divided || done.contains(&candidate) {
                     return None;
                 }
-                let step_ms = self.expected(paying, &chosen, may_be_divided(&candidate).is_err())?;
-                Some(Set { levers: chosen, candidate, step_ms })
+                let (step_ms, doubt) = self.expected(paying, &chosen, may_be_divided(&candidate).is_err())?;
+                Some(Set { levers: chosen, candidate, step_ms, doubt })
             })
             .collect();
         // Of two that are as fast, the one with fewer levers.
@@ -105,9 +139,14 @@ impl<T: Trial> Search<'_, T> {
         sets
     }
 
-    /// What a step is expected to take with these levers: as it was without them, or with one of them, and what the others save
-    /// and cost.
-    fn expected(&self, paying: &Paying, chosen: &[usize], whole: bool) -> Option<f64> {
+    /// What a step is expected to take with these levers, and what it could: as it was without them, or with one of them, and what
+    /// the others save and cost.
+    fn expected(
+        &self,
+        paying: &Paying,
+        chosen: &[usize],
+        whole: bool,
+    ) -> Option<(f64, Option<(Candidate, Doubt)>)> {
         let levers = &paying.levers;
         let starts = std::iter::once((&paying.base, None))
             .chain(chosen.iter().map(|index| (&levers[*index].alone, Some(*index))));
@@ -116,9 +155,11 @@ impl<T: Trial> Search<'_, T> {
             let others = || chosen.iter().filter(|index| own != Some(**index)).map(|index| &levers[*index]);
             let saved = others().map(|paid| paid.saved).sum();
             let cost: f64 = others().map(|paid| paid.cost_ms).sum();
-            Some(divided.estimate(self.limits.budget, saved, whole)? + cost)
+            let estimate = divided.estimate(self.limits.budget, saved, whole)?;
+            let doubt = estimate.doubt.map(|doubt| Doubt { least_ms: doubt.least_ms + cost, ..doubt });
+            Some((estimate.step_ms + cost, doubt.map(|doubt| (start.clone(), doubt))))
         });
-        estimates.min_by(f64::total_cmp)
+        estimates.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 }
 

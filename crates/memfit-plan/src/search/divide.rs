@@ -22,7 +22,7 @@ const PATIENCE: usize = 12;
 /// What could be faster by less than this share is not worth a run.
 pub(super) const NOTICEABLE: f64 = 0.01;
 /// So many runs of one variant are of what is expected to be slower, and could be faster.
-const LOOKS: u32 = 5;
+pub(super) const LOOKS: u32 = 5;
 /// The model is not believed where it says that nothing fits by less than this share.
 const DOUBT: f64 = 0.1;
 
@@ -45,14 +45,44 @@ pub(super) struct Divided {
     sizes: Vec<(u64, u64)>,
 }
 
+/// What a variant that was divided comes to with so many bytes fewer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Estimate {
+    /// Milliseconds of a step, as far as can be told.
+    pub(super) step_ms: f64,
+    /// A way to divide it that could be faster than that, where its time is not known.
+    pub(super) doubt: Option<Doubt>,
+}
+
+/// So many pieces were never run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    /// A step takes no less than this.
+    pub(super) least_ms: f64,
+    /// Samples together.
+    pub(super) micro_batch: u64,
+    /// How often in a step.
+    pub(super) pieces: u64,
+}
+
 impl Divided {
     /// The least that a step takes with so many bytes fewer, where that fits at all.
-    pub(super) fn estimate(&self, budget: u64, saved: u64, whole: bool) -> Option<f64> {
+    pub(super) fn estimate(&self, budget: u64, saved: u64, whole: bool) -> Option<Estimate> {
         let sizes = if whole { &self.sizes[..1] } else { &self.sizes };
         let room = budget.saturating_add(saved);
-        let each =
-            sizes.iter().filter_map(|(size, pieces)| self.model.predict(*size, *pieces, self.ways, room));
-        each.map(|prediction| prediction.step_ms).min_by(f64::total_cmp)
+        let each = |(size, pieces): &(u64, u64)| self.model.predict(*size, *pieces, self.ways, room);
+        let fitting: Vec<Prediction> = sizes.iter().filter_map(each).collect();
+        let step_ms = fitting.iter().map(|prediction| prediction.step_ms).min_by(f64::total_cmp)?;
+        let doubt = fitting
+            .iter()
+            .filter(|prediction| !self.model.was_timed(prediction.pieces) && prediction.least_ms < step_ms)
+            .min_by(|a, b| a.least_ms.total_cmp(&b.least_ms))
+            .map(|prediction| Doubt {
+                least_ms: prediction.least_ms,
+                micro_batch: prediction.micro_batch,
+                pieces: prediction.pieces,
+            });
+        Some(Estimate { step_ms, doubt })
     }
 }
 
@@ -120,6 +150,19 @@ impl<T: Trial> Search<'_, T> {
         let Division { model, ways, sizes, .. } = division;
         self.divided.push((base.clone(), Divided { model, ways, sizes }));
         Ok(best)
+    }
+
+    /// Runs a variant in so many pieces, to know how long that takes, whether it fits or not.
+    pub(super) fn look(&mut self, base: &Candidate, doubt: Doubt) -> Result<(), T::Error> {
+        let Doubt { micro_batch, pieces, .. } = doubt;
+        let whole = pieces == 1;
+        let candidate = Candidate { micro_batch: (!whole).then_some(micro_batch), pieces, ..base.clone() };
+        let step_ms = self.run(&candidate, Room::Boundless)?.and_then(|outcome| outcome.peak.step_ms);
+        let known = self.divided.iter_mut().find(|(known, _)| known == base);
+        if let (Some(step_ms), Some((_, divided))) = (step_ms, known) {
+            divided.model.timed(pieces, step_ms);
+        }
+        Ok(())
     }
 
     fn division(&mut self, base: &Candidate, whole: &Outcome) -> Result<Division, T::Error> {

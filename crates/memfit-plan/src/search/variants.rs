@@ -1,6 +1,6 @@
 //! The script with the levers that serve it, before its batch is divided: more than one where memory and time want different ones.
 
-use memfit_levers::Lever;
+use memfit_levers::{Label, Lever};
 
 use super::combine::{Paid, Paying};
 use super::{Search, milliseconds, told};
@@ -15,6 +15,8 @@ use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 const NOTICEABLE: f64 = 0.005;
 /// Memory that is saved by less than the rest of this share is nothing.
 const NOTICEABLY_LESS: f64 = 0.999;
+/// A change by less than this share is that of a clock.
+const NOTHING: f64 = 0.000_5;
 /// Memory that is saved by less than this share is not worth a variant.
 const SMALLER: f64 = 0.99;
 /// So many variants are divided, at most.
@@ -56,38 +58,61 @@ impl<T: Trial> Search<'_, T> {
         let levers = self.levers(Turn::First, training, &first.peak);
         let mut variants = vec![(start, first)];
         for (entry, value) in levers {
-            let mut grown = Vec::new();
-            for (candidate, without) in variants {
-                let Some((with, outcome)) = self.with(entry, &value, &candidate)? else {
-                    grown.push((candidate, without));
-                    continue;
-                };
-                if !gains(&without, &outcome) {
-                    self.reject(
-                        entry.lever.name(),
-                        format!("it gains nothing here: {}", told(&without, &outcome)),
-                    );
-                    grown.push((candidate, without));
-                    continue;
-                }
-                let smaller = outcome.peak.device_upper <= without.peak.device_upper;
-                let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + NOTICEABLE);
-                match (smaller, faster) {
-                    (true, true) => grown.push((with, outcome)),
-                    (false, false) => {
-                        self.reject(entry.lever.name(), told(&without, &outcome));
-                        grown.push((candidate, without));
-                    }
-                    (true, false) | (false, true) => {
-                        grown.push((candidate, without));
-                        grown.push((with, outcome));
-                    }
-                }
-            }
-            variants = few(grown);
+            variants = few(self.grown(entry, &value, variants)?);
         }
         self.where_short(&mut variants, training)?;
         Ok(undominated(&variants))
+    }
+
+    /// The variants with a lever where it serves them, and as they were where it does not. Why not is told once, and only of a lever
+    /// that serves none of them.
+    fn grown(
+        &mut self,
+        entry: &'static Entry,
+        value: &Value,
+        variants: Vec<Variant>,
+    ) -> Result<Vec<Variant>, T::Error> {
+        let mut grown = Vec::new();
+        let mut against: Option<String> = None;
+        let mut serves = false;
+        // Where it acted on nothing there is nothing for it to act on beside the same precision either.
+        let mut inert: Option<Candidate> = None;
+        for (candidate, without) in variants {
+            if inert.as_ref().is_some_and(|known| precision(known) == precision(&candidate)) {
+                grown.push((candidate, without));
+                continue;
+            }
+            let Some((with, outcome)) = self.with(entry, value, &candidate)? else {
+                grown.push((candidate, without));
+                continue;
+            };
+            if !gains(&without, &outcome) {
+                if is_inert(&without, &outcome) {
+                    inert = Some(candidate.clone());
+                }
+                against.get_or_insert_with(|| format!("it gains nothing here: {}", told(&without, &outcome)));
+                grown.push((candidate, without));
+                continue;
+            }
+            let smaller = outcome.peak.device_upper <= without.peak.device_upper;
+            let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + NOTICEABLE);
+            serves |= smaller || faster;
+            match (smaller, faster) {
+                (true, true) => grown.push((with, outcome)),
+                (false, false) => {
+                    against.get_or_insert_with(|| told(&without, &outcome));
+                    grown.push((candidate, without));
+                }
+                (true, false) | (false, true) => {
+                    grown.push((candidate, without));
+                    grown.push((with, outcome));
+                }
+            }
+        }
+        if let Some(why) = against.filter(|_| !serves) {
+            self.reject(entry.lever.name(), why);
+        }
+        Ok(grown)
     }
 
     /// Where memory is short, levers that pay for it: each on the fastest variant.
@@ -164,6 +189,19 @@ impl<T: Trial> Search<'_, T> {
 fn gains(without: &Outcome, with: &Outcome) -> bool {
     (with.peak.device_upper as f64) < without.peak.device_upper as f64 * NOTICEABLY_LESS
         || milliseconds(with) < milliseconds(without) * (1.0 - NOTICEABLE)
+}
+
+/// Whether a lever changed nothing at all.
+fn is_inert(without: &Outcome, with: &Outcome) -> bool {
+    let (before, after) = (without.peak.device_upper as f64, with.peak.device_upper as f64);
+    let (slower, faster) = (milliseconds(without), milliseconds(with));
+    (before - after).abs() <= before * NOTHING && (slower - faster).abs() <= slower * NOTHING
+}
+
+/// The levers that say in how many bits is computed.
+fn precision(candidate: &Candidate) -> Vec<Lever> {
+    let levers = candidate.settings.iter().map(|setting| setting.lever);
+    levers.filter(|lever| lever.label() == Label::Precision).collect()
 }
 
 /// Those that no other one beats, of which so many are followed: the fastest, the smallest, and between them the fastest.
