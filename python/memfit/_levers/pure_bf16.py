@@ -24,7 +24,7 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
     wide = [each for each in parameters if each.dtype in (torch.float32, torch.float64)]
     if not wide:
         raise CannotApply(name, "no weight has more than 16 bits")
-    kept = [(each, each.dtype, each.data.to("cpu", copy=True)) for each in wide]
+    kept = [(each, each.dtype, each.data.to("cpu", copy=True)) for each in wide if target.undoes]
     for parameter in wide:
         parameter.data = parameter.data.to(torch.bfloat16)
         parameter.grad = None

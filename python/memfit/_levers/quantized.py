@@ -46,12 +46,13 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if table is None:
         raise CannotApply(name, f'its value is "8-bit" or "4-bit", and not {value!r}')
     layers = trained_layers(target.model, name)
-    return together([_one(layer, table) for layer in layers.values()])
+    return together([_one(layer, table, target.undoes) for layer in layers.values()])
 
 
-def _one(layer: nn.Linear, table: str) -> Undo:
+def _one(layer: nn.Linear, table: str, undoes: bool) -> Undo:
     weight = layer.weight
-    kept, trains = weight.data.to("cpu", copy=True), weight.requires_grad
+    kept = weight.data.to("cpu", copy=True) if undoes else None
+    trains = weight.requires_grad
     place = weight.device
     coded = encode(weight.data, table)
     # The parameter stays, so that optimizers and state dicts know its name; its numbers are in the codes.
@@ -76,9 +77,10 @@ def _one(layer: nn.Linear, table: str) -> Undo:
 
     def undo() -> None:
         unwrap()
+        before = decode(coded).cpu() if kept is None else kept
         # What was trained beside it may have been added to it meanwhile.
         added = weight.data.cpu() if weight.numel() else None
-        weight.data = (kept if added is None else kept + added).to(place)
+        weight.data = (before if added is None else before + added).to(place)
         weight.requires_grad_(trains)
 
     return undo

@@ -46,6 +46,8 @@ class Target:
     scales: bool = False
     # Whether parameters are updated within the backward, so that gradients are gone after it.
     updates_in_backward: bool = False
+    # Whether levers may be undone: what was there before them is kept for it then, on the host.
+    undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.
     notes: list[str] = field(default_factory=list)
 

@@ -6,9 +6,14 @@ as a run of its own. The device library must not have been used by then: a forke
 """
 
 import contextlib
+import functools
+import gc
 import os
 
-from . import channel
+from . import channel, random_numbers
+
+# While a script gets ready, little of what it makes is garbage.
+SELDOM = (50_000, 20, 100)
 
 
 def arm(session):
@@ -19,16 +24,35 @@ def arm(session):
     torch = session.torch
     # A child could not use threads that were started before it was forked.
     torch.set_num_threads(1)
+    random_numbers.arm(torch)
+    often = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
     count, init = torch._C._cuda_getDeviceCount, torch._C._cuda_init
     # How many cards there are is asked early and often; the device itself must not be asked yet.
     torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
 
     def begin():
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
+        if gc.get_threshold() == SELDOM:
+            gc.set_threshold(*often)
+        _leave_what_is_there()
         _serve(session)
         return init()
 
     torch._C._cuda_init = begin
+
+
+def _leave_what_is_there():
+    """No child goes over what was there before it, which would copy all of it; unless the script asks for that."""
+    gc.freeze()
+    original = gc.collect
+
+    @functools.wraps(original)
+    def collect(*args, **kwargs):
+        gc.unfreeze()
+        return original(*args, **kwargs)
+
+    gc.collect = collect
 
 
 def _answer(text):
