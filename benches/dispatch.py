@@ -5,6 +5,10 @@
 On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher, shapes) and
 nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each runs in a process of its
 own; what is counted is the processor's time of the whole process, so that a busy machine changes little.
+
+PyTorch itself is slow on `meta`: many operators have their shapes worked out in Python there. So `report.py` also runs
+the virtual card alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways virtual`), where hardly more is left
+than what PyTorch does for a card.
 """
 
 from __future__ import annotations
@@ -104,13 +108,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--network", choices=NETWORKS)
     parser.add_argument("--as", dest="way", choices=WAYS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     args = parser.parse_args()
     if args.way:
         print(json.dumps(measure(args.network, args.way, args.steps)), flush=True)
         return
     results: dict[str, dict[str, dict[str, float]]] = {}
     for name in NETWORKS:
-        for way in WAYS:
+        for way in args.ways:
             command = [sys.executable, __file__, "--as", way, "--network", name, "--steps", str(args.steps)]
             env = None if way == "watched" else environment()
             printed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
