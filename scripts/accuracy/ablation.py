@@ -138,7 +138,7 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
         self.saved += 1
         if tensor.nbytes < least or not tensor.is_cuda or isinstance(tensor, nn.Parameter):
             return tensor
-        self._let_go(self.returned, self.stream)
+        self._let_go()
         self._settle(self.saved - self.KEPT_BEFORE)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -153,11 +153,13 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
         for number in [number for number in self.leaving if number <= last]:
             torch.cuda.current_stream().wait_event(self.leaving.pop(number)[1])
 
-    @staticmethod
-    def _let_go(used, stream):
+    def _let_go(self):
         """Lets tensors go that were used, once they have been."""
-        while used and used[0][1] is not None:
-            stream.wait_event(used.pop(0)[1])
+        for own in self.returned:
+            self.stream.wait_event(own.pop())
+            # The node's hook, which lives as long as the graph, knows this list.
+            own.clear()
+        self.returned.clear()
 
     def _return(self, packed):
         if isinstance(packed, torch.Tensor):
@@ -169,12 +171,12 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
             with torch.cuda.stream(self.stream):
                 tensor = host.to(device, non_blocking=True)
             torch.cuda.current_stream().wait_stream(self.stream)
-            own = [tensor, None]
+            own = [tensor]
 
             def used(*_):
                 # What the node before this one used; its own stays until the next has been queued.
-                self._let_go(self.returned, self.stream)
-                own[1] = torch.cuda.current_stream().record_event()
+                self._let_go()
+                own.append(torch.cuda.current_stream().record_event())
                 self.returned.append(own)
 
             torch._C._current_autograd_node().register_hook(used)

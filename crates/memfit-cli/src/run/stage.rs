@@ -129,6 +129,9 @@ impl Stage {
             let path = [libraries.as_os_str()];
             environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
+            // Where a compiler looks for `-lcuda`: ahead-of-time packages of Inductor are linked with it.
+            let folder = [libraries.as_os_str()];
+            environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));
             // Which real GPUs a shell may use says nothing about virtual ones.
             environment.push(("CUDA_VISIBLE_DEVICES", None));
         }
