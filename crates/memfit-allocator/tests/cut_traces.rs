@@ -132,14 +132,17 @@ fn a_lower_segment_may_be_younger() {
 
 #[test]
 fn a_trace_may_begin_in_the_middle_of_a_call() {
-    // Wherever in it: a block that another stream is done with is freed, the card is full, and what is cached goes back before
-    // the request is met.
+    // The card is full. A block becomes free for a request that other streams were done with, its whole pages and those of
+    // another stream are given back, and the request is met from what is left of the page before them, although what is left
+    // of the page behind them is a better fit.
     let conf = "expandable_segments:True";
-    let sizes = [(100, 1), (30, 0), (100, 0), (30, 0), (100, 0)];
+    let sizes = [(5, 0), (68, 0), (27, 0), (100, 1), (190, 0)];
     let mut steps: Vec<Step> = sizes.map(|(size, stream)| alloc(size * MIB, stream)).to_vec();
-    steps.extend([Step::RecordStream { which: Which(1 << 62), stream: 2 }, free(1 << 62), free(u64::MAX)]);
-    steps.extend([alloc(115 * MIB, 0), alloc(1, 0)]);
+    let second_of_five = Which(3 * (u64::MAX / 10));
+    steps.push(Step::RecordStream { which: second_of_five, stream: 2 });
+    steps.extend([Step::Free { which: second_of_five }, free(u64::MAX), alloc(12 * MIB, 0), alloc(1, 0)]);
     let allocator = run(conf, steps);
+    assert_eq!(allocator.stats().num_alloc_retries, 1);
     for kept in 1..allocator.device().trace.len() {
         let snapshot = snapshot(&allocator, kept);
         let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");

@@ -482,6 +482,11 @@ impl Track {
         self.blocks.set_owner(index, owner);
     }
 
+    /// What a block has, where it turns out to be something else than was thought when it was handed out.
+    pub fn set_bytes(&mut self, index: u32, bytes: u64) {
+        self.blocks.set_bytes(index, bytes);
+    }
+
     /// The place of a stream's handle among the track's streams.
     pub fn stream(&mut self, handle: u64) -> StreamRef {
         StreamRef(place_of(&mut self.streams, handle))

@@ -67,7 +67,12 @@ pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracke
         phase: Phase::Other,
         before: (0, 0),
     };
-    let verification = follow(snapshot, device, given, |allocator, next| tracker.follow(allocator, next))?;
+    let verification = follow(snapshot, device, given, |allocator, next, anew| {
+        tracker.follow(allocator, next);
+        if anew {
+            tracker.take_sizes(allocator);
+        }
+    })?;
     let mut track = tracker.finish(&verification);
     track.shrink();
     Ok(Tracked { track, verification })
@@ -128,6 +133,20 @@ impl Tracker<'_> {
             self.event(event, allocator);
         }
         self.done = Some(next);
+    }
+
+    /// Blocks have the sizes that they have in a state that was worked out anew: what was replayed before may have been wrong.
+    fn take_sizes<D: Device>(&mut self, allocator: &Allocator<D>) {
+        let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
+        for block in blocks.filter(|block| block.state != BlockState::Free) {
+            let address = block.address.0;
+            let index = self.live.get(&address).or_else(|| self.pending.get(&address)).copied();
+            let differs =
+                |index: &u32| self.track.block(*index).is_some_and(|known| known.bytes != block.size);
+            if let Some(index) = index.filter(differs) {
+                self.track.set_bytes(index, block.size);
+            }
+        }
     }
 
     fn finish(mut self, verification: &Verification) -> Track {

@@ -17,27 +17,28 @@ const MOST_RESUMED: u64 = 64;
 /// blocks used by other streams became free; everything else is predicted. Where the replay parts from the trace, that is
 /// counted, and the replay goes on from the state that the trace implies.
 pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verification, RestoreError> {
-    follow(snapshot, device, given, |_, _| {})
+    follow(snapshot, device, given, |_, _, _| {})
 }
 
-/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next event.
+/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next event, and
+/// whether the state was worked out anew.
 pub(super) fn follow(
     snapshot: &Snapshot,
     device: usize,
     given: &Given,
-    mut watch: impl FnMut(&Allocator<Script<'_>>, usize),
+    mut watch: impl FnMut(&Allocator<Script<'_>>, usize, bool),
 ) -> Result<Verification, RestoreError> {
     let trace = snapshot.trace(device);
     let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity))?;
     loop {
-        watch(&replay.allocator, replay.allocator.device().cursor);
+        watch(&replay.allocator, replay.allocator.device().cursor, true);
         while replay.step() {
-            watch(&replay.allocator, replay.allocator.device().cursor);
+            watch(&replay.allocator, replay.allocator.device().cursor, false);
         }
         let stats = *replay.allocator.stats();
         let ages = std::mem::take(&mut replay.allocator.ages);
         // What went before in the same call is not there to be replayed.
-        let in_first_call = replay.is_cut && replay.calls == 1;
+        let in_first_call = replay.opening;
         let mut script = replay.allocator.into_device();
         script.found.stats = stats;
         if !script.diverged {
@@ -65,6 +66,11 @@ pub(super) fn follow(
     }
 }
 
+/// Whether an event is one of those that a request brings about which gives back the cache, and an emptied cache.
+const fn is_of_release(action: TraceAction) -> bool {
+    matches!(action, TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap)
+}
+
 /// The place behind the events of the call that the event at `from` is part of.
 fn end_of_call(trace: &[TraceEvent], from: usize) -> usize {
     let mut rest = trace.iter().skip(from).map(|event| event.action);
@@ -76,13 +82,7 @@ fn end_of_call(trace: &[TraceEvent], from: usize) -> usize {
         }
         // They are given back for their own sake.
         Some(TraceAction::SegmentFree | TraceAction::SegmentUnmap) => {
-            let of_release = |action: &TraceAction| {
-                matches!(
-                    action,
-                    TraceAction::SegmentFree | TraceAction::SegmentUnmap | TraceAction::FreeCompleted
-                )
-            };
-            1 + rest.take_while(of_release).count()
+            1 + rest.take_while(|action| is_of_release(*action)).count()
         }
         _ => 1,
     };
@@ -96,10 +96,9 @@ struct Replay<'trace> {
     device: usize,
     /// Private pools, by the addresses of their segments at the end.
     private: BTreeMap<u64, (u64, PoolId)>,
-    /// The calls made so far.
-    calls: u64,
-    /// Whether there was anything before the trace began: then its first events may be the end of a call.
-    is_cut: bool,
+    /// Whether what is replayed may be the end of a call that begins before the trace: there was something before it, and so
+    /// far it only tells of what is given back.
+    opening: bool,
 }
 
 impl<'trace> Replay<'trace> {
@@ -141,8 +140,8 @@ impl<'trace> Replay<'trace> {
             }
         }
         allocator.device_mut().quiet = false;
-        let is_cut = begins && !rewound.segments.is_empty();
-        Ok(Self { allocator, snapshot, trace, device, private, calls: 0, is_cut })
+        let opening = begins && !rewound.segments.is_empty();
+        Ok(Self { allocator, snapshot, trace, device, private, opening })
     }
 
     /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from the trace,
@@ -154,7 +153,7 @@ impl<'trace> Replay<'trace> {
             self.compare_end();
             return false;
         };
-        self.calls += 1;
+        self.opening &= before.checked_sub(1).is_none_or(|last| is_of_release(self.trace[last].action));
         match event.action {
             TraceAction::FreeRequested => self.free(event),
             TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
@@ -228,12 +227,7 @@ impl<'trace> Replay<'trace> {
     /// Private pools give back their memory only when nothing holds them any more. Says whether there is such a pool.
     fn let_go_of_pools(&mut self) -> bool {
         let rest = &self.trace[self.allocator.device().cursor..];
-        let of_release = |event: &&TraceEvent| {
-            matches!(
-                event.action,
-                TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
-            )
-        };
+        let of_release = |event: &&TraceEvent| is_of_release(event.action);
         let run =
             rest.iter().take_while(of_release).filter(|event| event.action != TraceAction::FreeCompleted);
         let gone: Vec<PoolId> =
@@ -263,7 +257,8 @@ impl<'trace> Replay<'trace> {
         }
         let tried_again = match rest.next() {
             Some(TraceAction::Oom) => true,
-            Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap) => released,
+            // Where segments grow by pages, what is left of one may do without any more.
+            Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap | TraceAction::Alloc) => released,
             _ => false,
         };
         tried_again

@@ -14,7 +14,10 @@ impl Snapshot {
     /// A track as a snapshot, such as its process would have written at the end. What the track does not know is left out:
     /// where it has no segments, the snapshot has none.
     pub fn from_track(track: &Track) -> Self {
-        let devices = track.devices().last().map_or(0, |device| usize::from(*device) + 1);
+        // A device may have segments and no blocks.
+        let of_segments = track.spans.iter().map(|span| span.device).max();
+        let highest = track.devices().last().copied().max(of_segments);
+        let devices = highest.map_or(0, |device| usize::from(device) + 1);
         let mut snapshot = Self {
             texts: track.texts.clone(),
             stacks: track.stacks.clone(),

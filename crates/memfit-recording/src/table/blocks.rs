@@ -161,6 +161,16 @@ impl Blocks {
         }
     }
 
+    pub(crate) fn set_bytes(&mut self, index: u32, bytes: u64) {
+        let row = index as usize;
+        if row < self.len() {
+            let asked =
+                self.beyond.get(row).checked_sub(1).map(|beyond| self.bytes.get(row).saturating_sub(beyond));
+            self.bytes.set(row, bytes);
+            self.beyond.set(row, beyond(bytes, asked));
+        }
+    }
+
     pub(crate) fn set_requested(&mut self, index: u32, requested: Option<u64>) {
         self.tell(Amendment::Requested, index);
         let row = index as usize;
