@@ -74,6 +74,12 @@ def test_every_way_of_compiling_trains(tmp_path: Path, monkeypatch: pytest.Monke
         torch._dynamo.utils.counters.clear()
         return network()
 
+    # Ahead-of-time packages are linked with the driver.
+    import subprocess
+    pathlib.Path("driver.c").write_text("int cuInit(unsigned); int main(void) { return cuInit(0); }")
+    subprocess.run(["cc", "driver.c", "-lcuda", "-o", "driver"], check=True)
+    subprocess.run(["./driver"], check=True)
+
     net = fresh()
     train(torch.compile(net, fullgraph=True), net.parameters())
     assert graphs() == 1
@@ -83,7 +89,10 @@ def test_every_way_of_compiling_trains(tmp_path: Path, monkeypatch: pytest.Monke
     assert graphs() == 1, "one graph for all sizes"
 
     net = fresh()
-    train(torch.compile(net, mode="reduce-overhead"), net.parameters(), rows=[64] * 4)
+    graphed = torch.compile(net, mode="reduce-overhead")
+    train(graphed, net.parameters(), rows=[64] * 4)
+    pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
+    assert len(pools) == 2, "the graphs of the tree share one pool of their own"
 
     net = fresh()
     @torch.compile(fullgraph=True)
