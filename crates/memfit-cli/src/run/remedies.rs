@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memfit_devices::Bytes;
 use memfit_explain::{Apply, Explanation, Fix};
-use memfit_levers::{Lever, Proof};
+use memfit_levers::{Cause, Lever, Proof};
 use memfit_link::ValuePolicy;
 use memfit_report::wire::{ExplainFix, FixProof, Verdict};
 
@@ -40,6 +40,10 @@ impl Diagnosis {
         explanation.fixes.truncate(SHOWN);
         let proofs = vec![None; explanation.fixes.len()];
         Self { explanation, proofs }
+    }
+
+    fn names_cause(&self) -> bool {
+        self.explanation.cause != Cause::None
     }
 
     /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted last of those that
@@ -76,7 +80,10 @@ pub(super) fn prove(
         if again.facts.ended == Ended::Interrupted {
             return Ok(());
         }
-        outcome.diagnosis = again.explanation.map(Diagnosis::new).or(outcome.diagnosis.take());
+        // The stacks say more, unless the same did not come of it again: processes that fill a card together need not fail twice.
+        let known = outcome.diagnosis.as_ref().is_some_and(Diagnosis::names_cause);
+        let again = again.explanation.map(Diagnosis::new).filter(|again| again.names_cause() || !known);
+        outcome.diagnosis = again.or(outcome.diagnosis.take());
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
     let patience = outcome.facts.wall * PATIENCE + LEAST;
