@@ -81,8 +81,9 @@ impl Model {
             small.micro_batch < large.micro_batch
                 && small.training.blocks.len() == large.training.blocks.len()
         });
-        let time = |sample: &Sample| (sample.pieces, sample.outcome.peak.step_ms.unwrap_or(0.0));
-        let known = small.iter().chain(std::iter::once(&large)).map(time).collect();
+        // A run that ended before its time could be told says nothing of it.
+        let time = |sample: &Sample| Some((sample.pieces, sample.outcome.peak.step_ms?));
+        let known = small.iter().chain(std::iter::once(&large)).filter_map(time).collect();
         // At its own two sizes the line is right, whatever another one teaches.
         let more =
             small.iter().chain(std::iter::once(&large)).map(|sample| (sample.micro_batch, 0)).collect();
@@ -289,6 +290,17 @@ mod tests {
         assert_eq!(at(&model, 16), (62.0, 62.0));
         assert_eq!(at(&model, 10), (56.0, 59.0));
         assert_eq!(at(&model, 32), (62.0, 70.0));
+    }
+
+    #[test]
+    fn a_run_without_a_time_is_not_believed_to_take_none() {
+        let mut small = sample(16, 4, 420, 56.0, 160);
+        small.outcome.peak.step_ms = None;
+        let model = Model::new(sample(64, 1, 1380, 50.0, 640), Some(small));
+        for (size, pieces) in [(64, 1), (32, 2), (16, 4)] {
+            let found = model.predict(size, pieces, Ways::default(), 10_000).unwrap();
+            assert_eq!((found.least_ms, found.step_ms), (50.0, 50.0), "{pieces}");
+        }
     }
 
     #[test]
