@@ -175,7 +175,13 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     if "micro-batch" in levers:
         assert 48 % levers["micro-batch"] == 0
         assert 'batch_names = ["batch_size"]' in (folder / "memfit.plan.toml").read_text()
-    assert again(folder, report["budget"]).status == 0
+    # What acts on what a loader gives has nothing to act on, which is said.
+    with (folder / "memfit.plan.toml").open("a") as file:
+        file.write('[[lever]]\nname = "resize-before-upload"\nvalue = 64\nlabel = "changes-training"\n')
+    run = again(folder, report["budget"])
+    assert run.status == 0
+    said = "the plan's `resize-before-upload` was not applied: no batch came from a DataLoader of PyTorch's"
+    assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
 
 
 INFERENCE = """

@@ -31,6 +31,7 @@ OF_OPTIMIZERS = frozenset(
 
 # Levers that act on what loaders give.
 OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
+NO_LOADER = "no batch came from a DataLoader of PyTorch's"
 
 
 class Piece:
@@ -124,7 +125,6 @@ class Planned:
         self.largest_idle = 0
         self.autocast = False
         self.clipped = False
-        self.failed = False
         self.blocks = {}
         self.marks = {}
         self.inputs.sampled = ""
@@ -500,8 +500,7 @@ class Planned:
                 self._refuse(name, error)
 
     def _refuse(self, name, error):
-        self.failed = True
-        why = getattr(error, "why", f"{type(error).__name__}: {error}")
+        why = error if isinstance(error, str) else getattr(error, "why", f"{type(error).__name__}: {error}")
         channel.send("refused", lever=name, why=str(why))
 
     # What is learnt
@@ -537,6 +536,9 @@ class Planned:
     def tell(self):
         """At the end: what the training is."""
         torch = self.session.torch
+        if self.arriving is None:
+            for name in sorted(OF_DATA.intersection(name for name, _ in self.levers)):
+                self._refuse(name, NO_LOADER)
         model = self.model() if self.model is not None else None
         norm = torch.nn.modules.batchnorm._BatchNorm
         modules = list(model.modules()) if model is not None else []
