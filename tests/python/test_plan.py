@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -355,7 +354,6 @@ def test_pieces_add_up_to_the_whole_batch():
     def trained(micro_batch: int, *how: str) -> Any:
         done = subprocess.run(
             [sys.executable, "-c", COUNTED, str(probe), str(micro_batch), *how],
-            env=os.environ | {"PYTHONPATH": str(probe.parents[1])},
             capture_output=True,
             text=True,
             check=True,
