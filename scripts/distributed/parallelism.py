@@ -10,6 +10,7 @@ and the exit status says whether all went well. The number of processes must be 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import queue
@@ -37,6 +38,8 @@ def main() -> int:
     dist.init_process_group("nccl")
     outcomes = {}
     for name in arguments.cases or CASES:
+        # Modules refer to themselves: those of the case before would be freed somewhere in this one.
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         try:
