@@ -165,11 +165,49 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
         output = flex(query, query, query, block_mask=mask)
         kept = torch.cuda.memory_allocated() - before - output.nbytes
         output.sum().backward()
-        answer(kept=kept, row=2 * heads * 512 * 4, scores=2 * heads * 512 * 512 * 2)
+
+        # How long it takes follows from the blocks that a mask leaves; a CPU's mask is uploaded, a card's is computed again.
+        document = torch.arange(4096) // 512
+
+        def causal(batch, head, q, k):
+            return q >= k
+
+        def packed(batch, head, q, k):
+            return (q >= k) & (document[q] == document[k])
+
+        def nearby(batch, head, q, k):
+            return (q - k).abs() < 256
+
+        masks = {}
+        for name, allowed, place in [("causal", causal, device), ("packed", packed, "cpu"), ("nearby", nearby, device)]:
+            masks[name] = create_block_mask(allowed, 2, None, 4096, 4096, device=place).to(device)
+        document = document.to(device)
+        # What it looks up on the card is not known: half is taken to be left.
+        masks["unknown"] = create_block_mask(packed, 2, None, 4096, 4096, device=device)
+        flex = torch.compile(flex_attention, dynamic=False)
+        long = torch.empty(2, heads, 4096, head, **half)
+        times = {}
+        for name, mask in masks.items():
+            for _ in range(2):  # the first one compiles
+                marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+                marks[0].record()
+                output = flex(long, long, long, block_mask=mask)
+                marks[1].record()
+                output.backward(output)
+                marks[2].record()
+                torch.cuda.synchronize()
+            times[name] = [marks[0].elapsed_time(marks[1]), marks[1].elapsed_time(marks[2])]
+        answer(kept=kept, row=2 * heads * 512 * 4, scores=2 * heads * 512 * 512 * 2, times=times)
         """,
         tmp_path,
         gpu="a100-80gb",
     )
     assert found.status == 0, found.output
     assert found.said["row"] <= found.said["kept"] < found.said["scores"], "flex attention keeps no scores"
+    times = found.said["times"]
+    for way in (0, 1):
+        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there are 154.
+        causal, packed, nearby, unknown = (times[name][way] for name in ("causal", "packed", "nearby", "unknown"))
+        assert packed < nearby < causal, times
+        assert 0.9 < unknown / causal < 1.0, times
     assert found.unmodelled == {}

@@ -1,10 +1,11 @@
 //! Kernels: how much memory a launch moves, and what else it does, by the kernel's name and its arguments.
 //!
 //! What a kernel is, is decided once from its name ([`Family`]); a launch then only reads the few arguments that say how
-//! large it is. Kernels over lists of tensors are in [`foreach`], fused attention is in [`attention`].
+//! large it is. Kernels over lists of tensors are in [`foreach`], fused attention is in [`attention`] and [`flex`].
 
 mod attention;
 mod family;
+mod flex;
 mod foreach;
 mod grouped;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::sync::OnceLock;
 
 use attention::Attention;
 use family::Family;
+use flex::Flex;
 use foreach::Foreach;
 use memfit_link::WorkKind;
 
@@ -46,9 +48,9 @@ const COLLISIONS: f64 = 3.5;
 const SCATTERED: f64 = 2.0;
 
 impl KernelCost {
-    /// The cost of the kernel with this mangled name.
-    pub(crate) fn of(mangled: &str) -> Self {
-        Self { family: Family::of(mangled), function: OnceLock::new() }
+    /// The cost of the kernel with this mangled name, and of which Triton kept this text.
+    pub(crate) fn of(mangled: &str, text: Option<&str>) -> Self {
+        Self { family: Family::of(mangled, text), function: OnceLock::new() }
     }
 
     /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is needed.
@@ -74,6 +76,9 @@ impl KernelCost {
             }
             Family::Attention(attention) => {
                 attention.work(grid, arguments, speeds, &operands().bytes(f64::INFINITY))
+            }
+            Family::Flex(flex) => {
+                flex.work(grid, arguments, speeds, operands().bytes(f64::INFINITY).iter().sum())
             }
             Family::Known { share, passes } => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();

@@ -146,7 +146,8 @@ impl Kernel {
     /// How long a launch of it takes.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
-        let cost = self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy()));
+        let cost =
+            self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy(), self.module.text()));
         let blocks = [launch.grid.x, launch.grid.y, launch.grid.z];
         let grid = Grid { blocks, threads: launch.block.volume() as u32 };
         cost.work(grid, arguments, &card.speeds, || {

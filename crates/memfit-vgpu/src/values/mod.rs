@@ -40,6 +40,7 @@ use memory::Memory;
 pub(crate) use number::Type;
 pub(crate) use signature::{Signature, type_parts};
 use store::{LARGEST_PIECE, Origin};
+pub(crate) use triton::triton_function;
 
 use crate::{cost, machine};
 
@@ -100,6 +101,15 @@ pub(crate) fn known(address: u64, size: u64, all: bool) -> Option<(Vec<u8>, bool
     let found = MEMORY.read(address, &mut bytes);
     let least = if all { bytes.len() } else { 1 };
     (found.known >= least).then_some((bytes, !found.answers.is_empty()))
+}
+
+/// The 32-bit numbers at an address of device memory, as far as they are known from the first one on; none where a rule answered.
+pub(crate) fn known_numbers(address: u64, size: u64) -> Vec<i32> {
+    let mut bytes = vec![0; size.min(LARGEST_PIECE as u64) as usize];
+    let known = MEMORY.read(address, &mut bytes).known;
+    let found = if known > 0 { self::known(address, known as u64, true) } else { None };
+    let Some((bytes, false)) = found else { return Vec::new() };
+    bytes.as_chunks().0.iter().map(|number| i32::from_le_bytes(*number)).collect()
 }
 
 /// Bytes came from another process of the run, where they were known; there, a rule may have `answered` for them.

@@ -41,6 +41,13 @@ pub(super) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
     None
 }
 
+/// The parameters of a kernel and its body, as the text has them; nothing if the kernel is not in it.
+pub(crate) fn triton_function<'t>(text: &'t str, kernel: &str) -> Option<(Vec<&'t str>, &'t str)> {
+    let (params, body) = function(text, kernel)?;
+    let params = split(params).into_iter().map(str::trim).collect();
+    Some((params, body.split("tt.func").next().unwrap_or(body)))
+}
+
 /// The parameters and the body of a function.
 fn function<'t>(text: &'t str, kernel: &str) -> Option<(&'t str, &'t str)> {
     let start = text.match_indices(kernel).find(|(at, _)| {

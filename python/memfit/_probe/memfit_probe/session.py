@@ -19,6 +19,7 @@ from . import (
     generation,
     graphs,
     loaders,
+    masks,
     modules,
     notes,
     oom,
@@ -132,6 +133,7 @@ class Session:
         extensions.arm(self)
         generation.arm(self)
         compiled.arm(self)
+        masks.arm()
         synthetic = self.setup["synthetic"]
         if synthetic["weights"]:
             synthetic_weights.SyntheticWeights(self).arm()

@@ -60,6 +60,11 @@ impl Attention {
         Some(Self { make, backward, causal: causal(mangled), math })
     }
 
+    /// FlashAttention's kernels for a type.
+    pub(super) fn flash(math: Math, backward: bool) -> Self {
+        Self { make: Make::Flash, backward, causal: false, math }
+    }
+
     /// How long a launch takes; `operands` are the bytes that its arguments lead to.
     pub(super) fn work(self, grid: Grid, arguments: Arguments, speeds: &Speeds, operands: &[f64]) -> Work {
         let read = match self.make {
@@ -87,7 +92,7 @@ impl Attention {
 
     /// What it achieves of a large product of matrices on the card. FlashAttention 2 was written for Ampere, and does not use
     /// Hopper's own instructions.
-    fn share(self, speeds: &Speeds, width: f64) -> f64 {
+    pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
         let make = match (self.make, speeds.version) {
             (Make::Flash, 90..) if speeds.version < 120 => 0.47,
             (Make::Flash, _) => 0.72,

@@ -1,6 +1,6 @@
 //! Which family a kernel is of, by its name.
 
-use super::{Attention, Foreach, Math, grouped};
+use super::{Attention, Flex, Foreach, Math, grouped};
 use crate::values::{Elementwise, Signature, Type};
 
 /// How a kernel's length is found.
@@ -12,6 +12,8 @@ pub(super) enum Family {
     Foreach(Foreach),
     /// Fused attention.
     Attention(Attention),
+    /// Fused attention that Inductor made a kernel of its own for.
+    Flex(Flex),
     /// Passes over all operands, at a share of what long copies achieve.
     Known { share: f64, passes: f64 },
     /// So many elements as an argument says, in each of some tensors.
@@ -80,8 +82,11 @@ const KNOWN: [(&str, Family); 40] = [
 ];
 
 impl Family {
-    /// From a kernel's mangled name.
-    pub(super) fn of(mangled: &str) -> Self {
+    /// From a kernel's mangled name, and the text that Triton kept of it.
+    pub(super) fn of(mangled: &str, text: Option<&str>) -> Self {
+        if let Some(flex) = text.and_then(|text| Flex::of(text, mangled)) {
+            return Self::Flex(flex);
+        }
         if let Some(rest) = mangled.strip_prefix("triton_") {
             return match rest.split('_').next() {
                 Some("poi" | "red" | "per" | "for") => Self::Compiled,

@@ -16,7 +16,7 @@ impl Packed {
         let addresses: Vec<u64> = self.0.iter().map(|argument| argument.as_ptr() as u64).collect();
         let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
         let grid = Grid { blocks: [blocks, 1, 1], threads: 128 };
-        KernelCost::of(name).work(grid, arguments, &of_card("a100-80gb"), Function::default)
+        KernelCost::of(name, None).work(grid, arguments, &of_card("a100-80gb"), Function::default)
     }
 }
 
@@ -73,10 +73,11 @@ fn lists_of_tensors_are_read_whatever_their_room() {
 
 #[test]
 fn names_tell_families() {
-    let of = |name: &str| match Family::of(name) {
+    let of = |name: &str| match Family::of(name, None) {
         Family::Elementwise(_) => "elementwise",
         Family::Foreach(_) => "foreach",
         Family::Attention(_) => "attention",
+        Family::Flex(_) => "flex",
         Family::Known { .. } => "known",
         Family::Counted { .. } => "counted",
         Family::Rows => "rows",
@@ -132,7 +133,7 @@ fn products_in_groups_take_as_long_as_all_of_them() {
         let addresses: Vec<u64> = packed.0.iter().map(|argument| argument.as_ptr() as u64).collect();
         let grid = Grid { blocks: [1, 1, 1], threads: groups as u32 };
         let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
-        KernelCost::of(PREPARES).work(grid, arguments, &of_card("h100"), Function::default)
+        KernelCost::of(PREPARES, None).work(grid, arguments, &of_card("h100"), Function::default)
     };
     assert!(prepare(arguments).length < 10_000);
     let packed = Packed(vec![vec![0]]);
@@ -150,8 +151,9 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
         let function = || Function { code: Code { instructions, loaded }, ..Function::default() };
         let grid = Grid { blocks: [108 * 64, 1, 1], threads: 128 };
         let arguments = Arguments::new(In::from_address(empty.as_ptr() as u64));
-        KernelCost::of("triton_per_fused_0").work(grid, arguments, &of_card("a100-80gb"), function).length
-            as f64
+        KernelCost::of("triton_per_fused_0", None)
+            .work(grid, arguments, &of_card("a100-80gb"), function)
+            .length as f64
     };
     let launch = time(0, 0);
     // Warps of an A100's multiprocessor begin two instructions a cycle, at 1.41 GHz and nine tenths of that.
@@ -162,4 +164,42 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
     // A hundred words, each of which comes in three to four turns.
     let looking_up = (time(10, 400) - launch) / (warps * 100.0 / cycles);
     assert!((3.0..4.0).contains(&looking_up), "{looking_up}");
+}
+
+#[test]
+fn the_text_of_a_kernel_tells_flex_attention() {
+    let text = |params: &str| {
+        format!(
+            "module {{\n  tt.func public @triton_tem_fused_3({params}) attributes {{noinline = false}} {{\n    \
+             %o = scf.for %i = %a to %b step %c iter_args(%acc = %z) -> (tensor<64x128xf32>) : i32 {{\n      \
+             %qk = tt.dot %q, %k, %zero : tensor<64x128xbf16> * tensor<128x32xbf16> -> tensor<64x32xf32> loc(#1)\n    \
+             }}\n    tt.return\n  }}\n}}\n"
+        )
+    };
+    let lists = "%arg_KV_NUM_BLKS: !tt.ptr<i32> {tt.divisibility = 16 : i32}, %arg_KV_IDX: !tt.ptr<i32>, \
+                 %arg_FULL_KV_NUM_BLKS: !tt.ptr<i32>";
+    let forward = text(&format!("%arg_Q: !tt.ptr<bf16>, %arg_LSE: !tt.ptr<f32>, {lists}"));
+    let backward =
+        text(&format!("%arg_Q: !tt.ptr<bf16>, %arg_LSE: !tt.ptr<f32>, %arg_DELTA: !tt.ptr<f32>, {lists}"));
+    let numbered =
+        text("%arg0: !tt.ptr<bf16> loc(\"arg_Q\"(#loc)), %arg1: !tt.ptr<i32> loc(\"arg_KV_NUM_BLKS\"(#loc))");
+    let of = |text: &str| Flex::of(text, "triton_tem_fused_3");
+    for text in [&forward, &backward, &numbered] {
+        assert!(of(text).is_some(), "{text}");
+        assert_eq!(Flex::of(text, "triton_tem_fused"), None, "another kernel");
+    }
+    assert_eq!(of(&text("%arg_A: !tt.ptr<bf16>, %arg_B: !tt.ptr<bf16>")), None, "a product of matrices");
+    assert_eq!(of(&forward.replace("tt.dot", "tt.load")), None);
+
+    // Nothing is known of the mask: half of it is left, and that is a guess.
+    let speeds = of_card("a100-80gb");
+    let nothing = vec![0_u64; 8];
+    let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
+    let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+    let grid = Grid { blocks: [64, 2, 24], threads: 128 };
+    let work = of(&forward).unwrap().work(grid, arguments, &speeds, 0.0);
+    assert_eq!(work.kind, WorkKind::Guess);
+    let operations = 2.0 * 2.0 * 48.0 * 4096.0 * 4096.0 / 2.0 * 128.0;
+    let rate = operations / work.length as f64 / 1e3;
+    assert!((150.0..220.0).contains(&rate), "{rate} TFLOP/s of 312");
 }
