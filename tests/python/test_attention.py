@@ -207,7 +207,9 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
     times = found.said["times"]
     for way in (0, 1):
         # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there are 154.
-        causal, packed, nearby, unknown = (times[name][way] for name in ("causal", "packed", "nearby", "unknown"))
+        causal, packed, nearby, unknown = (
+            times[name][way] for name in ("causal", "packed", "nearby", "unknown")
+        )
         assert packed < nearby < causal, times
         assert 0.9 < unknown / causal < 1.0, times
     assert found.unmodelled == {}
