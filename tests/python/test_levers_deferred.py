@@ -175,3 +175,99 @@ def test_scores_that_are_something_else_are_computed_as_written() -> None:
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.allclose(parameter.grad, gradient, rtol=1e-5, atol=1e-6)
     applied.undo()
+
+
+class Wrapped(nn.Linear):
+    """A layer that may do more than one product of matrices, as far as can be told."""
+
+
+class Head(nn.Module):
+    def __init__(self, kind: type[nn.Linear] = nn.Linear) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CLASSES, 16)
+        self.mix = nn.Linear(16, 16)
+        self.head = kind(16, CLASSES)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.head(torch.tanh(self.mix(self.embedding(tokens))))
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Wrapped])
+@pytest.mark.parametrize("frozen", [(), ("head.bias",), ("mix.weight", "mix.bias", "embedding.weight")])
+@pytest.mark.parametrize("settings", [{}, {"reduction": "sum", "label_smoothing": 0.1}, {"ignore_index": 3}])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradients_of_a_loss_in_pieces_are_those_of_the_whole(
+    kind: type[nn.Linear], frozen: tuple[str, ...], settings: dict[str, Any], autocast: bool
+) -> None:
+    torch.manual_seed(1)
+    model = Head(kind)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name not in frozen)
+    labels = torch.where(TOKENS % 3 == 0, 3, TOKENS)
+
+    def gradients() -> list[torch.Tensor | None]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = functional.cross_entropy(model(TOKENS).flatten(0, 1), labels.flatten(), **settings)
+        # What stands between the loss and the backward is known only there.
+        (loss * 0.25).backward()
+        return [weight.grad for weight in model.parameters()]
+
+    expected = gradients()
+    undo = _levers.apply(target_of(model), [("chunked-loss", 5)]).undo
+    for own, whole in zip(gradients(), expected, strict=True):
+        assert (own is None) == (whole is None)
+        if own is not None and whole is not None:
+            far = (own - whole).norm() / whole.norm()
+            assert own.dtype == whole.dtype
+            assert far < (0.01 if autocast else 1e-5), far
+    undo()
+
+
+def test_weights_that_share_a_gradient_get_theirs() -> None:
+    class Sum(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, CLASSES)
+            self.more = nn.Parameter(torch.randn(CLASSES, 8))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return functional.linear(hidden, self.weight + self.more, self.bias)
+
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Embedding(CLASSES, 8), Sum())
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
+        return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+
+    expected = gradients()
+    undo = _levers.apply(target_of(model), [("chunked-loss", {"head": "1", "tokens": 5})]).undo
+    for own, whole in zip(gradients(), expected, strict=True):
+        assert torch.allclose(own, whole, rtol=1e-4, atol=1e-7)
+    undo()
+
+
+def test_logits_are_not_made_twice_but_in_fp16() -> None:
+    for kind, times in ((torch.bfloat16, 1), (torch.float16, 2)):
+        model = Head().to(kind)
+        made = []
+        plain = model.head.forward
+        model.head.forward = lambda hidden, plain=plain, made=made: made.append(len(hidden)) or plain(hidden)
+        undo = _levers.apply(target_of(model), [("chunked-loss", 5)]).undo
+        loss = functional.cross_entropy(model(TOKENS).flatten(0, 1).float(), TOKENS.flatten())
+        assert loss.dtype == torch.float32
+        loss.backward()
+        assert sum(made) == times * TOKENS.numel(), kind
+        undo()
+
+
+def test_gradients_that_are_asked_for_twice_are_refused() -> None:
+    model = Head()
+    undo = _levers.apply(target_of(model), [("chunked-loss", 5)]).undo
+    loss = functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="asked for twice"):
+        loss.backward()
+    undo()

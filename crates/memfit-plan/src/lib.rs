@@ -22,7 +22,7 @@ pub use file::{MAX_BYTES, PlanError, VERSION};
 pub use fingerprint::{Difference, Here, sha256};
 pub use framework::{Framework, in_its_words};
 pub use front::{Point, front};
-pub use levers::{Host, Loader, Padding, loader, padding};
+pub use levers::{Host, Loader, Padding, loader, movable, padding};
 pub use plan::{Expected, MadeFor, Plan};
 pub use search::{Limits, search};
 pub use setting::{Setting, Value, in_short};

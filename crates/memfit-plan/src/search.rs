@@ -21,7 +21,7 @@ use crate::levers::Turn;
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// Within what a plan has to stay.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// How far the training may change.
     pub allow: Label,
@@ -39,6 +39,8 @@ pub struct Limits {
     pub compiles: bool,
     /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
     pub link: Option<f64>,
+    /// Levers that are not to be moved.
+    pub without: Vec<Lever>,
     /// Runs, at most.
     pub most_runs: u64,
 }
@@ -54,9 +56,30 @@ impl Default for Limits {
             cards: 1,
             compiles: false,
             link: None,
+            without: Vec::new(),
             most_runs: u64::MAX,
         }
     }
+}
+
+impl Limits {
+    /// Why a lever that does this to the training is not moved; nothing where it may be.
+    pub(crate) fn forbid(&self, lever: Lever, label: Label) -> Option<String> {
+        if self.without.contains(&lever) {
+            return Some(format!("`--without {lever}` was asked for"));
+        }
+        forbidden(label, self.allow)
+    }
+
+    /// Bytes a second on the way to the host, where activations may go there.
+    pub(crate) fn way_to_host(&self) -> Option<f64> {
+        self.link.filter(|_| !self.without.contains(&Lever::ActivationOffload))
+    }
+}
+
+/// Why a label is not allowed; nothing where it is.
+fn forbidden(label: Label, allow: Label) -> Option<String> {
+    (label > allow).then(|| format!("not allowed: it is `{label}`, and `--allow {allow}` was asked for"))
 }
 
 /// Searches for the fastest plan.

@@ -2,21 +2,22 @@
 
 The model's last linear layer gives a promise of its logits instead of them. What training code does with logits before the
 loss (reshape, shift by one token, cast, move the classes' dimension) is done to the hidden states, and `cross_entropy` runs
-piece by piece: logits of so many tokens, their loss, and once more in the backward. Whatever else is asked of the promise is
-answered by the real logits, computed then as they would have been.
+piece by piece: logits of so many tokens, their loss, and its gradients. Whatever else is asked of the promise is answered by
+the real logits, computed then as they would have been.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
+from .piecewise import Pieces, cross_entropy
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import wrap
 
@@ -43,7 +44,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             return forward(hidden)
         rows = hidden.numel() // max(hidden.shape[-1], 1)
         tokens = asked or max(least, min(_TOKENS_PER_INPUT * hidden.shape[-1], rows // _PARTS))
-        return _promise(forward, hidden, int(tokens), head.out_features)
+        return _promise(forward, hidden, int(tokens), head, target)
 
     # A compiled model stops before the promise, and leaves its loss to this.
     return wrap(head, torch.compiler.disable(around) if hasattr(torch.compiler, "disable") else around)
@@ -72,16 +73,30 @@ def _head(model: nn.Module, name: str) -> Any:
     return widest
 
 
+@dataclass(frozen=True)
+class _Deferred:
+    """How the logits of a promise would be made."""
+
+    forward: Callable[..., torch.Tensor]
+    hidden: torch.Tensor
+    # In a piece.
+    tokens: int
+    head: nn.Linear
+    target: Target
+    # The type that the layer gives.
+    kind: torch.dtype
+    # Types that the logits are cast to, one after the other.
+    casts: tuple[torch.dtype, ...] = ()
+    # Where the classes are: the last dimension, or the second.
+    second: bool = False
+    # The layer, where it is one product of matrices and nothing more.
+    linear: nn.Linear | None = None
+
+
 class Logits(torch.Tensor):
     """A promise of `forward(hidden)`: has its shape and type, and no memory."""
 
-    _memfit_forward: Callable[..., torch.Tensor]
-    _memfit_hidden: torch.Tensor
-    _memfit_tokens: int
-    # Types that the logits are cast to, one after the other.
-    _memfit_casts: tuple[torch.dtype, ...]
-    # Where the classes are: the last dimension, or the second.
-    _memfit_second: bool
+    _memfit_deferred: _Deferred
     _memfit_real: torch.Tensor | None
 
     @classmethod
@@ -107,7 +122,7 @@ class Logits(torch.Tensor):
 
 
 def _promise(
-    forward: Callable[..., torch.Tensor], hidden: torch.Tensor, tokens: int, classes: int
+    forward: Callable[..., torch.Tensor], hidden: torch.Tensor, tokens: int, head: nn.Linear, target: Target
 ) -> torch.Tensor:
     place = hidden.device.type
     kind = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else hidden.dtype
@@ -122,23 +137,19 @@ def _promise(
         ):
             return forward(inputs)
 
-    return _make(as_then, hidden, tokens, (), False, (*hidden.shape[:-1], classes), kind)
+    # What else stands around its product of matrices is not known here.
+    plain = type(head) is nn.Linear and getattr(forward, "__func__", None) is nn.Linear.forward
+    plain = plain and all(type(weight.data) is torch.Tensor for weight in head.parameters())
+    plain = plain and (state[0] or head.weight.dtype == kind)
+    deferred = _Deferred(as_then, hidden, tokens, head, target, kind, linear=head if plain else None)
+    return _make(deferred, (*hidden.shape[:-1], head.out_features), kind)
 
 
-def _make(
-    forward: Callable[..., torch.Tensor],
-    hidden: torch.Tensor,
-    tokens: int,
-    casts: tuple[torch.dtype, ...],
-    second: bool,
-    shape: tuple[int, ...],
-    kind: torch.dtype,
-) -> torch.Tensor:
+def _make(deferred: _Deferred, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     made = torch.Tensor._make_wrapper_subclass(
-        Logits, shape, dtype=kind, device=hidden.device, requires_grad=True
+        Logits, shape, dtype=kind, device=deferred.hidden.device, requires_grad=True
     )
-    made._memfit_forward, made._memfit_hidden, made._memfit_tokens = forward, hidden, tokens
-    made._memfit_casts, made._memfit_second, made._memfit_real = casts, second, None
+    made._memfit_deferred, made._memfit_real = deferred, None
     with torch._C.DisableTorchFunctionSubclass():
         # On the promise itself: to ask it for anything else would be to ask for the logits.
         made.register_hook(_lost)
@@ -153,15 +164,9 @@ def _lost(_gradient: torch.Tensor) -> None:
     )
 
 
-def _parts(logits: Any) -> tuple[Any, torch.Tensor, int, tuple[torch.dtype, ...], bool]:
+def _deferred(logits: Any) -> _Deferred:
     with torch._C.DisableTorchFunctionSubclass():
-        return (
-            logits._memfit_forward,
-            logits._memfit_hidden,
-            logits._memfit_tokens,
-            logits._memfit_casts,
-            logits._memfit_second,
-        )
+        return logits._memfit_deferred  # type: ignore[no-any-return]
 
 
 def _form(logits: Any) -> tuple[tuple[int, ...], torch.dtype]:
@@ -174,11 +179,11 @@ def _real(logits: Any) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         known = logits._memfit_real
     if known is None:
-        forward, hidden, _, casts, second = _parts(logits)
-        known = forward(hidden)
-        for cast in casts:
+        deferred = _deferred(logits)
+        known = deferred.forward(deferred.hidden)
+        for cast in deferred.casts:
             known = known.to(cast)
-        known = known.movedim(-1, 1) if second else known
+        known = known.movedim(-1, 1) if deferred.second else known
         if torch.is_grad_enabled():
             with torch._C.DisableTorchFunctionSubclass():
                 logits._memfit_real = known
@@ -202,9 +207,9 @@ def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """Views that leave the classes alone: the same is done to the hidden states."""
 
     def rule(logits: Any, *args: Any, **kwargs: Any) -> Any:
-        forward, hidden, tokens, casts, second = _parts(logits)
+        deferred = _deferred(logits)
         shape, kind = _form(logits)
-        if second:
+        if deferred.second:
             return NotImplemented
         try:
             after = func(torch.empty(shape, device="meta"), *args, **kwargs).shape
@@ -212,18 +217,18 @@ def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
             return NotImplemented
         if len(after) < 2 or after[-1] != shape[-1]:
             return NotImplemented
-        moved = hidden.reshape(*after[:-1], hidden.shape[-1])
-        return _make(forward, moved, tokens, casts, False, tuple(after), kind)
+        moved = deferred.hidden.reshape(*after[:-1], deferred.hidden.shape[-1])
+        return _make(replace(deferred, hidden=moved), tuple(after), kind)
 
     return rule
 
 
 def _indexed(logits: Any, index: Any) -> Any:
     """A slice along other dimensions than the classes', as the shift by one token is."""
-    forward, hidden, tokens, casts, second = _parts(logits)
+    deferred = _deferred(logits)
     shape, kind = _form(logits)
     parts = index if isinstance(index, tuple) else (index,)
-    if second or not all(isinstance(part, (slice, int)) or part is Ellipsis for part in parts):
+    if deferred.second or not all(isinstance(part, (slice, int)) or part is Ellipsis for part in parts):
         return NotImplemented
     explicit = [part for part in parts if part is not Ellipsis]
     dots = len(explicit) < len(parts)
@@ -239,19 +244,19 @@ def _indexed(logits: Any, index: Any) -> Any:
     after = torch.empty(shape, device="meta")[index].shape
     if len(after) < 2:
         return NotImplemented
-    return _make(forward, hidden[index], tokens, casts, False, tuple(after), kind)
+    return _make(replace(deferred, hidden=deferred.hidden[index]), tuple(after), kind)
 
 
 def _swapped(logits: Any, *args: Any, **kwargs: Any) -> Any:
     """(N, tokens, classes) as (N, classes, tokens), which is how `cross_entropy` takes sequences."""
-    forward, hidden, tokens, casts, second = _parts(logits)
+    deferred = _deferred(logits)
     shape, kind = _form(logits)
     dimensions = tuple(args) or (kwargs.get("dim0"), kwargs.get("dim1"))
-    if second or len(shape) != 3 or any(not isinstance(each, int) for each in dimensions):
+    if deferred.second or len(shape) != 3 or any(not isinstance(each, int) for each in dimensions):
         return NotImplemented
     if {each % 3 for each in dimensions} != {1, 2}:
         return NotImplemented
-    return _make(forward, hidden, tokens, casts, True, (shape[0], shape[2], shape[1]), kind)
+    return _make(replace(deferred, second=True), (shape[0], shape[2], shape[1]), kind)
 
 
 def _permuted(logits: Any, *order: Any) -> Any:
@@ -260,11 +265,11 @@ def _permuted(logits: Any, *order: Any) -> Any:
 
 
 def _cast(logits: Any, kind: torch.dtype) -> Any:
-    forward, hidden, tokens, casts, second = _parts(logits)
+    deferred = _deferred(logits)
     shape, before = _form(logits)
     if kind == before:
         return logits
-    return _make(forward, hidden, tokens, (*casts, kind), second, shape, kind)
+    return _make(replace(deferred, casts=(*deferred.casts, kind)), shape, kind)
 
 
 def _to(logits: Any, *args: Any, **kwargs: Any) -> Any:
@@ -290,38 +295,47 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    forward, hidden, tokens, casts, second = _parts(logits)
+    deferred = _deferred(logits)
     shape, _ = _form(logits)
-    flat = second or len(shape) == 2
+    flat = deferred.second or len(shape) == 2
     if size_average is not None or reduce is not None or target.is_floating_point() or not flat:
         return NotImplemented
-    rows = hidden.reshape(-1, hidden.shape[-1])
+    rows = deferred.hidden.reshape(-1, deferred.hidden.shape[-1])
     labels = target.reshape(-1)
-    if len(rows) != len(labels) or reduction not in ("mean", "sum", "none"):
+    if not len(rows) or len(rows) != len(labels) or reduction not in ("mean", "sum", "none"):
         return NotImplemented
-    each = "none" if reduction == "none" else "sum"
-    place = hidden.device.type
-    cast_here = torch.is_autocast_enabled(place)
+    # Under autocast, cross entropy is one of the operations that run in fp32.
+    wide = torch.is_autocast_enabled(deferred.hidden.device.type)
+    casts = deferred.casts
+    if casts == (torch.float32,) and deferred.kind in (torch.float16, torch.bfloat16):
+        casts, wide = (), True
+    compiled = deferred.target.compiled
+    entropy = cross_entropy if compiled is None else compiled(cross_entropy)
 
-    def piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        values = forward(part)
+    def loss(values: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         for cast in casts:
             values = values.to(cast)
-        # Under autocast, cross entropy is one of the operations that run in fp32.
-        values = values.float() if cast_here and values.dtype != torch.float64 else values
-        return functional.cross_entropy(
-            values, wanted, weight, ignore_index=ignore_index, reduction=each, label_smoothing=label_smoothing
+        return entropy(
+            values,
+            wanted,
+            wide,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction="none" if reduction == "none" else "sum",
+            label_smoothing=label_smoothing,
         )
 
-    if not len(rows):
-        return NotImplemented
-    losses = [
-        checkpoint(piece, part, wanted, use_reentrant=False, preserve_rng_state=False)
-        for part, wanted in zip(rows.split(tokens), labels.split(tokens), strict=True)
-    ]
+    pieces = Pieces(
+        deferred.forward,
+        loss,
+        deferred.tokens,
+        [learned for learned in deferred.head.parameters() if learned.requires_grad],
+        deferred.linear,
+        deferred.kind,
+    )
     if reduction == "none":
-        return torch.cat(losses).view(target.shape)
-    total = torch.stack(losses).sum()
+        return torch.cat(pieces.each(rows, labels)).view(target.shape)
+    total = pieces.sum(rows, labels)
     if reduction == "sum":
         return total
     counted = labels != ignore_index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from .blocks import blocks
@@ -26,9 +27,22 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             raise CannotApply(name, "the model has no repeated blocks to compile one by one")
     # Micro-batches differ in size, and each new size would be compiled anew.
     settings.setdefault("dynamic", None)
-    return together(
-        [_one(module, settings) for module in (modules(target, name, chosen) if chosen else [target.model])]
-    )
+    before = target.compiled
+    known: dict[Any, Any] = {}
+
+    def compiled(function: Any) -> Any:
+        if function not in known:
+            known[function] = torch.compile(function, **settings)
+        return known[function]
+
+    def back() -> None:
+        target.compiled = before
+
+    undone = [
+        _one(module, settings) for module in (modules(target, name, chosen) if chosen else [target.model])
+    ]
+    target.compiled = compiled
+    return together([back, *undone])
 
 
 def _one(module: nn.Module, settings: dict[str, Any]) -> Undo:

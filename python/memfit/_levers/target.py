@@ -46,6 +46,8 @@ class Target:
     scales: bool = False
     # Whether parameters are updated within the backward, so that gradients are gone after it.
     updates_in_backward: bool = False
+    # What a compiler makes of a function, where the model's blocks are compiled.
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     # Whether levers may be undone: what was there before them is kept for it then, on the host.
     undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.

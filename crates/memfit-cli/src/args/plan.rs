@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use clap::{ValueEnum, ValueHint};
 use memfit_devices::Bytes;
-use memfit_levers::Label;
+use memfit_levers::{Label, Lever};
+use memfit_plan::movable;
 
 use super::{GpuChoice, OutputArgs, Timeout};
 
@@ -38,6 +39,10 @@ pub(crate) struct PlanArgs {
     /// How far the training may change.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
+
+    /// Leave a lever alone, for example `micro-batch`; may be given several times.
+    #[arg(long, value_name = "LEVER", value_parser = lever)]
+    pub(crate) without: Vec<Lever>,
 
     /// Try `torch.compile` too, for which each try takes as long as compiling does.
     #[arg(long)]
@@ -112,6 +117,15 @@ impl From<Allow> for Label {
             Allow::ChangesTraining => Self::ChangesTraining,
         }
     }
+}
+
+/// A lever that a plan may move.
+fn lever(name: &str) -> Result<Lever, String> {
+    let movable = movable();
+    movable.iter().copied().find(|lever| lever.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = movable.iter().map(|lever| lever.name()).collect();
+        format!("no plan has such a lever; there are {}", names.join(", "))
+    })
 }
 
 /// A share of the card's memory.

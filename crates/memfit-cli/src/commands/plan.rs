@@ -102,7 +102,7 @@ fn find(
     let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
     let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
     let output = args.output.clone();
-    let (diff, compiles) = (args.diff.clone(), args.compile);
+    let (diff, compiles, without) = (args.diff.clone(), args.compile, args.without.clone());
     let request = Request::to_plan(args, settings, &catalogue)?;
     report.device = request.card.info();
     let Card::Virtual(device, _) = request.card.clone() else { return Err(CliError::PlanForLocal) };
@@ -122,6 +122,7 @@ fn find(
         cards: report.device.count,
         compiles,
         link: Some(device.host_link.bandwidth as f64),
+        without,
         most_runs: MOST_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
@@ -211,7 +212,7 @@ fn change(
         return Ok(());
     };
     let mut patch = patched(tries, plan, script, printer)?;
-    if let Some(into) = into {
+    if let Some(into) = into.filter(|_| !patch.diff.is_empty()) {
         std::fs::write(into, &patch.diff).map_err(CliError::io("write", into))?;
         patch.written = Some(into.display().to_string());
     }

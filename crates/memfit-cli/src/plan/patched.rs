@@ -2,18 +2,28 @@
 
 use std::path::Path;
 
-use memfit_patch::patch;
+use memfit_levers::Lever;
+use memfit_patch::{Left, Patched, patch};
 use memfit_plan::{Plan, Room};
-use memfit_report::wire::{FixProof, PlanPatch, RejectedLever};
+use memfit_report::wire::{FixProof, PlanPatch, RejectedLever, Verdict};
 
-use super::Tries;
+use super::{Tries, failure};
 use crate::run::{self, Changes, Request};
 use crate::{CliError, Printer};
 
 /// Lines that stay, shown around a change.
 const CONTEXT: usize = 3;
 
-/// Writes a plan into the script, and runs what comes of it on the card with what a plan may take.
+/// A changed script, and what came of running it.
+struct Attempt {
+    changed: Patched,
+    proof: Option<FixProof>,
+    /// Why it failed, where that is not for want of memory.
+    failure: Option<String>,
+}
+
+/// Writes a plan into the script, and runs what comes of it on the card with what a plan may take. A change with which the script
+/// fails otherwise than by its memory is never given: a lever that the script's own libraries refuse is left out of it.
 pub(crate) fn patched(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -21,14 +31,21 @@ pub(crate) fn patched(
     printer: &Printer,
 ) -> Result<PlanPatch, CliError> {
     let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
-    let changed = patch(&text, plan);
     let file = shown(script);
-    let proof = if changed.text == text {
-        None
-    } else {
-        printer.remark("running the changed script");
-        Some(proven(tries, script, &changed.text)?)
-    };
+    let mut attempt = attempt(tries, plan, script, &text, printer)?;
+    if let Some(why) = attempt.failure.clone() {
+        match without_one(tries, plan, script, &text, &attempt.changed.done, &why, printer)? {
+            Some(better) => attempt = better,
+            None => {
+                let changed = &mut attempt.changed;
+                changed.text.clone_from(&text);
+                let why = format!("no change is shown, because the changed script fails: {why}");
+                let left = changed.done.drain(..).map(|lever| Left { lever, why: why.clone() });
+                changed.left.extend(left);
+            }
+        }
+    }
+    let Attempt { changed, proof, .. } = attempt;
     Ok(PlanPatch {
         diff: diff(&file, &text, &changed.text),
         file,
@@ -44,14 +61,65 @@ pub(crate) fn patched(
     })
 }
 
-fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<FixProof, CliError> {
+/// The script changed as the plan says, run.
+fn attempt(
+    tries: &mut Tries<'_>,
+    plan: &Plan,
+    script: &Path,
+    text: &str,
+    printer: &Printer,
+) -> Result<Attempt, CliError> {
+    let changed = patch(text, plan);
+    if changed.text == text {
+        return Ok(Attempt { changed, proof: None, failure: None });
+    }
+    printer.remark("running the changed script");
+    let (proof, failure) = proven(tries, script, &changed.text)?;
+    Ok(Attempt { changed, proof: Some(proof), failure })
+}
+
+/// The change without the one lever that makes it fail: with the first that the script fits without, or else runs without.
+fn without_one(
+    tries: &mut Tries<'_>,
+    plan: &Plan,
+    script: &Path,
+    text: &str,
+    done: &[Lever],
+    why: &str,
+    printer: &Printer,
+) -> Result<Option<Attempt>, CliError> {
+    let mut runs = None;
+    // In the order in which a search tries them, which begins with those that do the least.
+    let levers = plan.levers.iter().map(|setting| setting.lever).chain([Lever::MicroBatch]);
+    for lever in levers.filter(|lever| done.contains(lever)) {
+        let mut fewer = plan.clone();
+        fewer.levers.retain(|setting| setting.lever != lever);
+        if lever == Lever::MicroBatch {
+            fewer.micro_batch = None;
+        }
+        let mut without = attempt(tries, &fewer, script, text, printer)?;
+        let Some(proof) = without.proof.as_ref().filter(|_| without.failure.is_none()) else { continue };
+        let why = format!("the changed script fails with it: {why}");
+        without.changed.left.push(Left { lever, why });
+        if proof.verdict == Verdict::Fits {
+            return Ok(Some(without));
+        }
+        runs.get_or_insert(without);
+    }
+    Ok(runs)
+}
+
+fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<(FixProof, Option<String>), CliError> {
     let card = tries.card(Room::Budget);
     let request = Request { card, planned: None, ..tries.request.clone() };
     let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
     let files = [(path.display().to_string(), text.to_owned())].into();
     let outcome = tries.rehearsal.run_with(&request, &Changes { files, ..Changes::default() })?;
     let report = run::report(&request, &outcome);
-    Ok(FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak })
+    let failure = (report.verdict == Verdict::Error)
+        .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+        .map(|told| told.unwrap_or_else(|| "it ends before it has trained".to_owned()));
+    Ok((FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak }, failure))
 }
 
 /// The script's path from here, as a change has to name it.

@@ -27,7 +27,7 @@ mod sdpa;
 mod shard;
 mod tf32;
 
-use memfit_levers::{Label, Lever};
+use memfit_levers::Lever;
 
 pub use length_buckets::{Padding, padding};
 pub use loader_workers::{Host, Loader, loader};
@@ -111,6 +111,12 @@ pub(crate) const ENTRIES: &[Entry] = &[
     resize::ENTRY,
 ];
 
+/// The levers that a search may move.
+pub fn movable() -> Vec<Lever> {
+    let calculated = [Lever::MicroBatch, Lever::Checkpointing, Lever::ActivationOffload];
+    calculated.into_iter().chain(ENTRIES.iter().map(|entry| entry.lever)).collect()
+}
+
 /// What is less than this part of all that is there is not worth a run.
 const WORTH: u64 = 20;
 
@@ -149,16 +155,6 @@ impl Entry {
         }
         Ok(with.with(self.lever, value))
     }
-
-    /// Why it is not allowed; nothing where it is.
-    pub(crate) fn forbidden(&self, allow: Label) -> Option<String> {
-        forbidden(self.lever.label(), allow)
-    }
-}
-
-/// Why a label is not allowed; nothing where it is.
-pub(crate) fn forbidden(label: Label, allow: Label) -> Option<String> {
-    (label > allow).then(|| format!("not allowed: it is `{label}`, and `--allow {allow}` was asked for"))
 }
 
 /// Whether a candidate may be divided into pieces.
@@ -171,6 +167,8 @@ pub(crate) fn may_be_divided(candidate: &Candidate) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use memfit_levers::Label;
+
     use super::*;
 
     #[test]

@@ -168,7 +168,7 @@ impl<T: Trial> Search<'_, T> {
     fn division(&mut self, base: &Candidate, whole: &Outcome) -> Result<Division, T::Error> {
         let training = whole.training.clone().unwrap_or_default();
         let batch = training.batch.max(1);
-        let ways = Ways { recompute: self.may_recompute(&training), link: self.limits.link };
+        let ways = Ways { recompute: self.may_recompute(&training), link: self.limits.way_to_host() };
         let mut divisible = may_be_divided(base).is_ok() && self.may_divide(&training);
         let small = if divisible { self.smaller(base, batch)? } else { None };
         divisible &= !self.rejected.iter().any(|rejected| rejected.lever == Lever::MicroBatch.name());

@@ -5,7 +5,7 @@ use memfit_levers::Lever;
 
 use super::{Search, gib, label_of_dividing};
 use crate::answer::{Limit, Tried};
-use crate::levers::{Asked, ENTRIES, Sense, Turn, forbidden, may_be_divided};
+use crate::levers::{Asked, ENTRIES, Sense, Turn, may_be_divided};
 use crate::predict::exposed_ns;
 use crate::setting::Value;
 use crate::trial::{Candidate, Room, Training, Trial};
@@ -27,16 +27,17 @@ impl<T: Trial> Search<'_, T> {
             return false;
         }
         let label = label_of_dividing(training);
-        if label > self.limits.allow {
-            let why = if training.couples_samples {
+        let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
+        let of_norms = training.couples_samples && !self.limits.without.contains(&Lever::MicroBatch);
+        self.reject(
+            name,
+            if of_norms {
                 "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits".to_owned()
             } else {
-                format!("not allowed: it is `{label}`, and `--allow {}` was asked for", self.limits.allow)
-            };
-            self.reject(name, why);
-            return false;
-        }
-        true
+                why
+            },
+        );
+        false
     }
 
     pub(super) fn may_recompute(&mut self, training: &Training) -> bool {
@@ -47,8 +48,15 @@ impl<T: Trial> Search<'_, T> {
                 "nothing is kept for a backward where there is none"
             };
             self.reject(Lever::Checkpointing.name(), why);
+            return false;
         }
-        !training.blocks.is_empty()
+        match self.limits.forbid(Lever::Checkpointing, Lever::Checkpointing.label()) {
+            Some(why) => {
+                self.reject(Lever::Checkpointing.name(), why);
+                false
+            }
+            None => true,
+        }
     }
 
     /// Why nothing is sent to the host, where a plan computes blocks again.
@@ -58,7 +66,7 @@ impl<T: Trial> Search<'_, T> {
         let settings = &best.candidate.settings;
         let moves = |lever: Lever| settings.iter().any(|setting| setting.lever == lever);
         let (Some(link), Some(block)) =
-            (self.limits.link, training.blocks.iter().max_by_key(|block| block.kept))
+            (self.limits.way_to_host(), training.blocks.iter().max_by_key(|block| block.kept))
         else {
             return;
         };
@@ -128,15 +136,17 @@ impl<T: Trial> Search<'_, T> {
     ) -> Result<(), T::Error> {
         let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
         let mut plain = Candidate::as_is();
-        if !training.reduced {
+        let unwanted = |lever: Lever| self.limits.without.contains(&lever);
+        if !training.reduced && !unwanted(half) {
             plain = plain.with(half, Value::default());
         }
-        if !training.blocks.is_empty() {
+        if !training.blocks.is_empty() && !unwanted(Lever::Checkpointing) {
             let names = training.blocks.iter().map(|block| block.name.clone()).collect();
             plain = plain.with(Lever::Checkpointing, Value::Names(names));
         }
         let kernel = if training.fusible { Lever::FusedOptimizer } else { Lever::ForeachOff };
-        let mut rows = vec![plain.with(kernel, Value::default())];
+        let mut rows =
+            vec![if unwanted(kernel) { plain.clone() } else { plain.with(kernel, Value::default()) }];
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
         let asked = Asked { training, peak: &peak, limits: self.limits };
@@ -145,11 +155,13 @@ impl<T: Trial> Search<'_, T> {
                 rows.extend(entry.on(&plain, value));
             }
         }
+        rows.retain(|row| !row.settings.iter().any(|setting| unwanted(setting.lever)));
         rows.sort_by_key(Candidate::label);
+        let divides = training.batch > 1 && !unwanted(Lever::MicroBatch);
         let mut told = 0;
         for mut candidate in rows {
             let mut label = candidate.label();
-            if training.batch > 1 && may_be_divided(&candidate).is_ok() {
+            if divides && may_be_divided(&candidate).is_ok() {
                 candidate.micro_batch = Some(1);
                 candidate.pieces = training.batch;
                 label = label.max(label_of_dividing(training));
@@ -178,13 +190,13 @@ impl<T: Trial> Search<'_, T> {
         advice: &mut Vec<String>,
     ) -> Result<(), T::Error> {
         let batch = training.batch;
-        let divides = forbidden(label_of_dividing(training), self.limits.allow).is_none();
+        let divides = self.limits.forbid(Lever::MicroBatch, label_of_dividing(training)).is_none();
         // Where the batch may be divided, a smaller one would not help.
         if batch < 2 || (divides && may_be_divided(base).is_ok()) {
             return Ok(());
         }
         let mut base = base.clone();
-        if !training.blocks.is_empty() {
+        if !training.blocks.is_empty() && !self.limits.without.contains(&Lever::Checkpointing) {
             let names = training.blocks.iter().map(|block| block.name.clone()).collect();
             base = base.with(Lever::Checkpointing, Value::Names(names));
         }

@@ -171,6 +171,32 @@ fn nothing_is_done_that_is_not_allowed() {
 }
 
 #[test]
+fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
+    let levers = [Lever::MicroBatch, Lever::Checkpointing, Lever::AutocastBf16];
+    for (budget, wanted) in [(6 * GIB, Some(Lever::Checkpointing)), (GIB, None)] {
+        for unwanted in levers {
+            let mut trial = Pretended { budget, ..pretended() };
+            let asked = Limits { without: vec![unwanted], ..limits(budget, Label::Precision) };
+            let answer = search(&mut trial, &asked).unwrap().unwrap();
+            let moved = |candidate: &Candidate, lever: Lever| match lever {
+                Lever::MicroBatch => candidate.micro_batch.is_some(),
+                lever => candidate.value(lever).is_some(),
+            };
+            // Where nothing fits, how large a batch would is looked for all the same.
+            let may_be_smaller = unwanted == Lever::MicroBatch && answer.chosen.is_none();
+            let tried = answer.tried.iter().any(|tried| moved(&tried.candidate, unwanted));
+            assert!(!tried || may_be_smaller, "{unwanted}");
+            let told = format!("`--without {unwanted}` was asked for");
+            assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
+            if let (Some(wanted), Lever::MicroBatch) = (wanted, unwanted) {
+                let chosen = answer.chosen.unwrap();
+                assert!(chosen.fits() && moved(&chosen.candidate, wanted), "{:?}", chosen.candidate);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_the_model_did_not_know_is_learnt() {
     let mut trial = Pretended { surprise: GIB, couples_samples: true, ..pretended() };
     let budget = trial.budget;

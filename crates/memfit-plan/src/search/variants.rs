@@ -39,7 +39,7 @@ impl<T: Trial> Search<'_, T> {
             match (entry.sense)(Asked { training, peak, limits: self.limits }) {
                 Sense::Nothing => {}
                 Sense::Against(why) => self.reject(entry.lever.name(), why),
-                Sense::Try(value) => match entry.forbidden(self.limits.allow) {
+                Sense::Try(value) => match self.limits.forbid(entry.lever, entry.lever.label()) {
                     Some(why) => self.reject(entry.lever.name(), why),
                     None => found.push((entry, value)),
                 },

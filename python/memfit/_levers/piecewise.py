@@ -1,0 +1,181 @@
+"""A cross entropy over logits that are made a piece of the tokens at a time.
+
+Where one factor stands before the gradients of all tokens, those of the layer's inputs and weights are computed right behind each
+piece's loss, while its logits are there, and multiplied once the backward knows the factor: no logits are made twice. In fp16
+the factor is what keeps small gradients from vanishing, and where each token has its own it is not one number: there the
+pieces are computed again in the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+_SIXTEEN = (torch.float16, torch.bfloat16)
+Gradients = list[torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A loss over logits in pieces."""
+
+    # The logits of some inputs.
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    # The loss of some logits and their labels.
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    # In a piece.
+    tokens: int
+    # What of the layer learns.
+    weights: list[torch.Tensor]
+    # The layer, where it is one product of matrices in this type and nothing more.
+    linear: nn.Linear | None
+    kind: torch.dtype
+
+    def sum(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The sum of the pieces' losses."""
+        if self.kind == torch.float16:
+            return torch.stack(self.each(rows, labels)).sum()
+        total: torch.Tensor = _AtOnce.apply(self, labels, rows, *self.weights)
+        return total
+
+    def each(self, rows: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        """The pieces' losses, each of them to be computed again in the backward."""
+
+        def piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return self.loss(self.forward(part), wanted)
+
+        return [
+            checkpoint(piece, part, wanted, use_reentrant=False, preserve_rng_state=False)
+            for part, wanted in zip(rows.split(self.tokens), labels.split(self.tokens), strict=True)
+        ]
+
+
+def cross_entropy(values: torch.Tensor, labels: torch.Tensor, wide: bool, **settings: Any) -> torch.Tensor:
+    """Torch's own; of 16-bit logits in fp32 without a copy of them in fp32, where `wide` says that it is wanted so."""
+    if not wide or values.dtype not in _SIXTEEN:
+        return functional.cross_entropy(values, labels, **settings)
+    if settings["label_smoothing"]:
+        return functional.cross_entropy(values.float(), labels, **settings)
+    del settings["label_smoothing"]
+    return functional.nll_loss(functional.log_softmax(values, -1, dtype=torch.float32), labels, **settings)
+
+
+class _AtOnce(torch.autograd.Function):
+    """A sum over pieces, its gradients with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pieces: Pieces, labels: torch.Tensor, rows: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        of_rows, of_weights = ctx.needs_input_grad[2], ctx.needs_input_grad[3:]
+        learned = [weight for weight, wanted in zip(weights, of_weights, strict=True) if wanted]
+        one = _Linear(pieces, learned) if pieces.linear is not None else _Any(pieces, learned)
+        of_parts, losses = [], []
+        for part, wanted in zip(rows.split(pieces.tokens), labels.split(pieces.tokens), strict=True):
+            loss, of_part = one(part, wanted, of_rows)
+            losses.append(loss)
+            of_parts.append(of_part)
+        rest = iter(one.gradients())
+        ctx.gradients = [
+            torch.cat(of_parts) if of_rows else None,
+            *(next(rest) if wanted else None for wanted in of_weights),
+        ]
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *factors: torch.Tensor) -> Any:
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise RuntimeError(
+                "`chunked-loss` computes the gradients of its loss once, and they were asked for twice\n"
+                "hint: leave this lever out"
+            )
+        return None, None, *(each if each is None else each.mul_(factors[0]) for each in gradients)
+
+
+class _Any:
+    """Pieces through whatever the layer does."""
+
+    def __init__(self, pieces: Pieces, learned: list[torch.Tensor]) -> None:
+        self._pieces = pieces
+        self._learned = learned
+        self._added: Gradients = [None] * len(learned)
+
+    def __call__(
+        self, part: torch.Tensor, wanted: torch.Tensor, of_part: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A piece's loss, and the gradient of its inputs."""
+        with torch.enable_grad():
+            leaf = part.detach().requires_grad_(of_part)
+            loss = self._pieces.loss(self._pieces.forward(leaf), wanted)
+        asked = ([leaf] if of_part else []) + self._learned
+        found: Gradients = list(torch.autograd.grad(loss, asked, allow_unused=True)) if asked else []
+        of_leaf = found.pop(0) if of_part else None
+        known: set[int] = set()
+        for index, more in enumerate(found):
+            before = self._added[index]
+            if more is None:
+                continue
+            if before is not None:
+                before.add_(more)
+                continue
+            # What more is added to has to be ours alone: gradients of a sum's terms are one tensor.
+            own = type(more) is torch.Tensor and more.is_contiguous() and more.data_ptr() not in known
+            known.update([more.data_ptr()] if own else [])
+            self._added[index] = more if own else more.clone()
+        return loss.detach(), of_leaf
+
+    def gradients(self) -> Gradients:
+        """What the pieces add up to, of each of the weights that learn."""
+        return self._added
+
+
+class _Linear:
+    """Pieces through one product of matrices: its weight is cast once, and gradients are added up within their product."""
+
+    def __init__(self, pieces: Pieces, learned: list[torch.Tensor]) -> None:
+        assert pieces.linear is not None
+        self._pieces = pieces
+        self._learned = learned
+        self._layer = pieces.linear
+        self._weight = self._layer.weight.detach().to(pieces.kind)
+        self._bias = None if self._layer.bias is None else self._layer.bias.detach().to(pieces.kind)
+        self._added: dict[int, torch.Tensor] = {}
+
+    def __call__(
+        self, part: torch.Tensor, wanted: torch.Tensor, of_part: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A piece's loss, and the gradient of its inputs."""
+        inputs = part.detach().to(self._pieces.kind)
+        with torch.autocast(part.device.type, enabled=False):
+            values = functional.linear(inputs, self._weight, self._bias)
+        with torch.enable_grad():
+            loss = self._pieces.loss(values.requires_grad_(), wanted)
+        (of_values,) = torch.autograd.grad(loss, values)
+        with torch.autocast(part.device.type, enabled=False):
+            for weight in self._learned:
+                self._add(weight, of_values, inputs)
+            return loss.detach(), (of_values @ self._weight).to(part.dtype) if of_part else None
+
+    def _add(self, weight: torch.Tensor, of_values: torch.Tensor, inputs: torch.Tensor) -> None:
+        before = self._added.get(id(weight))
+        if weight is self._layer.bias:
+            more = of_values.sum(0).to(weight.dtype)
+            self._added[id(weight)] = more if before is None else before.add_(more)
+        elif before is None:
+            self._added[id(weight)] = (of_values.t() @ inputs).to(weight.dtype)
+        elif before.dtype == of_values.dtype:
+            before.addmm_(of_values.t(), inputs)
+        else:
+            before.add_(of_values.t() @ inputs)
+
+    def gradients(self) -> Gradients:
+        """What the pieces add up to, of each of the weights that learn."""
+        return [self._added[id(weight)] for weight in self._learned]

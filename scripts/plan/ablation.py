@@ -1,0 +1,189 @@
+"""One public ablation, and in which order the planner takes its techniques.
+
+    python scripts/plan/ablation.py [--most N]
+
+torchtune's README (v0.6, "Memory and Training Efficiency") puts memory techniques on top of each other, for a model of the shape
+of Llama 3.2 3B on one A100. Here that model, as `scripts/accuracy/ablation.py` builds it with none of them, is planned for on the
+same card with less and less memory: which levers each plan takes is the planner's own affair, but that the batch of two
+stays whole, as it does there. Beside it, each row's levers are put on the same script by a plan file, for the memory column.
+
+Every run's result goes to measurements/plan-ablation.json as soon as it is there, and what is there already is not run again. The
+table is measurements/plan-ablation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = ROOT / "measurements" / "plan-ablation.json"
+TABLE = ROOT / "measurements" / "plan-ablation.md"
+SCRIPT = ROOT / "scripts" / "accuracy" / "ablation.py"
+GIB = 1024**3
+# GiB of the card, falling.
+CARDS = (80, 64, 58, 52, 46, 42, 40, 36, 32, 29, 26, 24, 22, 20, 18)
+# What the README says: the technique that a row adds, the lever that does it, and the peak in GiB.
+ROWS = (
+    ("packed baseline", None, 60.0),
+    ("+ compile", ("compile", "blocks"), 51.0),
+    ("+ chunked CE", ("chunked-loss", True), 42.9),
+    ("+ activation checkpointing", ("checkpointing", "blocks"), 24.9),
+    ("+ optimizer in backward", ("optimizer-in-backward", True), 23.1),
+    ("+ 8-bit AdamW", ("8-bit-optimizer", True), 17.6),
+)
+
+
+def memfit(*arguments: str) -> dict[str, Any]:
+    command = os.environ.get("MEMFIT_COMMAND") or shutil.which("memfit") or "memfit"
+    done = subprocess.run(
+        [
+            command,
+            arguments[0],
+            "--format",
+            "json",
+            *arguments[1:],
+            "--",
+            sys.executable,
+            str(SCRIPT),
+            "--mean",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not done.stdout.startswith("{"):
+        raise SystemExit(done.stderr)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def plan(card: int) -> dict[str, Any]:
+    asked = ("--gpu", "a100-80gb", "--memory", f"{card}GiB", "--without", "micro-batch", "--compile")
+    for allow in ("precision", "changes-training"):
+        report = memfit("plan", *asked, "--allow", allow)
+        if report["verdict"] != "does-not-fit":
+            break
+    chosen = report["chosen"]
+    return {
+        "verdict": report["verdict"],
+        "allow": allow,
+        "levers": [[lever["name"], lever["value"]] for lever in chosen["levers"]] if chosen else [],
+        "peak": chosen["peak"] if chosen else None,
+        "step_ms": chosen["step_ms_estimate"] if chosen else None,
+        "evaluations": report["evaluations"],
+        "wall_s": report["wall_s"],
+    }
+
+
+def row(index: int) -> dict[str, Any]:
+    levers = [lever for _, lever, _ in ROWS[: index + 1] if lever is not None]
+    with tempfile.TemporaryDirectory(prefix="memfit-ablation-") as folder:
+        path = Path(folder) / "plan.toml"
+        path.write_text(
+            "".join(
+                f'[[lever]]\nname = "{name}"\nvalue = {json.dumps(value)}\nlabel = "changes-training"\n'
+                for name, value in levers
+            )
+        )
+        report = memfit("run", "--gpu", "a100-80gb", "--no-prove", "--plan", str(path))
+    return {
+        "verdict": report["verdict"],
+        "peak": report["peak"],
+        "step_ms": report["time"]["step_ms_estimate"],
+    }
+
+
+def words(found: dict[str, Any]) -> str:
+    told = []
+    for name, value in found["levers"]:
+        told.append(f"{name} of {len(value)} blocks" if isinstance(value, list) else name)
+    return ", ".join(told) or "as it is"
+
+
+def taken_at(known: dict[str, Any], lever: str) -> int | None:
+    """The largest card on which the plan takes a lever."""
+    cards = [card for card in CARDS if lever in dict(known.get(f"card {card}", {"levers": []})["levers"])]
+    return max(cards, default=None)
+
+
+def write(known: dict[str, Any]) -> None:
+    lines = [TEXT]
+    lines += [
+        "| card | the plan | allocated | on the card | step | runs | s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for card in CARDS:
+        found = known.get(f"card {card}")
+        if found is None:
+            continue
+        allowed = "" if found["allow"] == "precision" else f" (`--allow {found['allow']}`)"
+        if found["peak"] is None:
+            lines.append(
+                f"| {card} GiB | does not fit{allowed} | | | | {found['evaluations']} | {found['wall_s']:.0f} |"
+            )
+            continue
+        peak = found["peak"]
+        lines.append(
+            f"| {card} GiB | {words(found)}{allowed} | {peak['allocated'] / GIB:.1f} GiB "
+            f"| {peak['device_upper'] / GIB:.1f} GiB | {found['step_ms']:.0f} ms "
+            f"| {found['evaluations']} | {found['wall_s']:.0f} |"
+        )
+    levers = ("compile", "chunked-loss", "checkpointing", "optimizer-in-backward", "8-bit-optimizer")
+    first = ", ".join(f"{lever} at {taken_at(known, lever) or 'none'}" for lever in levers)
+    lines += ["", f"The largest card of these, in GiB, on which a plan takes each lever: {first}.", ""]
+    lines += [COLUMN, "| row | published | with the levers | error | step |", "|---|---|---|---|---|"]
+    for index, (name, _, published) in enumerate(ROWS):
+        found = known.get(f"row {index}")
+        if found is None:
+            continue
+        own = found["peak"]["allocated"] / GIB
+        lines.append(
+            f"| {name} | {published} GiB | {own:.1f} GiB | {(own / published - 1) * 100:+.1f}% | {found['step_ms']:.0f} ms |"
+        )
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--most", type=int, help="so many runs, and then the end")
+    left = parser.parse_args().most
+    known: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    jobs = [(f"row {index}", row, index) for index in range(len(ROWS))]
+    jobs += [(f"card {card}", plan, card) for card in CARDS]
+    for key, job, argument in jobs:
+        if key in known:
+            continue
+        if left is not None and left <= 0:
+            break
+        known[key] = job(argument)
+        STORE.write_text(json.dumps(known, indent=1) + "\n")
+        write(known)
+        print(f"{key}: {known[key].get('levers', known[key]['verdict'])}", flush=True)
+        left = None if left is None else left - 1
+    write(known)
+
+
+TEXT = """# The planner on one public ablation
+
+Made by `scripts/plan/ablation.py`, whose head says how: a model of the shape of Llama 3.2 3B (batch 2, 4096 tokens, bfloat16, fused
+AdamW) on a virtual A100 that has less and less memory. Each plan is the one with the least estimated step time that fits,
+with `--compile` and the batch whole (`--without micro-batch`); nothing else was asked for.
+"""
+
+COLUMN = """The memory column of the published table, each row's levers put on the same script by a plan file: the peak of what is
+allocated. memfit's chunked loss is leaner than the recipe's, which keeps the logits of all pieces in bfloat16 (1.96 GiB) until
+the backward; with the recipe's own techniques the column is in [ablation.md](ablation.md).
+"""
+
+if __name__ == "__main__":
+    main()
