@@ -193,7 +193,7 @@ fn the_text_of_a_kernel_tells_flex_attention() {
 
     // Nothing is known of the mask: half of it is left, and that is a guess.
     let speeds = of_card("a100-80gb");
-    let nothing = vec![0_u64; 8];
+    let nothing = [0_u64; 8];
     let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
     let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
     let grid = Grid { blocks: [64, 2, 24], threads: 128 };
