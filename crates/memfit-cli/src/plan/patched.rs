@@ -34,15 +34,14 @@ pub(crate) fn patched(
     let file = shown(script);
     let mut attempt = attempt(tries, plan, script, &text, printer)?;
     if let Some(why) = attempt.failure.clone() {
-        match without_one(tries, plan, script, &text, &attempt.changed.done, &why, printer)? {
-            Some(better) => attempt = better,
-            None => {
-                let changed = &mut attempt.changed;
-                changed.text.clone_from(&text);
-                let why = format!("no change is shown, because the changed script fails: {why}");
-                let left = changed.done.drain(..).map(|lever| Left { lever, why: why.clone() });
-                changed.left.extend(left);
-            }
+        if let Some(better) = without_one(tries, plan, script, &text, &attempt.changed.done, &why, printer)? {
+            attempt = better;
+        } else {
+            let changed = &mut attempt.changed;
+            changed.text.clone_from(&text);
+            let why = format!("no change is shown, because the changed script fails: {why}");
+            let left = changed.done.drain(..).map(|lever| Left { lever, why: why.clone() });
+            changed.left.extend(left);
         }
     }
     let Attempt { changed, proof, .. } = attempt;
