@@ -1,6 +1,8 @@
 //! Interned texts.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// The number of a text in a track; 0 is the empty text, which stands for "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,49 +14,104 @@ impl TextId {
 }
 
 /// Texts, each kept once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Texts {
-    texts: Vec<Box<str>>,
-    numbers: HashMap<Box<str>, TextId>,
+    /// All texts, one behind the other.
+    bytes: String,
+    /// Where each text ends.
+    ends: Vec<usize>,
+    /// The numbers of texts by their hashes.
+    numbers: HashTable<u32>,
+    /// With a secret, so that no file can bring texts that all have the same.
+    hasher: DefaultHashBuilder,
 }
 
 impl Default for Texts {
     fn default() -> Self {
-        let mut texts = Self { texts: Vec::new(), numbers: HashMap::new() };
+        let mut texts = Self {
+            bytes: String::new(),
+            ends: Vec::new(),
+            numbers: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+        };
         texts.intern("");
         texts
     }
 }
 
+impl PartialEq for Texts {
+    fn eq(&self, other: &Self) -> bool {
+        // The rest is only how they are found.
+        self.bytes == other.bytes && self.ends == other.ends
+    }
+}
+
+impl Eq for Texts {}
+
 impl Texts {
     /// The number of a text, which is kept if it is new.
     pub fn intern(&mut self, text: &str) -> TextId {
-        if let Some(&id) = self.numbers.get(text) {
-            return id;
+        let Self { bytes, ends, numbers, hasher } = self;
+        let hash = hasher.hash_one(text);
+        if let Some(&number) = numbers.find(hash, |number| text_at(bytes, ends, *number) == text) {
+            return TextId(number);
         }
-        let id = TextId(self.texts.len() as u32);
-        self.texts.push(text.into());
-        self.numbers.insert(text.into(), id);
-        id
+        let number = ends.len() as u32;
+        bytes.push_str(text);
+        ends.push(bytes.len());
+        numbers.insert_unique(hash, number, |number| hasher.hash_one(text_at(bytes, ends, *number)));
+        TextId(number)
     }
 
     /// The text with this number; empty where there is none.
     pub fn get(&self, id: TextId) -> &str {
-        self.texts.get(id.0 as usize).map_or("", AsRef::as_ref)
+        text_at(&self.bytes, &self.ends, id.0)
     }
 
     /// How many texts there are, the empty one included.
     pub fn len(&self) -> usize {
-        self.texts.len()
+        self.ends.len()
     }
 
     /// Whether there is no text but the empty one.
     pub fn is_empty(&self) -> bool {
-        self.texts.len() <= 1
+        self.ends.len() <= 1
     }
 
     /// The texts in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.texts.iter().map(AsRef::as_ref)
+        (0..self.ends.len() as u32).map(|number| self.get(TextId(number)))
+    }
+
+    /// Roughly how many bytes this holds.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.bytes.len() + self.ends.len() * (size_of::<usize>() + 2 * size_of::<u32>())) as u64
+    }
+}
+
+fn text_at<'a>(bytes: &'a str, ends: &[usize], number: u32) -> &'a str {
+    let number = number as usize;
+    let start = number.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
+    ends.get(number).and_then(|end| bytes.get(start..*end)).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_text_is_kept_once() {
+        let mut texts = Texts::default();
+        let words = ["train.py", "", "forward", "é", "train"];
+        let numbers: Vec<TextId> = words.iter().map(|word| texts.intern(word)).collect();
+        assert_eq!(numbers, [TextId(1), TextId::NONE, TextId(2), TextId(3), TextId(4)]);
+        assert_eq!(texts.iter().collect::<Vec<_>>(), ["", "train.py", "forward", "é", "train"]);
+        let many: Vec<String> = (0..1000).map(|number| format!("layer_{number}")).collect();
+        let numbers: Vec<TextId> = many.iter().map(|word| texts.intern(word)).collect();
+        for (word, number) in many.iter().zip(&numbers) {
+            assert_eq!((texts.intern(word), texts.get(*number)), (*number, word.as_str()));
+        }
+        assert_eq!(texts.get(TextId(9999)), "");
+        assert!(texts == texts.clone() && texts != Texts::default());
     }
 }

@@ -29,6 +29,36 @@ fn error(bytes: &[u8]) -> PickleError {
     }
 }
 
+/// Gives one byte at a time, so that no operation is ever whole in the reader's buffer, let alone several.
+struct Drip<'a>(&'a [u8]);
+
+impl std::io::Read for Drip<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.0.len().min(buffer.len()).min(1);
+        buffer[..count].copy_from_slice(&self.0[..count]);
+        self.0 = &self.0[count..];
+        Ok(count)
+    }
+}
+
+/// However the bytes arrive, and so whichever of its ways the reader takes, they say the same.
+fn check_any_way_of_arriving(bytes: &[u8]) {
+    let once = read(bytes);
+    let dripped = Snapshot::read(Drip(bytes), PickleLimits::default());
+    let ((once, problems), (dripped, dripped_problems)) = match (once, dripped) {
+        (Ok(once), Ok(dripped)) => (once, dripped),
+        (Err(once), Err(dripped)) => return assert_eq!(once.to_string(), dripped.to_string()),
+        (once, dripped) => panic!("{once:?}, or {dripped:?}"),
+    };
+    assert_eq!(format!("{problems:?}"), format!("{dripped_problems:?}"));
+    assert_eq!(once.events, dripped.events);
+    assert_eq!(once.traces, dripped.traces);
+    assert_eq!((once.streams, once.pools), (dripped.streams, dripped.pools));
+    assert_eq!((once.segments, once.blocks), (dripped.segments, dripped.blocks));
+    assert_eq!((once.annotations, once.settings), (dripped.annotations, dripped.settings));
+    assert!(once.texts == dripped.texts && once.stacks == dripped.stacks);
+}
+
 /// A pickle of protocol 4 with these operations.
 fn pickle(operations: &[u8]) -> Vec<u8> {
     [&[0x80, 4], operations].concat()
@@ -293,6 +323,19 @@ proptest! {
     fn any_bytes_can_be_read(bytes: Vec<u8>) {
         let _ = read(&bytes);
         let _ = read(&pickle(&bytes));
+    }
+
+    #[test]
+    fn bytes_say_the_same_however_they_arrive(
+        which in 0_usize..5,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let mut bytes = [&SMALL[..], &[BACKWARD]].concat()[which].to_vec();
+        for (place, byte) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        check_any_way_of_arriving(&bytes);
     }
 
     #[test]

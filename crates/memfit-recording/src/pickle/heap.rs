@@ -1,10 +1,12 @@
 //! What a pickle makes: values, containers, and the rows that dicts became.
 
-/// A value on the stack.
+/// A value on the stack. What a kind holds has eight bytes, always: so a value is moved as two words, and read back as they were
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
-    Bool(bool),
+    True,
+    False,
     Int(i64),
     /// A number that only fits without a sign.
     Unsigned(u64),
@@ -12,9 +14,9 @@ pub(crate) enum Value {
     Huge,
     Float(f64),
     /// The number that the shape gave a text.
-    Text(u32),
-    /// A container.
-    Object(u32),
+    Text(u64),
+    /// The number of a container.
+    Object(u64),
 }
 
 impl Value {
@@ -30,7 +32,7 @@ impl Value {
     /// The value as a text's number.
     pub(crate) const fn as_text(self) -> Option<u32> {
         match self {
-            Self::Text(id) => Some(id),
+            Self::Text(id) => Some(id as u32),
             _ => None,
         }
     }
@@ -77,6 +79,9 @@ pub(crate) trait Shape {
     /// Gives a text its number, the same for the same text.
     fn text(&mut self, text: &str) -> u32;
 
+    /// The number of a text that was seen lately, by its bytes, where that is known at a glance.
+    fn text_seen(&self, bytes: &[u8]) -> Option<u32>;
+
     /// The text with a number.
     fn text_of(&self, id: u32) -> &str;
 
@@ -99,9 +104,12 @@ pub(crate) struct Heap {
     objects: Vec<Object>,
     /// Elements of lists, and of dicts: keys and values in turn.
     lists: Vec<Vec<Value>>,
-    tuples: Vec<Box<[Value]>>,
+    /// Where the elements of each tuple begin and end among `tupled`.
+    tuples: Vec<(u32, u32)>,
+    /// Elements of all tuples.
+    tupled: Vec<Value>,
     runs: Vec<Run>,
-    /// Elements of all lists and tuples.
+    /// Elements of all lists.
     elements: usize,
     /// Used again and again for the rows of a list.
     rows: Vec<u32>,
@@ -111,12 +119,13 @@ impl Heap {
     #[inline]
     pub(crate) fn add(&mut self, object: Object) -> Value {
         self.objects.push(object);
-        Value::Object((self.objects.len() - 1) as u32)
+        Value::Object((self.objects.len() - 1) as u64)
     }
 
     pub(crate) fn add_tuple(&mut self, elements: &[Value]) -> Value {
-        self.elements += elements.len();
-        self.tuples.push(elements.into());
+        let start = self.tupled.len() as u32;
+        self.tupled.extend_from_slice(elements);
+        self.tuples.push((start, self.tupled.len() as u32));
         self.add(Object::Tuple(self.tuples.len() as u32 - 1))
     }
 
@@ -147,7 +156,10 @@ impl Heap {
     pub(crate) fn elements(&self, value: Value) -> &[Value] {
         match self.object(value) {
             Some(Object::List(list)) => &self.lists[list as usize],
-            Some(Object::Tuple(tuple)) => &self.tuples[tuple as usize],
+            Some(Object::Tuple(tuple)) => {
+                let (start, end) = self.tuples[tuple as usize];
+                &self.tupled[start as usize..end as usize]
+            }
             _ => &[],
         }
     }
@@ -303,7 +315,8 @@ impl Heap {
         let bytes = self.objects.len() * size_of::<Object>()
             + self.elements * size_of::<Value>()
             + self.lists.len() * size_of::<Vec<Value>>()
-            + self.tuples.len() * size_of::<Box<[Value]>>()
+            + self.tuples.len() * size_of::<(u32, u32)>()
+            + self.tupled.len() * size_of::<Value>()
             + self.runs.len() * size_of::<Run>();
         bytes as u64
     }

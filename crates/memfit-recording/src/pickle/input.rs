@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Read};
 use super::PickleErrorKind;
 
 /// How much is read at once.
-const PART: usize = 256 << 10;
+const PART: usize = 32 << 10;
+/// How much is read at first: a small file is done before a large buffer would have been made.
+const FIRST_PART: usize = 8 << 10;
 
 pub(super) struct Input<R> {
     reader: R,
@@ -18,7 +20,7 @@ pub(super) struct Input<R> {
 
 impl<R: Read> Input<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, buffer: vec![0; PART], position: 0, filled: 0, start: 0 }
+        Self { reader, buffer: vec![0; FIRST_PART], position: 0, filled: 0, start: 0 }
     }
 
     /// Where in the stream the next byte is.
@@ -70,6 +72,10 @@ impl<R: Read> Input<R> {
     /// Reads until `count` bytes are there. The buffer grows only as bytes arrive, so that a length that lies costs nothing.
     #[cold]
     fn refill(&mut self, count: usize) -> Result<(), PickleErrorKind> {
+        // A buffer that was filled wants to be larger.
+        if self.filled == self.buffer.len() && self.filled < PART {
+            self.buffer.resize(2 * self.filled, 0);
+        }
         self.buffer.copy_within(self.position..self.filled, 0);
         self.start += self.position as u64;
         self.filled -= self.position;

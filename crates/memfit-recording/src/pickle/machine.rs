@@ -4,7 +4,8 @@ use std::io::Read;
 
 use super::heap::{Heap, Object, Shape, Value};
 use super::input::Input;
-use super::repeats::{Body, Repeats};
+use super::memo::Memo;
+use super::repeats::Repeats;
 use super::{PickleError, PickleErrorKind, PickleLimits, op};
 
 /// About how many values are made between two looks at the memory in use.
@@ -12,22 +13,16 @@ const BETWEEN_CHECKS: usize = 1 << 16;
 
 /// A machine that reads one pickle.
 pub(crate) struct Machine<'shape, R, S> {
-    input: Input<R>,
-    shape: &'shape mut S,
-    limits: PickleLimits,
-    heap: Heap,
-    stack: Vec<Value>,
+    pub(super) input: Input<R>,
+    pub(super) shape: &'shape mut S,
+    pub(super) limits: PickleLimits,
+    pub(super) heap: Heap,
+    pub(super) stack: Vec<Value>,
     /// Where in the stack the open marks are.
-    marks: Vec<usize>,
-    memo: Vec<Value>,
-    repeats: Repeats,
+    pub(super) marks: Vec<usize>,
+    pub(super) memo: Memo,
+    pub(super) repeats: Repeats,
 }
-
-/// The bytes of the longest of the common operations, `LONG1` with eight bytes of number.
-const LONGEST_COMMON: usize = 10;
-
-/// How many values the common operations make at most at once.
-const MOST_AT_ONCE: usize = 1 << 14;
 
 type Done = Result<(), PickleErrorKind>;
 
@@ -40,7 +35,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             heap: Heap::default(),
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: Vec::new(),
+            memo: Memo::default(),
             repeats: Repeats::default(),
         }
     }
@@ -76,95 +71,6 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                 Err(kind) => return Err(PickleError { offset, kind }),
             }
         }
-    }
-
-    /// Carries out the operations that nearly all of a snapshot consists of, as long as they are whole in the buffer and
-    /// nothing is wrong with them. The first that is not so is left for [`Self::step`], which knows them all. Returns about
-    /// how many values it made, and one for the step that follows.
-    fn common_steps(&mut self) -> usize {
-        let Self { input, stack, memo, marks, heap, limits, shape, repeats } = self;
-        let bytes = input.buffered();
-        let mut at = 0;
-        let mut kept = 0;
-        let before = stack.len() + memo.len();
-        // No operation here is longer than ten bytes.
-        while let Some([operation, rest @ ..]) = bytes[at..].first_chunk::<LONGEST_COMMON>() {
-            if (stack.len() + memo.len()) - before > MOST_AT_ONCE {
-                break;
-            }
-            let floor = marks.last().copied().unwrap_or(0);
-            at += match *operation {
-                op::BINGET => match memo.get(usize::from(rest[0])) {
-                    Some(value) => {
-                        stack.push(*value);
-                        2
-                    }
-                    None => break,
-                },
-                op::LONG_BINGET => {
-                    let index = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
-                    match memo.get(index as usize) {
-                        Some(value) => {
-                            stack.push(*value);
-                            5
-                        }
-                        None => break,
-                    }
-                }
-                op::MEMOIZE if stack.len() > floor => {
-                    memo.extend(stack.last().copied());
-                    1
-                }
-                op::LONG1 if rest[0] <= 8 => {
-                    let length = usize::from(rest[0]);
-                    let mut number = [0; 8];
-                    number.copy_from_slice(&rest[1..9]);
-                    // The highest byte that belongs to the number has its sign.
-                    let unused = 64 - 8 * length as u32;
-                    let number = u64::from_le_bytes(number).checked_shl(unused).unwrap_or(0).cast_signed();
-                    stack.push(Value::Int(number.checked_shr(unused).unwrap_or(0)));
-                    2 + length
-                }
-                op::BININT1 => {
-                    stack.push(Value::Int(i64::from(rest[0])));
-                    2
-                }
-                op::BININT2 => {
-                    stack.push(Value::Int(i64::from(u16::from_le_bytes([rest[0], rest[1]]))));
-                    3
-                }
-                op::BININT => {
-                    let number = i32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
-                    stack.push(Value::Int(i64::from(number)));
-                    5
-                }
-                op::MARK if marks.len() < limits.depth => {
-                    let list = stack[floor..].last().copied();
-                    if let Some(length) = kept_list(&bytes[at..], list, memo, heap, *shape, repeats) {
-                        kept += length;
-                        length
-                    } else {
-                        marks.push(stack.len());
-                        1
-                    }
-                }
-                op::EMPTY_LIST => {
-                    stack.push(heap.add(Object::EmptyList));
-                    1
-                }
-                op::EMPTY_DICT => {
-                    stack.push(heap.add(Object::EmptyDict));
-                    1
-                }
-                op::NONE => {
-                    stack.push(Value::None);
-                    1
-                }
-                _ => break,
-            };
-        }
-        input.consume(at);
-        1 + stack.len() + memo.len() - before + kept
     }
 
     fn begin(&mut self) -> Done {
@@ -245,8 +151,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                 self.text(length)?;
             }
             op::NONE => self.stack.push(Value::None),
-            op::NEWTRUE => self.stack.push(Value::Bool(true)),
-            op::NEWFALSE => self.stack.push(Value::Bool(false)),
+            op::NEWTRUE => self.stack.push(Value::True),
+            op::NEWFALSE => self.stack.push(Value::False),
             op::BINFLOAT => {
                 let number = f64::from_be_bytes(self.input.array()?);
                 self.stack.push(Value::Float(number));
@@ -327,7 +233,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     }
 
     fn recall(&mut self, index: u32) -> Done {
-        let value = *self.memo.get(index as usize).ok_or(PickleErrorKind::NotInMemo(index))?;
+        let value = self.memo.get(index as usize).ok_or(PickleErrorKind::NotInMemo(index))?;
         self.stack.push(value);
         Ok(())
     }
@@ -336,13 +242,14 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let value = self.top("MEMOIZE")?;
         let (place, count) = (index as usize, self.memo.len());
         if place < count {
-            self.memo[place] = value;
+            self.memo.set(place, value);
             self.repeats.forget();
         } else if place == count {
             self.memo.push(value);
         } else if place == count + 1 {
             // Some writers count from one.
-            self.memo.extend([Value::None, value]);
+            self.memo.push(Value::None);
+            self.memo.push(value);
         } else {
             return Err(PickleErrorKind::MemoSkips(index));
         }
@@ -437,7 +344,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             Err(_) if bytes.contains(&0xed) => self.shape.text(&String::from_utf8_lossy(bytes)),
             Err(_) => return Err(PickleErrorKind::NotUtf8),
         };
-        self.stack.push(Value::Text(text));
+        self.stack.push(Value::Text(u64::from(text)));
         Ok(())
     }
 
@@ -447,7 +354,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     }
 
     fn check_memory(&self) -> Done {
-        let values = (self.stack.len() + self.memo.len()) * size_of::<Value>() + self.repeats.memory();
+        let values = self.stack.len() * size_of::<Value>() + self.memo.memory() + self.repeats.memory();
         let bytes = self.heap.memory() + self.shape.memory() + values as u64;
         if bytes > self.limits.memory { Err(PickleErrorKind::TooLarge(self.limits.memory)) } else { Ok(()) }
     }
@@ -487,54 +394,6 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     }
 }
 
-/// A list of things that were there before, from its mark to the operation that fills it, where the shape keeps such lists: they
-/// go there at once, without a stop on the stack. Three quarters of a snapshot are stacks of frames like this. Returns how many
-/// bytes that takes; nothing where it is something else, or goes on beyond these bytes, and then nothing was done.
-fn kept_list(
-    bytes: &[u8],
-    list: Option<Value>,
-    memo: &[Value],
-    heap: &mut Heap,
-    shape: &mut impl Shape,
-    repeats: &mut Repeats,
-) -> Option<usize> {
-    if !matches!(bytes.get(1), Some(&(op::BINGET | op::LONG_BINGET))) {
-        return None;
-    }
-    if let Some((length, kept)) = repeats.guess(bytes) {
-        return heap.keep_again(list?, kept).then_some(length);
-    }
-    let body = Body::at(bytes);
-    if let Some(body) = body
-        && let Some(kept) = repeats.get(body)
-    {
-        return heap.keep_again(list?, kept).then_some(body.bytes.len());
-    }
-    let mut kind = None;
-    let mut rest = bytes.get(1..)?;
-    heap.begin_rows();
-    loop {
-        let index;
-        (index, rest) = match *rest {
-            [op::LONG_BINGET, a, b, c, d, ref behind @ ..] => {
-                (u32::from_le_bytes([a, b, c, d]) as usize, behind)
-            }
-            [op::BINGET, index, ref behind @ ..] => (usize::from(index), behind),
-            [op::APPENDS, ref behind @ ..] => {
-                let kept = heap.keep_rows(list?, kind?, shape)?;
-                if let Some(body) = body {
-                    repeats.remember(body, kept);
-                }
-                return Some(bytes.len() - behind.len());
-            }
-            _ => return None,
-        };
-        if !heap.collect_row(*memo.get(index)?, &mut kind) {
-            return None;
-        }
-    }
-}
-
 const fn is_list(is: bool, operation: &'static str) -> Done {
     if is { Ok(()) } else { Err(PickleErrorKind::WrongType { operation, needs: "a list" }) }
 }
@@ -545,6 +404,15 @@ const fn is_dict(is: bool, operation: &'static str) -> Done {
     } else {
         Err(PickleErrorKind::WrongType { operation, needs: "a dict that is not complete yet" })
     }
+}
+
+/// An integer in two's complement, little end first, of the first bytes of eight or more, and of no more than eight.
+pub(super) fn long_of_eight(length: u8, bytes: &[u8]) -> i64 {
+    let Some(bytes) = bytes.first_chunk() else { return 0 };
+    // The highest byte that belongs to the number has its sign.
+    let unused = 64 - 8 * u32::from(length.min(8));
+    let number = u64::from_le_bytes(*bytes).checked_shl(unused).unwrap_or(0).cast_signed();
+    number.checked_shr(unused).unwrap_or(0)
 }
 
 /// An integer in two's complement, little end first.

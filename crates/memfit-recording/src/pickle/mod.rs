@@ -7,10 +7,12 @@
 //!
 //! It knows pickles. It does not know what is in them.
 
+mod common;
 mod error;
 mod heap;
 mod input;
 mod machine;
+mod memo;
 mod op;
 mod repeats;
 

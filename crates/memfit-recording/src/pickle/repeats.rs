@@ -3,8 +3,9 @@
 //! Three quarters of a snapshot are stacks, each a list of frames from the memo, and a training step asks for memory from the same
 //! few hundred places again and again. As long as no place of the memo is written over, equal bytes are equal lists.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::op;
 
@@ -13,17 +14,25 @@ const MOST: usize = 16 << 20;
 /// A list of a few elements is done by the time that it would have been looked up.
 const LEAST: usize = 24;
 
-/// How many lists can be guessed, a power of two.
+/// How many lists can be found by how they begin, a power of two.
 const GUESSED: usize = 1 << 12;
+/// How long a beginning is: stacks of the same operation in different layers of a network are alike at first.
+const BEGINNING: usize = 96;
 
 /// The lists that were seen.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    known: HashMap<u64, Seen, BuildHasherDefault<Hashed>>,
+    seen: Vec<Seen>,
+    /// Places among the lists that were seen, by the hashes of their bytes.
+    known: HashTable<u32>,
     bytes: Vec<u8>,
-    /// The lists that were met last under a sample of their bytes. Most often it is the same again, and then neither its end nor its hash
-    /// has to be found.
-    lately: Vec<Option<Seen>>,
+    /// Where the lists were remembered that were met last with a beginning; each number is one more than the place. With that and with
+    /// [`Seen::next`], neither the end nor the hash of most lists has to be found.
+    lately: Vec<u32>,
+    /// The list that was met last.
+    last: Option<u32>,
+    /// With a secret, so that no file can bring lists that all have the same.
+    hasher: DefaultHashBuilder,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +40,14 @@ struct Seen {
     start: u32,
     length: u32,
     kept: u32,
+    /// The list that was met after this one, the last time: each training step goes the same way.
+    next: u32,
 }
 
-/// The bytes of a list that can be remembered, and their hash.
+/// The bytes of a list that can be remembered.
 #[derive(Clone, Copy)]
 pub(super) struct Body<'a> {
     pub(super) bytes: &'a [u8],
-    hash: u64,
 }
 
 impl<'a> Body<'a> {
@@ -61,42 +71,64 @@ impl<'a> Body<'a> {
             }
         }
         let bytes = bytes.get(..=at)?;
-        (bytes.len() >= LEAST).then(|| Self { bytes, hash: hash(bytes) })
+        (bytes.len() >= LEAST).then_some(Self { bytes })
     }
 }
 
 impl Repeats {
-    /// What became of the list at the beginning of these bytes, and how long it is, where a sample of it is enough to find it.
+    /// What became of the list at the beginning of these bytes, and how long it is, where it is the one that came after the last one
+    /// before, or the one that last began like this.
     #[inline]
-    pub(super) fn guess(&self, bytes: &[u8]) -> Option<(usize, u32)> {
-        let seen = (*self.lately.get(sample(bytes)?)?)?;
-        let known = self.bytes_of(seen);
-        bytes.starts_with(known).then_some((known.len(), seen.kept))
+    pub(super) fn guess(&mut self, bytes: &[u8]) -> Option<(usize, u32)> {
+        let last = self.last?;
+        let next = self.seen.get(last as usize)?.next;
+        if let Some(found) = self.matches(next, bytes) {
+            self.last = Some(next);
+            return Some(found);
+        }
+        let recent = self.lately.get(self.beginning(bytes)?)?.checked_sub(1)?;
+        let found = self.matches(recent, bytes)?;
+        self.follow(recent);
+        Some(found)
     }
 
     /// What became of the list when it was seen before.
     #[inline]
     pub(super) fn get(&mut self, body: Body<'_>) -> Option<u32> {
-        let seen = *self.known.get(&body.hash)?;
-        let same = self.bytes_of(seen) == body.bytes;
-        if same {
-            self.met(body, seen);
+        let hash = self.hasher.hash_one(body.bytes);
+        let place =
+            *self.known.find(hash, |place| bytes_of(&self.bytes, &self.seen, *place) == body.bytes)?;
+        self.met(body, place);
+        Some(self.seen[place as usize].kept)
+    }
+
+    /// Whether these bytes begin with a list that was seen: how long it is, and what became of it.
+    fn matches(&self, place: u32, bytes: &[u8]) -> Option<(usize, u32)> {
+        let known = bytes_of(&self.bytes, &self.seen, place);
+        bytes.starts_with(known).then(|| (known.len(), self.seen[place as usize].kept))
+    }
+
+    /// A list comes after the one that was met last.
+    fn follow(&mut self, place: u32) {
+        if let Some(last) = self.last.replace(place) {
+            self.seen[last as usize].next = place;
         }
-        same.then_some(seen.kept)
     }
 
-    fn bytes_of(&self, seen: Seen) -> &[u8] {
-        let start = seen.start as usize;
-        &self.bytes[start..start + seen.length as usize]
-    }
-
-    fn met(&mut self, body: Body<'_>, seen: Seen) {
+    fn met(&mut self, body: Body<'_>, place: u32) {
+        self.follow(place);
         if self.lately.is_empty() {
-            self.lately.resize(GUESSED, None);
+            self.lately.resize(GUESSED, 0);
         }
-        if let Some(place) = sample(body.bytes) {
-            self.lately[place] = Some(seen);
+        if let Some(beginning) = self.beginning(body.bytes) {
+            self.lately[beginning] = place + 1;
         }
+    }
+
+    /// A place for a list by how it begins.
+    fn beginning(&self, bytes: &[u8]) -> Option<usize> {
+        let beginning = bytes.first_chunk::<BEGINNING>()?;
+        Some(self.hasher.hash_one(beginning) as usize % GUESSED)
     }
 
     /// Remembers what became of a list.
@@ -106,78 +138,35 @@ impl Repeats {
         }
         let (start, length) = (self.bytes.len() as u32, body.bytes.len() as u32);
         self.bytes.extend_from_slice(body.bytes);
-        let seen = Seen { start, length, kept };
-        self.known.insert(body.hash, seen);
-        self.met(body, seen);
+        let place = self.seen.len() as u32;
+        self.seen.push(Seen { start, length, kept, next: place });
+        let Self { seen, known, bytes, hasher, .. } = self;
+        let hash = hasher.hash_one(body.bytes);
+        known.insert_unique(hash, place, |place| hasher.hash_one(bytes_of(bytes, seen, *place)));
+        self.met(body, place);
     }
 
     /// Forgets everything: references to the memo mean something else now.
     #[cold]
     pub(super) fn forget(&mut self) {
+        self.seen.clear();
         self.known.clear();
         self.bytes.clear();
         self.lately.clear();
+        self.last = None;
     }
 
     /// Roughly how many bytes this holds.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len()
-            + self.known.len() * 2 * size_of::<(u64, Seen)>()
-            + self.lately.len() * size_of::<Option<Seen>>()
+            + self.seen.len() * (size_of::<Seen>() + 2 * size_of::<u32>())
+            + self.lately.len() * size_of::<u32>()
     }
 }
 
-/// A place for a list by some of its first references and by some of its middle, where stacks of the same operation differ.
-fn sample(bytes: &[u8]) -> Option<usize> {
-    let bytes = bytes.first_chunk::<88>()?;
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_le_bytes(word)
-    };
-    let mixed = [1, 40, 80]
-        .iter()
-        .fold(0_u64, |mixed, at| (mixed ^ word(*at)).wrapping_mul(FACTORS[0]).rotate_left(29));
-    Some((mixed >> 32) as usize % GUESSED)
-}
-
-const FACTORS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F];
-
-/// Sixteen bytes at a time, in two lanes that do not wait for each other.
-fn hash(bytes: &[u8]) -> u64 {
-    let word = |part: &[u8]| {
-        let mut word = [0; 8];
-        word[..part.len()].copy_from_slice(part);
-        u64::from_le_bytes(word)
-    };
-    let mix = |hash: u64, word: u64, factor: u64| (hash ^ word).wrapping_mul(factor).rotate_left(29);
-    let mut lanes = [bytes.len() as u64, !(bytes.len() as u64)];
-    let mut parts = bytes.chunks_exact(16);
-    for part in parts.by_ref() {
-        let (low, high) = part.split_at(8);
-        lanes[0] = mix(lanes[0], word(low), FACTORS[0]);
-        lanes[1] = mix(lanes[1], word(high), FACTORS[1]);
-    }
-    let (low, high) = parts.remainder().split_at(parts.remainder().len().min(8));
-    mix(mix(lanes[0], word(low), FACTORS[0]), mix(lanes[1], word(high), FACTORS[1]), FACTORS[1])
-}
-
-/// The keys are hashes already.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = hash(bytes);
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
+fn bytes_of<'a>(bytes: &'a [u8], seen: &[Seen], place: u32) -> &'a [u8] {
+    let Seen { start, length, .. } = seen[place as usize];
+    &bytes[start as usize..start as usize + length as usize]
 }
 
 #[cfg(test)]
@@ -209,6 +198,7 @@ mod tests {
         assert_eq!(repeats.get(Body::at(&longer).expect("it is a list")), Some(7));
         assert_eq!(repeats.guess(&longer), Some((bytes.len(), 7)));
         assert_eq!(repeats.guess(&longer[..bytes.len() - 1]), None);
+        assert_eq!(repeats.guess(&longer[..BEGINNING - 1]), None);
         for place in 0..elements.len() {
             let mut other = elements.clone();
             other[place] += 1000;
@@ -218,6 +208,27 @@ mod tests {
         }
         repeats.forget();
         assert_eq!((repeats.get(body), repeats.guess(&longer)), (None, None));
+    }
+
+    #[test]
+    fn a_list_is_guessed_by_the_one_before_it_or_by_how_it_begins() {
+        let lists: Vec<Vec<u8>> =
+            [7, 8, 9].map(|last| list(&(300..330).chain([last]).collect::<Vec<_>>())).into();
+        let mut repeats = Repeats::default();
+        for (bytes, kept) in lists.iter().zip(0..) {
+            assert_eq!(repeats.guess(bytes), None, "{kept}");
+            repeats.remember(Body::at(bytes).expect("it is a list"), kept);
+        }
+        // The three begin alike, so only the last is found by that; it was followed by none.
+        assert_eq!(repeats.guess(&lists[0]), None);
+        assert_eq!(repeats.guess(&lists[2]), Some((lists[2].len(), 2)));
+        assert_eq!(repeats.get(Body::at(&lists[0]).expect("it is a list")), Some(0));
+        for round in 0..2 {
+            for place in [1, 2, 0] {
+                let found = repeats.guess(&lists[place]);
+                assert_eq!(found, Some((lists[place].len(), place as u32)), "{round} {place}");
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The words that snapshots consist of, with fixed numbers among the texts.
 
+use std::sync::LazyLock;
+
 use crate::Texts;
 
 macro_rules! words {
@@ -9,11 +11,14 @@ macro_rules! words {
 
         /// Texts that begin with these words, so that each has its number.
         pub(super) fn texts() -> Texts {
-            let mut texts = Texts::default();
-            for word in [$($text),+] {
-                texts.intern(word);
-            }
-            texts
+            static TEXTS: LazyLock<Texts> = LazyLock::new(|| {
+                let mut texts = Texts::default();
+                for word in [$($text),+] {
+                    texts.intern(word);
+                }
+                texts
+            });
+            TEXTS.clone()
         }
 
     };

@@ -225,7 +225,7 @@ fn traced_settings(settings: Value, heap: &Heap, snapshot: &Snapshot) -> TracedS
                     traced.garbage_collection_threshold = threshold;
                 }
             }
-            Some(keys::EXPANDABLE_SEGMENTS) => traced.expandable_segments = value == Value::Bool(true),
+            Some(keys::EXPANDABLE_SEGMENTS) => traced.expandable_segments = value == Value::True,
             Some(keys::ROUNDUP) if matches!(heap.object(value), Some(Object::Dict(_))) => {
                 for (power, divisions) in heap.pairs(value) {
                     let power = power.as_text().and_then(|id| snapshot.texts.get(TextId(id)).parse().ok());

@@ -37,8 +37,6 @@ pub(super) struct Builder {
     pub(super) malformed: u64,
     /// Events of kinds that are not known.
     pub(super) unknown_actions: u64,
-    /// Bytes of texts.
-    text_bytes: u64,
     /// Texts seen lately, each at the place that its length and ends give it: most releases write the same few short ones
     /// with every event.
     lately: [u32; LATELY],
@@ -55,14 +53,7 @@ fn place_of(text: &[u8]) -> usize {
 impl Builder {
     pub(super) fn new() -> Self {
         let snapshot = Snapshot { texts: keys::texts(), pools: vec![(0, 0)], ..Snapshot::default() };
-        Self {
-            snapshot,
-            histories: Vec::new(),
-            malformed: 0,
-            unknown_actions: 0,
-            text_bytes: 0,
-            lately: [0; LATELY],
-        }
+        Self { snapshot, histories: Vec::new(), malformed: 0, unknown_actions: 0, lately: [0; LATELY] }
     }
 
     fn frame(&mut self, pairs: &[Value]) -> Option<Row> {
@@ -203,7 +194,7 @@ impl Builder {
                     }
                 }
                 keys::SEGMENT_POOL_ID => segment.pool = pool(value, heap)?,
-                keys::IS_EXPANDABLE => segment.expandable = value == Value::Bool(true),
+                keys::IS_EXPANDABLE => segment.expandable = value == Value::True,
                 keys::BLOCKS => segment.blocks = blocks(value, heap)?,
                 _ => {}
             }
@@ -251,17 +242,14 @@ impl Builder {
 impl Shape for Builder {
     fn text(&mut self, text: &str) -> u32 {
         let place = place_of(text.as_bytes());
-        let lately = self.lately[place];
-        if self.snapshot.texts.get(TextId(lately)) == text {
-            return lately;
-        }
-        let before = self.snapshot.texts.len();
         let id = self.snapshot.texts.intern(text);
-        if self.snapshot.texts.len() > before {
-            self.text_bytes += 2 * text.len() as u64 + 64;
-        }
         self.lately[place] = id.0;
         id.0
+    }
+
+    fn text_seen(&self, bytes: &[u8]) -> Option<u32> {
+        let lately = self.lately[place_of(bytes)];
+        (self.snapshot.texts.get(TextId(lately)).as_bytes() == bytes).then_some(lately)
     }
 
     fn text_of(&self, id: u32) -> &str {
@@ -312,7 +300,7 @@ impl Shape for Builder {
             + snapshot.segments.len() * size_of::<Segment>()
             + snapshot.annotations.len() * size_of::<Annotation>()
             + self.histories.len() * size_of::<StackId>();
-        rows as u64 + snapshot.stacks.memory() + self.text_bytes
+        rows as u64 + snapshot.stacks.memory() + snapshot.texts.memory()
     }
 }
 
@@ -382,14 +370,19 @@ fn pool(value: Value, heap: &Heap) -> Option<(u64, u64)> {
     }
 }
 
+/// How many streams or pools are told apart.
+const MOST_NUMBERED: usize = 4096;
+
 /// The place of an element among the few that there are.
 fn number_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> Option<u16> {
-    let place = known.iter().position(|other| *other == element).unwrap_or_else(|| {
-        known.push(element);
-        known.len() - 1
+    let place = known.iter().position(|other| *other == element).or_else(|| {
+        // A hostile file may name any number of them, and looking for one must not take forever.
+        (known.len() < MOST_NUMBERED).then(|| {
+            known.push(element);
+            known.len() - 1
+        })
     });
-    // A hostile file may name any number of them, and looking for one must not take forever.
-    u16::try_from(place).ok().filter(|place| *place < 4096)
+    place.and_then(|place| u16::try_from(place).ok())
 }
 
 #[cfg(test)]

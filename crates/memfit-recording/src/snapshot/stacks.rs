@@ -1,8 +1,8 @@
 //! Stacks of calls, each kept once: most events of a training run come from a few thousand places.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::TextId;
 
@@ -30,29 +30,41 @@ pub struct Frame {
     pub line: u32,
 }
 
+/// How many frames are met again at a glance, a power of two.
+const FRAMES_LATELY: usize = 256;
+
+fn place_of(frame: Frame) -> usize {
+    (frame.name.0 ^ frame.file.0.wrapping_mul(31) ^ frame.line.wrapping_mul(7)) as usize % FRAMES_LATELY
+}
+
 /// All stacks, the innermost frame first.
 #[derive(Clone, Debug)]
 pub struct Stacks {
     frames: Vec<Frame>,
-    frame_numbers: HashMap<Frame, FrameId>,
+    /// The numbers of frames by their hashes.
+    frame_numbers: HashTable<u32>,
+    /// The numbers of frames that were met lately, each where [`place_of`] puts it: some writers write a frame out wherever it occurs.
+    frames_lately: [u32; FRAMES_LATELY],
     /// The frames of all stacks, one stack after another.
     elements: Vec<u32>,
     /// Where each stack begins, and where the last one ends.
     starts: Vec<u32>,
-    /// Stacks by the hash of their frames; the rare others with the same hash follow in `collisions`.
-    numbers: HashMap<u64, StackId, BuildHasherDefault<Identity>>,
-    collisions: Vec<(u64, StackId)>,
+    /// The numbers of stacks by the hashes of their frames.
+    numbers: HashTable<u32>,
+    /// With a secret, so that no file can bring stacks that all have the same.
+    hasher: DefaultHashBuilder,
 }
 
 impl Default for Stacks {
     fn default() -> Self {
         Self {
             frames: Vec::new(),
-            frame_numbers: HashMap::new(),
+            frame_numbers: HashTable::new(),
+            frames_lately: [0; FRAMES_LATELY],
             elements: Vec::new(),
             starts: vec![0, 0],
-            numbers: HashMap::default(),
-            collisions: Vec::new(),
+            numbers: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 }
@@ -65,26 +77,6 @@ impl PartialEq for Stacks {
 }
 
 impl Eq for Stacks {}
-
-/// The keys are hashes already.
-#[derive(Clone, Copy, Debug, Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
 
 impl Stacks {
     /// How many stacks there are, the empty one included.
@@ -109,12 +101,21 @@ impl Stacks {
 
     /// The number of a frame, which is kept if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
-        let next = FrameId(self.frames.len() as u32);
-        let id = *self.frame_numbers.entry(frame).or_insert(next);
-        if id == next {
-            self.frames.push(frame);
+        let Self { frames, frame_numbers, frames_lately, hasher, .. } = self;
+        let lately = &mut frames_lately[place_of(frame)];
+        if frames.get(*lately as usize) == Some(&frame) {
+            return FrameId(*lately);
         }
-        id
+        let hash = hasher.hash_one(frame);
+        if let Some(&number) = frame_numbers.find(hash, |number| frames[*number as usize] == frame) {
+            *lately = number;
+            return FrameId(number);
+        }
+        let number = frames.len() as u32;
+        *lately = number;
+        frames.push(frame);
+        frame_numbers.insert_unique(hash, number, |number| hasher.hash_one(frames[*number as usize]));
+        FrameId(number)
     }
 
     /// The number of a stack, which is kept if it is new.
@@ -128,39 +129,21 @@ impl Stacks {
         if frames.is_empty() {
             return StackId::NONE;
         }
-        let hash = hash(frames);
-        match self.numbers.get(&hash) {
-            Some(&id) if self.elements_of(id) == frames => return id,
-            Some(_) => {
-                let known = self
-                    .collisions
-                    .iter()
-                    .find(|(other, id)| *other == hash && self.elements_of(*id) == frames);
-                if let Some((_, id)) = known {
-                    return *id;
-                }
-            }
-            None => {}
+        let Self { elements, starts, numbers, hasher, .. } = self;
+        let hash = hasher.hash_one(frames);
+        if let Some(&number) = numbers.find(hash, |number| elements_at(elements, starts, *number) == frames) {
+            return StackId(number);
         }
-        let id = StackId(self.len() as u32);
-        self.elements.extend_from_slice(frames);
-        self.starts.push(self.elements.len() as u32);
-        match self.numbers.entry(hash) {
-            Entry::Vacant(place) => {
-                place.insert(id);
-            }
-            Entry::Occupied(_) => self.collisions.push((hash, id)),
-        }
-        id
+        let number = (starts.len() - 1) as u32;
+        elements.extend_from_slice(frames);
+        starts.push(elements.len() as u32);
+        numbers.insert_unique(hash, number, |number| hasher.hash_one(elements_at(elements, starts, *number)));
+        StackId(number)
     }
 
     /// The frames of a stack by their bare numbers.
     pub(crate) fn elements_of(&self, id: StackId) -> &[u32] {
-        let place = id.0 as usize;
-        match (self.starts.get(place), self.starts.get(place + 1)) {
-            (Some(&start), Some(&end)) => &self.elements[start as usize..end as usize],
-            _ => &[],
-        }
+        elements_at(&self.elements, &self.starts, id.0)
     }
 
     /// Roughly how many bytes this holds.
@@ -171,14 +154,12 @@ impl Stacks {
     }
 }
 
-/// Two frames at a time.
-fn hash(frames: &[u32]) -> u64 {
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    let mut pairs = frames.chunks_exact(2);
-    let hash = pairs
-        .by_ref()
-        .fold(frames.len() as u64, |hash, pair| mix(hash, u64::from(pair[0]) << 32 | u64::from(pair[1])));
-    pairs.remainder().iter().fold(hash, |hash, frame| mix(hash, u64::from(*frame)))
+fn elements_at<'a>(elements: &'a [u32], starts: &[u32], stack: u32) -> &'a [u32] {
+    let place = stack as usize;
+    match (starts.get(place), starts.get(place + 1)) {
+        (Some(&start), Some(&end)) => &elements[start as usize..end as usize],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]
