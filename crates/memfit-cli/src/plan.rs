@@ -61,6 +61,11 @@ impl<'a> Tries<'a> {
         }
     }
 
+    /// Whether a try costs no start of the script.
+    pub(crate) fn forks(&self) -> bool {
+        self.rehearsal.forks()
+    }
+
     /// Nothing more is tried.
     pub(crate) fn done(&mut self) {
         self.progress.clear();
@@ -174,8 +179,16 @@ impl Trial for Tries<'_> {
         // A batch takes as long as all of its passes.
         let passes = if self.infers { candidate.pieces as f64 } else { 1.0 };
         let of_batch = |milliseconds: Option<f64>| milliseconds.map(|milliseconds| milliseconds * passes);
+        let recovered = fits && outcome.facts.oom.is_some();
+        if recovered && as_is && room == Room::Budget {
+            self.notes.push(
+                "memory runs out, and the script goes on by itself: that it fits as it is rests on that"
+                    .to_owned(),
+            );
+        }
         Ok(Some(Outcome {
             fits,
+            recovered,
             peak: Expected {
                 allocated: peak.allocated,
                 reserved: peak.reserved,

@@ -14,7 +14,7 @@ mod variants;
 use memfit_levers::{Label, Lever};
 
 use self::combine::Paying;
-use self::divide::Divided;
+use self::divide::{Divided, NOTICEABLE};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
 use crate::levers::Turn;
@@ -100,14 +100,17 @@ pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>
     let wants_more = |training: &Training| {
         limits.global_batch.is_some_and(|wanted| wanted != training.batch * training.own_accumulation.max(1))
     };
-    if own.fits && !own.training.as_ref().is_some_and(wants_more) {
+    let suits = own.fits && !own.training.as_ref().is_some_and(wants_more);
+    if suits && !own.recovered {
         return search.fits_as_is(own).map(Some);
     }
     let Some(full) = search.run(&as_is, Room::Boundless)? else { return Ok(None) };
     if !full.fits {
         return Ok(Some(search.answer(full, None, None, Vec::new())));
     }
-    search.plan(full).map(Some)
+    // What helps itself fits, and something may be faster.
+    let own = suits.then_some(own);
+    search.plan(full, own).map(Some)
 }
 
 struct Search<'a, T: Trial> {
@@ -167,11 +170,29 @@ impl<T: Trial> Search<'_, T> {
             }
         }
         let tried = self.tried.first().cloned();
-        Ok(self.answer(own, tried, None, Vec::new()))
+        let advice = self.faster_still(&own).into_iter().collect();
+        Ok(self.answer(own, tried, None, advice))
     }
 
-    /// The whole of it, for a script that does not fit as it is.
-    fn plan(mut self, full: Outcome) -> Result<Answer, T::Error> {
+    /// What of the tried is noticeably faster than a script that fits as it is.
+    fn faster_still(&self, own: &Outcome) -> Option<String> {
+        let fastest = self
+            .tried
+            .iter()
+            .filter(|tried| tried.fits() && tried.outcome.refused.is_empty())
+            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))?;
+        let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
+        (ms < own_ms * (1.0 - NOTICEABLE)).then(|| {
+            format!(
+                "a step would take {ms:.1} ms instead of {own_ms:.1}, on {:.2} GiB of the card, with {}: that is not done, since it fits as it is",
+                gib(fastest.outcome.peak.device_upper),
+                fastest.candidate.told()
+            )
+        })
+    }
+
+    /// The whole of it, for a script that does not fit as it is, or only because it helps itself.
+    fn plan(mut self, full: Outcome, own: Option<Outcome>) -> Result<Answer, T::Error> {
         let training = full.training.clone().unwrap_or_default();
         let mut advice = Vec::new();
         let accumulate = self.accumulation(&training, &mut advice);
@@ -188,7 +209,7 @@ impl<T: Trial> Search<'_, T> {
         let smallest = variants.iter().min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
         // The variant that is fastest in itself first: what it finds bounds the others.
         variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
-        let mut best: Option<Tried> = None;
+        let mut best = own.map(|outcome| Tried { candidate: Candidate::as_is(), outcome, on_card: true });
         for (candidate, outcome) in variants {
             if let Some(found) = self.divide(&candidate, &outcome, best.as_ref())? {
                 best = Some(found);
@@ -261,10 +282,12 @@ impl<T: Trial> Search<'_, T> {
             Some(_) => Verdict::FitsWithPlan,
             None => Verdict::DoesNotFit,
         };
-        let on_card = verdict == Verdict::FitsAsIs;
+        // Where it stays as it is, it is told as it was on the card.
+        let as_it_is = chosen.clone().filter(|_| verdict == Verdict::FitsAsIs);
+        let boundless = Tried { candidate: Candidate::as_is(), outcome: full, on_card: false };
         Answer {
             verdict,
-            baseline: Tried { candidate: Candidate::as_is(), outcome: full, on_card },
+            baseline: as_it_is.unwrap_or(boundless),
             chosen,
             tried: self.tried,
             rejected: self.rejected,

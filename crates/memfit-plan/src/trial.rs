@@ -76,6 +76,8 @@ pub enum Room {
 pub struct Outcome {
     /// Whether the steps were completed.
     pub fits: bool,
+    /// Whether memory ran out on the way, and the script went on by itself.
+    pub recovered: bool,
     /// The peaks, and the time of a step: of all its pieces, where only some were run.
     pub peak: Expected,
     /// The step takes no less than this, in milliseconds, as far as is known.

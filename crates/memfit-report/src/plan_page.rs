@@ -1,158 +1,124 @@
-//! What a search for the fastest plan found, as a page: memory against time as a plot, and the same as a table.
+//! What a search for the fastest plan found, as a page: the plan in words, memory against time as a plot, what fills the card before and
+//! after, and why the rest was left alone.
 //!
 //! One file that fetches nothing and runs nothing.
 
+mod bars;
+mod plot;
+
 use std::fmt::Write as _;
 
-use crate::text::{plan_in_short, size};
+use crate::text::{meaning_of_label, plan_in_short, plan_lever_in_words, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
-/// The plot's size, and the room for its axes, in its own units.
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 420.0;
-const LEFT: f64 = 80.0;
-const BOTTOM: f64 = 50.0;
-const TOP: f64 = 20.0;
-const RIGHT: f64 = 40.0;
-/// Lines across the plot, for each axis.
-const TICKS: usize = 5;
-
-const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #6b7280; --line: #d7dbe0; --good: #15803d; --bad: #c2410c; --paper: #fff; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #9aa2ad; --line: #3a414b; --good: #4ade80; --bad: #fb923c; --paper: #16191d; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } table { border-collapse: collapse; width: 100%; } svg { width: 100%; height: auto; }
-td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); } td.number { text-align: right; white-space: nowrap; }
-tr.chosen td { font-weight: 600; } .soft { color: var(--soft); } code { overflow-wrap: anywhere; }
-svg text { fill: var(--soft); font-size: 13px; } .grid { stroke: var(--line); } .budget { stroke: var(--bad); stroke-dasharray: 6 4; }
-.fits { fill: var(--good); } .big { fill: var(--bad); } .open { fill: none; stroke: var(--soft); stroke-width: 2; } .ring { fill: none; stroke: var(--ink); stroke-width: 2; }
-.front { fill: none; stroke: var(--line); stroke-width: 2; }
-";
+const STYLE: &str = include_str!("plan_page/page.css");
 
 /// The page.
 pub fn plan_page(report: &PlanReport) -> String {
     let name = escaped(&report.device.name);
-    let verdict = match report.verdict {
-        Some(PlanVerdict::FitsAsIs) => "It fits as it is",
-        Some(PlanVerdict::FitsWithPlan) => "It fits with a plan",
-        Some(PlanVerdict::DoesNotFit) => "It does not fit",
-        None => "There is no answer",
+    let (class, badge, verdict) = match report.verdict {
+        Some(PlanVerdict::FitsAsIs) => ("good", "fits as it is", "It fits as it is"),
+        Some(PlanVerdict::FitsWithPlan) => ("good", "fits with a plan", "It fits with a plan"),
+        Some(PlanVerdict::DoesNotFit) if report.interrupted => ("bad", "ended early", "There is no plan yet"),
+        Some(PlanVerdict::DoesNotFit) => ("bad", "does not fit", "It does not fit"),
+        None => ("bad", "no answer", "There is no answer"),
     };
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>memfit plan: {name}</title>\n<style>{STYLE}</style>\n<h1>{verdict} on a virtual {name}</h1>\n\
-         <p class=\"soft\">{} of {} may be taken · {} runs · <code>{}</code></p>\n",
+         <title>memfit plan: {name}</title>\n<style>\n{STYLE}</style>\n<header><span class=\"badge {class}\">{badge}</span>\n\
+         <h1>{verdict} on a virtual {name}</h1>\n<p class=\"soft\">{} of {} may be taken · {} runs in {:.0} s · \
+         <code>{}</code></p></header>\n",
         size(report.budget),
         size(report.device.capacity),
         report.evaluations,
+        report.wall_s,
         escaped(&report.command.join(" "))
     );
-    plot(&mut out, report);
-    table(&mut out, report);
+    the_plan(&mut out, report);
+    against_time(&mut out, report);
+    bars::bars(&mut out, report);
     if !report.rejected.is_empty() {
-        out.push_str("<h2>Not in the plan</h2>\n<table>\n");
+        out.push_str("<section><h2>Not in the plan</h2>\n<div class=\"scroll\"><table>\n");
         for rejected in &report.rejected {
-            let _ = writeln!(out, "<tr><td>{}<td>{}", escaped(&rejected.lever), escaped(&rejected.why));
+            let _ = writeln!(
+                out,
+                "<tr><td class=\"name\">{}<td>{}",
+                escaped(&rejected.lever),
+                in_prose(&rejected.why)
+            );
         }
-        out.push_str("</table>\n");
+        out.push_str("</table></div></section>\n");
     }
-    for line in &report.advice {
-        let _ = writeln!(out, "<p>{}</p>", escaped(line));
+    let said: Vec<&String> = report.advice.iter().chain(&report.notes).collect();
+    if !said.is_empty() {
+        out.push_str("<section><h2>Beside it</h2>\n<ul>\n");
+        for line in said {
+            let _ = writeln!(out, "<li>{}", in_prose(line));
+        }
+        out.push_str("</ul></section>\n");
     }
     out.push_str("</html>\n");
     out
 }
 
-/// What stands for so much on an axis that ends at `most`.
-struct Axis {
-    most: f64,
-    start: f64,
-    end: f64,
-}
-
-impl Axis {
-    fn at(&self, value: f64) -> f64 {
-        self.start + (self.end - self.start) * (value / self.most)
+fn the_plan(out: &mut String, report: &PlanReport) {
+    let Some(chosen) = report.chosen.as_ref().filter(|chosen| !chosen.levers.is_empty()) else { return };
+    out.push_str("<section><h2>The plan</h2>\n<ul>\n");
+    for lever in &chosen.levers {
+        let _ = writeln!(
+            out,
+            "<li>{} <span class=\"label\" title=\"{}\">{}</span>",
+            in_prose(&plan_lever_in_words(lever, chosen)),
+            escaped(meaning_of_label(lever.label)),
+            lever.label
+        );
     }
+    out.push_str("</ul></section>\n");
 }
 
-fn plot(out: &mut String, report: &PlanReport) {
-    let runs: Vec<(&PlanRun, f64, f64)> = report
-        .pareto
-        .iter()
-        .chain(beaten_baseline(report))
-        .filter_map(|run| Some((run, run.step_ms_estimate?, run.peak.device_upper as f64)))
-        .collect();
-    let most =
-        |of: fn(&(&PlanRun, f64, f64)) -> f64, least: f64| runs.iter().map(of).fold(least, f64::max) * 1.08;
-    if runs.is_empty() {
+fn against_time(out: &mut String, report: &PlanReport) {
+    if report.pareto.is_empty() && report.baseline.is_none() {
         return;
     }
-    let time = Axis { most: most(|run| run.1, 0.0), start: LEFT, end: WIDTH - RIGHT };
-    let bytes = Axis { most: most(|run| run.2, report.budget as f64), start: HEIGHT - BOTTOM, end: TOP };
-    let _ = writeln!(
-        out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Memory against the time of a step\">"
+    out.push_str("<section><h2>Memory against time</h2>\n");
+    plot::plot(out, report);
+    out.push_str(
+        "<p class=\"key\"><span><span class=\"dot fits\"></span>seen to fit</span><span><span class=\"dot big\"></span>too big</span>\
+         <span><span class=\"dot open\"></span>not run on the card itself</span><span>ringed: the plan</span></p>\n\
+         <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">between\
+         <th class=\"number\">on the card<th class=\"number\">allocated<th>with\n",
     );
-    for tick in 0..=TICKS {
-        let share = tick as f64 / TICKS as f64;
-        let (x, y) = (time.at(time.most * share), bytes.at(bytes.most * share));
+    for (number, run) in shown(report) {
+        let row = if is_chosen(run, report) {
+            " class=\"chosen\""
+        } else if class(run, report) == "open" {
+            " class=\"off\""
+        } else {
+            ""
+        };
+        let between = match (run.step_ms_low, run.step_ms_high) {
+            (Some(low), Some(high)) => format!("{low:.0} and {high:.0} ms"),
+            _ => String::new(),
+        };
         let _ = writeln!(
             out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.0} ms</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            size((bytes.most * share) as u64),
-            HEIGHT - BOTTOM + 20.0,
-            time.most * share
-        );
-    }
-    let budget = bytes.at(report.budget as f64);
-    let _ = writeln!(
-        out,
-        "<line class=\"budget\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{budget:.1}\" y2=\"{budget:.1}\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">the card</text>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">an optimizer step, as an estimate</text>",
-        WIDTH - RIGHT,
-        WIDTH - RIGHT,
-        budget - 6.0,
-        f64::midpoint(LEFT, WIDTH),
-        HEIGHT - 8.0
-    );
-    let line: Vec<String> = runs
-        .iter()
-        .filter(|(run, ..)| report.pareto.contains(run))
-        .map(|(_, ms, size)| format!("{:.1},{:.1}", time.at(*ms), bytes.at(*size)))
-        .collect();
-    let _ = writeln!(out, "<polyline class=\"front\" points=\"{}\"/>", line.join(" "));
-    for (run, milliseconds, device) in &runs {
-        let (x, y) = (time.at(*milliseconds), bytes.at(*device));
-        let class = class(run, report);
-        let _ = writeln!(
-            out,
-            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{}</title></circle>",
+            "<tr{row}><td class=\"number\">{number}<td class=\"number\">{}<td class=\"number soft\">{between}<td class=\"number\">{}\
+             <td class=\"number\">{}<td>{}",
+            run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")),
+            size(run.peak.device_upper),
+            size(run.peak.allocated),
             escaped(&plan_in_short(run))
         );
-        if run.levers.is_empty() {
-            let _ =
-                writeln!(out, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"end\">as it is</text>", y + 22.0);
-        }
-        if is_chosen(run, report) {
-            let _ = writeln!(out, "<circle class=\"ring\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"11\"/>");
-        }
     }
-    out.push_str("</svg>\n<p class=\"soft\">filled green: seen to fit; orange: too big; open: not run on the card itself; ringed: the plan</p>\n");
+    out.push_str("</table></div></section>\n");
 }
 
-/// The script as it is, where a plan beats it in both: what a plan is held against is shown in any case.
-fn beaten_baseline(report: &PlanReport) -> Option<&PlanRun> {
-    let baseline = report.baseline.as_ref()?;
-    let shown =
-        report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate);
-    (!shown).then_some(baseline)
+/// What is shown, each with its number: what nothing beats in both, the fastest first, and what a plan is held against in any case.
+fn shown(report: &PlanReport) -> impl Iterator<Item = (usize, &PlanRun)> {
+    let baseline = report.baseline.iter().filter(|baseline| {
+        !report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate)
+    });
+    report.pareto.iter().chain(baseline).enumerate().map(|(index, run)| (index + 1, run))
 }
 
 fn class(run: &PlanRun, report: &PlanReport) -> &'static str {
@@ -170,20 +136,24 @@ fn is_chosen(run: &PlanRun, report: &PlanReport) -> bool {
         .is_some_and(|chosen| chosen.levers == run.levers && chosen.accumulate == run.accumulate)
 }
 
-fn table(out: &mut String, report: &PlanReport) {
-    out.push_str("<table>\n<tr><th>step<th>on the card<th>allocated<th>plan\n");
-    for run in report.pareto.iter().chain(beaten_baseline(report)) {
-        let chosen = if is_chosen(run, report) { " class=\"chosen\"" } else { "" };
-        let _ = writeln!(
-            out,
-            "<tr{chosen}><td class=\"number\">{}<td class=\"number\">{}<td class=\"number\">{}<td>{}",
-            run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")),
-            size(run.peak.device_upper),
-            size(run.peak.allocated),
-            escaped(&plan_in_short(run))
-        );
+/// Prose with what stands between backticks as code.
+fn in_prose(text: &str) -> String {
+    let mut out = String::new();
+    let parts: Vec<&str> = text.split('`').collect();
+    // An odd one out opens nothing.
+    let paired = parts.len() % 2 == 1;
+    for (index, part) in parts.iter().enumerate() {
+        match (index % 2 == 1, paired) {
+            (true, true) => {
+                let _ = write!(out, "<code>{}</code>", escaped(part));
+            }
+            (_, false) if index > 0 => {
+                let _ = write!(out, "`{}", escaped(part));
+            }
+            _ => out.push_str(&escaped(part)),
+        }
     }
-    out.push_str("</table>\n");
+    out
 }
 
 /// Text that is text in HTML as well.
@@ -228,7 +198,9 @@ mod tests {
         );
         assert_eq!(page.matches("class=\"ring\"").count(), 1);
         assert!(
-            page.contains(">as it is</text>") && page.contains("&lt;T4&gt;") && page.contains("1 &lt; 2")
+            page.contains(">as it is, at 90 ms →</text>")
+                && page.contains("&lt;T4&gt;")
+                && page.contains("1 &lt; 2")
         );
         // It fetches nothing and runs nothing.
         assert!(!page.contains("<script") && !page.contains("http"));

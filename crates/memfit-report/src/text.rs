@@ -22,8 +22,10 @@ pub use data::data;
 pub use doctor::doctor;
 pub use explain::explain;
 pub use gpus::{gpu, gpus};
-pub(crate) use plan::in_short as plan_in_short;
 pub use plan::plan;
+pub(crate) use plan::{
+    in_short as plan_in_short, in_words as plan_lever_in_words, meaning as meaning_of_label,
+};
 pub use replay::replay;
 pub use rules::{rule, rules};
 pub use run::run;

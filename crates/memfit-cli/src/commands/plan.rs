@@ -127,7 +127,6 @@ fn find(
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
     let found = search(&mut tries, &limits)?;
-    tries.done();
     report.torch.clone_from(&tries.torch);
     let Some(found) = found else {
         report.interrupted = true;
@@ -136,9 +135,12 @@ fn find(
             hint: "`--timeout` gives a run longer".to_owned(),
         });
     };
-    if found.verdict == Verdict::DoesNotFit && !found.interrupted {
+    // Where each run starts anew it is only looked for if nothing else helps.
+    let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
+    if (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue)?;
     }
+    tries.done();
     tell(&found, &tries, report);
     let step_ms = found.chosen.as_ref().and_then(|chosen| chosen.outcome.peak.step_ms);
     if let (Some(loading), Some(step_ms)) = (&found.training.loading, step_ms)

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 use memfit_levers::Label;
 
-use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
 use crate::wire::{PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
@@ -131,18 +131,19 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
     }
 }
 
-fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
+/// A lever in plain words.
+pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
     let names = || lever.value.as_array().map_or(0, Vec::len);
     match lever.name.as_str() {
         // Where there is no training, nothing is added up, and the label says so.
         "micro-batch" if lever.label == Label::Exact => format!(
-            "{} samples at a time, {} passes for each batch",
-            chosen.micro_batch.unwrap_or_default(),
+            "{} at a time, {} passes for each batch",
+            samples(chosen.micro_batch.unwrap_or_default()),
             chosen.micro_batches_per_step
         ),
         "micro-batch" => format!(
-            "{} samples at a time, {} times a step, gradients added up",
-            chosen.micro_batch.unwrap_or_default(),
+            "{} at a time, {} times a step, gradients added up",
+            samples(chosen.micro_batch.unwrap_or_default()),
             chosen.micro_batches_per_step
         ),
         "checkpointing" => {
@@ -172,8 +173,24 @@ fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
         "adafactor" => "Adafactor in the optimizer's place".to_owned(),
         "gradient-as-bucket-view" => "gradients in the buckets that are exchanged, and not twice".to_owned(),
         "channels-last" => "pictures with their channels last in memory".to_owned(),
-        _ => format!("{} = {}", lever.name, lever.value),
+        "shard" => "shards of parameters, gradients and state instead of replicas (FSDP2)".to_owned(),
+        "lora" => "small matrices that learn beside frozen weights (LoRA)".to_owned(),
+        "quantized-base" => "the frozen weights in 4 bits".to_owned(),
+        "quantized-weights" => "weights of linear layers in 8 bits, decoded where they are used".to_owned(),
+        "kv-cache-8-bit" => "keys and values of the cache in 8 bits".to_owned(),
+        "kv-cache-window" => format!("the cache keeps the last {} tokens", lever.value),
+        "resize-before-upload" => format!("pictures of at most {} pixels a side", lever.value),
+        _ => format!("{}: {}", lever.name, of_value(&lever.value)),
     }
+}
+
+fn samples(count: u64) -> String {
+    format!("{count} sample{}", if count == 1 { "" } else { "s" })
+}
+
+/// How far a lever is moved, as a person would write it.
+fn of_value(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn blocks(count: usize) -> String {
@@ -186,7 +203,8 @@ fn told(value: &serde_json::Value) -> String {
     memfit_plan::in_short(&names)
 }
 
-fn meaning(label: Label) -> &'static str {
+/// What a label means.
+pub(crate) fn meaning(label: Label) -> &'static str {
     match label {
         Label::Exact => "exact: the same mathematics",
         Label::Rounding => "rounding: the same mathematics, in another order",
@@ -219,23 +237,21 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         return;
     }
     out.push_str("\nMemory against time: none of these is beaten in both\n");
-    let room = canvas.columns().saturating_sub(36).max(24);
     for run in report.pareto.iter().take(ROWS) {
         let chosen = report
             .chosen
             .as_ref()
             .is_some_and(|chosen| chosen.levers == run.levers && chosen.accumulate == run.accumulate);
         let mark = if chosen { ">" } else { " " };
-        let line = format!(
-            "{mark} {:>10} {:>11}  {:<7}  {}",
+        let figures = format!(
+            "{mark} {:>10} {:>11}  {:<7}  ",
             run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
             size(run.peak.device_upper),
             match (run.fits, run.peak.device_upper > report.budget) {
                 (true, _) => "fits",
                 (false, true) => "too big",
                 (false, false) => "not run",
-            },
-            canvas.shortened(&in_short(run), room)
+            }
         );
         let style = if chosen {
             BOLD
@@ -244,11 +260,11 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         } else {
             DIM
         };
-        let _ = writeln!(out, "{}", paint(style, &line));
+        out.push_str(&canvas.wrapped(&figures, style, &in_short(run)));
     }
 }
 
-/// A plan in one line.
+/// A plan in few words.
 pub(crate) fn in_short(run: &PlanRun) -> String {
     if run.levers.is_empty() {
         return "as it is".to_owned();
@@ -256,7 +272,7 @@ pub(crate) fn in_short(run: &PlanRun) -> String {
     let parts = run.levers.iter().map(|lever| match &lever.value {
         serde_json::Value::Array(names) => format!("{} of {}", lever.name, blocks(names.len())),
         serde_json::Value::Bool(true) => lever.name.clone(),
-        value => format!("{} {value}", lever.name),
+        value => format!("{} {}", lever.name, of_value(value)),
     });
     parts.collect::<Vec<_>>().join(", ")
 }
@@ -278,12 +294,14 @@ fn next(report: &PlanReport) -> Vec<String> {
             )),
             None => lines.push("`-o memfit.plan.toml` writes the plan to a file".to_owned()),
         },
-        Some(PlanVerdict::DoesNotFit) => {
-            if let Some(card) = &report.smallest_card {
-                lines.push(format!("the smallest card on which it fits as it is: {} ({})", card.name, size(card.capacity)));
-            }
-        }
-        Some(PlanVerdict::FitsAsIs) | None => {}
+        Some(PlanVerdict::DoesNotFit | PlanVerdict::FitsAsIs) | None => {}
+    }
+    if let Some(card) = &report.smallest_card {
+        lines.push(format!(
+            "the smallest card on which it fits as it is: {} ({})",
+            card.name,
+            size(card.capacity)
+        ));
     }
     lines
 }
