@@ -5,10 +5,15 @@
 
 #![allow(clippy::print_stdout)] // Printing figures is what a benchmark is for.
 
+use std::num::NonZeroU16;
+
 use memfit_allocator::{
     Address, Allocator, Edit, Given, Program, Release, Settings, SimulatedDevice, Stream, track, verify,
 };
-use memfit_recording::{PickleLimits, Snapshot};
+use memfit_recording::{
+    PickleLimits, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction,
+    TraceEvent,
+};
 
 const STEPS: usize = 1000;
 const LAYERS: usize = 400;
@@ -111,6 +116,71 @@ fn of_file(file: &str) {
     );
 }
 
+/// A trace that begins in the middle of a run, with so many free segments of one size whose ages it does not tell: each round takes all of
+/// them, in the order of their ages, and gives them back.
+fn with_ties(segments: u64, rounds: u64) -> Snapshot {
+    const SIZE: u64 = 20 << 20;
+    // 97 has no factor in common with the powers of two that this is called with.
+    let place = |rank: u64| 0x7F00_0000_0000 + rank * 97 % segments * (2 * SIZE);
+    let mut snapshot = Snapshot { streams: vec![0], pools: vec![(0, 0)], ..Snapshot::default() };
+    for rank in 0..segments {
+        let address = 0x7F00_0000_0000 + rank * (2 * SIZE);
+        let at = snapshot.blocks.len();
+        snapshot.blocks.push(SegmentBlock {
+            address,
+            size: SIZE,
+            requested: SIZE,
+            state: SegmentBlockState::Inactive,
+            stack: StackId::NONE,
+        });
+        snapshot.segments.push(Segment {
+            device: 0,
+            address,
+            size: SIZE,
+            stream: 0,
+            small: false,
+            pool: (0, 0),
+            expandable: false,
+            blocks: at..at + 1,
+        });
+    }
+    let event = |action, rank| TraceEvent {
+        address: place(rank),
+        size: SIZE,
+        time_us: 0,
+        stack: StackId::NONE,
+        metadata: TextId::NONE,
+        stream: 0,
+        pool: NonZeroU16::new(1),
+        category: None,
+        action,
+    };
+    for _ in 0..rounds {
+        snapshot.events.extend((0..segments).map(|rank| event(TraceAction::Alloc, rank)));
+        for rank in 0..segments {
+            snapshot.events.push(event(TraceAction::FreeRequested, rank));
+            snapshot.events.push(event(TraceAction::FreeCompleted, rank));
+        }
+    }
+    snapshot.traces.push(0..snapshot.events.len());
+    snapshot
+}
+
+fn follow_ties() {
+    for segments in [16, 128, 1024] {
+        let snapshot = with_ties(segments, 300_000 / segments);
+        let given = Given::from_snapshot(&snapshot);
+        let found = verify(&snapshot, 0, &given).expect("the state is valid");
+        assert_eq!((found.told, found.mismatches.len()), (segments - 1, 0), "one tie for each but the last");
+        let followed = best(|| {
+            verify(&snapshot, 0, &given).expect("the state is valid");
+        });
+        let events = snapshot.events.len();
+        let name = format!("ties among {segments} segments");
+        println!("{name:<28} {events} events, {:.1} million a second", events as f64 / followed / 1e6);
+    }
+}
+
 fn main() {
     let files: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     for file in &files {
@@ -125,4 +195,5 @@ fn main() {
         let name = if conf.is_empty() { "default settings" } else { conf };
         println!("{name:<28} {events} events, {:.1} million a second", events as f64 / seconds / 1e6);
     }
+    follow_ties();
 }

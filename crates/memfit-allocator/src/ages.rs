@@ -44,23 +44,48 @@ pub(crate) struct Ages {
     starts: Vec<u64>,
     /// The segments that something is known of, by where they begin.
     places: BTreeMap<u64, usize>,
+    /// The same by their numbers: what is one more than the place, and zero where nothing is known.
+    numbered: Vec<u32>,
     /// For each of these, all that are known to be younger.
     younger: Vec<Set>,
 }
 
 impl Ages {
     pub(crate) fn unknown(starts: Vec<u64>) -> Self {
-        Self { starts, ..Self::default() }
+        Self { numbered: vec![0; starts.len()], starts, ..Self::default() }
     }
 
     /// What came out before, of segments that may be among these.
     pub(crate) fn recall(&mut self, before: Self) {
         (self.places, self.younger) = (before.places, before.younger);
+        let places =
+            self.starts.iter().map(|start| self.places.get(start).map_or(0, |place| *place as u32 + 1));
+        self.numbered = places.collect();
     }
 
     /// Whether a segment is one whose age is not known.
     pub(crate) const fn is_unknown(&self, segment: u32) -> bool {
         0 < segment && segment as usize <= self.starts.len()
+    }
+
+    /// The one of these segments that is the oldest, or the youngest, where that has come out: what [`Self::possible`] gives where it is
+    /// one alone, in two looks at each. A trace that begins in the middle asks at each block of the sizes in question.
+    pub(crate) fn only(&self, segments: &[u32], end: End) -> Option<usize> {
+        let comes_before = |first: usize, second: usize| match end {
+            End::Oldest => self.younger[first].has(second),
+            End::Youngest => self.younger[second].has(first),
+        };
+        let mut best = (0, self.place(*segments.first()?)?);
+        for (index, segment) in segments.iter().enumerate().skip(1) {
+            let place = self.place(*segment)?;
+            if !comes_before(best.1, place) {
+                best = (index, place);
+            }
+        }
+        let (only, first) = best;
+        // Those behind it come after it. Of those before it, one may have come after another alone.
+        let before = segments[..only].iter().filter_map(|segment| self.place(*segment));
+        before.into_iter().all(|place| comes_before(first, place)).then_some(only)
     }
 
     /// Which of these segments may be the oldest, or the youngest, after all that is known. Where it is one alone, it is.
@@ -102,21 +127,23 @@ impl Ages {
     }
 
     fn place(&self, segment: u32) -> Option<usize> {
-        let start = self.starts.get((segment as usize).checked_sub(1)?)?;
-        self.places.get(start).copied()
+        let place = self.numbered.get((segment as usize).checked_sub(1)?)?;
+        place.checked_sub(1).map(|place| place as usize)
     }
 
     fn place_or_new(&mut self, segment: u32) -> Option<usize> {
         if let Some(place) = self.place(segment) {
             return Some(place);
         }
-        let start = *self.starts.get((segment as usize).checked_sub(1)?)?;
+        let index = (segment as usize).checked_sub(1)?;
+        let start = *self.starts.get(index)?;
         let place = self.younger.len();
         if place >= MOST_TOLD_APART {
             return None;
         }
         self.younger.push(Set::default());
         self.places.insert(start, place);
+        self.numbered[index] = place as u32 + 1;
         Some(place)
     }
 }
@@ -188,6 +215,8 @@ mod tests {
                 let oldest = usize::from(rank(second) < rank(first));
                 let possible = ages.possible(&[first, second], End::Oldest);
                 assert!(possible.contains(&oldest));
+                let only = ages.only(&[first, second], End::Oldest);
+                assert_eq!(only, (possible.len() == 1).then_some(oldest));
                 ages.learn(&[first, second], oldest, End::Oldest);
             }
         }
@@ -196,8 +225,41 @@ mod tests {
         while !left.is_empty() {
             let oldest = ages.possible(&left, End::Oldest);
             assert_eq!(oldest.len(), 1);
+            assert_eq!(ages.only(&left, End::Oldest), Some(oldest[0]));
+            let youngest = ages.possible(&left, End::Youngest);
+            assert_eq!(ages.only(&left, End::Youngest), (youngest.len() == 1).then(|| youngest[0]));
             found.push(left.remove(oldest[0]));
         }
         assert_eq!(found, hidden);
+    }
+
+    #[test]
+    fn the_only_one_is_found_whenever_there_is_one() {
+        let mut state = 7_u64;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ 0x5851_F42D;
+            (state >> 8) % limit
+        };
+        let mut found = [0; 2];
+        for _ in 0..200 {
+            let count = 2 + below(8);
+            let mut ages = ages(count);
+            for _ in 0..below(20) {
+                let some: Vec<u32> = (1..=count as u32).filter(|_| below(3) > 0).collect();
+                let end = if below(2) == 0 { End::Oldest } else { End::Youngest };
+                let possible = ages.possible(&some, end);
+                // Where nothing is known of a segment yet, it takes the longer way.
+                let known = some.iter().all(|segment| ages.place(*segment).is_some());
+                if !some.is_empty() && known {
+                    let only = (possible.len() == 1).then(|| possible[0]);
+                    assert_eq!(ages.only(&some, end), only, "{some:?}");
+                    found[usize::from(only.is_some())] += 1;
+                }
+                if !possible.is_empty() {
+                    ages.learn(&some, possible[below(possible.len() as u64) as usize], end);
+                }
+            }
+        }
+        assert!(found.iter().all(|count| *count > 50), "{found:?}");
     }
 }

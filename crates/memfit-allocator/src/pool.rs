@@ -51,10 +51,12 @@ impl FreeBlocks {
             .map(|(_, id)| *id)
     }
 
-    /// This block and those behind it in the order of its stream.
-    pub(crate) fn from(&self, block: &Block) -> impl Iterator<Item = BlockId> {
-        let key = key(block);
-        self.find(block.stream).into_iter().flat_map(move |blocks| blocks.range(key..)).map(|(_, id)| *id)
+    /// This block and those of the same size behind it in the order of its stream, each with its segment.
+    pub(crate) fn alike(&self, block: &Block) -> impl Iterator<Item = (u32, BlockId)> {
+        let (first, last) = (key(block), (block.size, u32::MAX, u64::MAX));
+        let same_size =
+            self.find(block.stream).into_iter().flat_map(move |blocks| blocks.range(first..=last));
+        same_size.map(|((_, segment, _), id)| (*segment, *id))
     }
 
     /// All, in order.

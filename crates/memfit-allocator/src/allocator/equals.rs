@@ -15,20 +15,19 @@ impl<D: Device> Allocator<D> {
         if !self.ages.is_unknown(block.segment) {
             return first;
         }
-        let mut equals: Vec<BlockId> = Vec::new();
-        let alike =
-            self.pools[block.pool.0 as usize].free.from(block).take_while(|id| self.are_alike(first, *id));
-        for id in alike {
+        let (mut equals, mut segments): (Vec<BlockId>, Vec<u32>) = (Vec::new(), Vec::new());
+        let alike = self.pools[block.pool.0 as usize].free.alike(block);
+        for (segment, id) in alike.take_while(|(segment, _)| self.ages.is_unknown(*segment)) {
             // Within a segment the lowest comes first.
-            let segment_of = |id: BlockId| self.blocks[id].segment;
-            if equals.last().is_none_or(|last| segment_of(*last) != segment_of(id)) {
+            if segments.last() != Some(&segment) {
                 equals.push(id);
+                segments.push(segment);
             }
             if equals.len() == MOST_TOLD_APART {
                 break;
             }
         }
-        equals[self.first_of(&equals, coming, End::Oldest)]
+        equals[self.first_of(&equals, &segments, coming, End::Oldest)]
     }
 
     /// Takes the segment that is given back first out of a list that is in the order of its pool, or in the opposite one.
@@ -39,7 +38,8 @@ impl<D: Device> Allocator<D> {
         }
         let alike = segments.iter().take_while(|id| self.are_alike(first, **id));
         let equals: Vec<BlockId> = alike.take(MOST_TOLD_APART).copied().collect();
-        segments.remove(self.first_of(&equals, Action::SegmentFree, end))
+        let numbers: Vec<u32> = equals.iter().map(|id| self.blocks[*id].segment).collect();
+        segments.remove(self.first_of(&equals, &numbers, Action::SegmentFree, end))
     }
 
     fn are_alike(&self, first: BlockId, second: BlockId) -> bool {
@@ -47,13 +47,15 @@ impl<D: Device> Allocator<D> {
         (first.size, first.stream) == (second.size, second.stream) && self.ages.is_unknown(second.segment)
     }
 
-    /// The place of the one that comes first: the only one that can, else what the device says, else the first in the list.
-    fn first_of(&mut self, equals: &[BlockId], coming: Action, end: End) -> usize {
+    /// The place of the one that comes first of blocks in these segments: the only one that can, else what the device says, else the first in the list.
+    fn first_of(&mut self, equals: &[BlockId], segments: &[u32], coming: Action, end: End) -> usize {
         if equals.len() == 1 {
             return 0;
         }
-        let segments: Vec<u32> = equals.iter().map(|id| self.blocks[*id].segment).collect();
-        let possible = self.ages.possible(&segments, end);
+        if let Some(only) = self.ages.only(segments, end) {
+            return only;
+        }
+        let possible = self.ages.possible(segments, end);
         if let [only] = possible[..] {
             return only;
         }
@@ -62,7 +64,7 @@ impl<D: Device> Allocator<D> {
         let Some(told) = self.device.tell_apart(coming, &addresses) else {
             return possible.first().copied().unwrap_or_default();
         };
-        self.ages.learn(&segments, possible[told], end);
+        self.ages.learn(segments, possible[told], end);
         possible[told]
     }
 }
