@@ -113,6 +113,13 @@ impl<'case> Bench<'case> {
         }
     }
 
+    /// A line with its text, where its file is at hand.
+    pub(crate) fn with_text(&self, line: Line) -> Line {
+        let source = (self.case.source)(&line.file).map(|text| Source::new(&line.file, &text));
+        let text = source.map(|source| source.line(line.line).trim().to_owned());
+        Line { text: text.filter(|text| !text.is_empty()).or(line.text.clone()), ..line }
+    }
+
     /// The user's lines of a stack, innermost first.
     pub(crate) fn lines(&self, stack: StackId) -> Vec<Line> {
         self.story.origins.get(stack).user.iter().map(|site| self.line(*site)).collect()

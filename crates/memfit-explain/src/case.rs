@@ -3,6 +3,8 @@
 use memfit_allocator::Given;
 use memfit_recording::Track;
 
+use crate::explanation::Line;
+
 /// What is given to be explained.
 pub struct Case<'given> {
     /// What happened.
@@ -32,6 +34,27 @@ pub struct Card {
     pub own_outside: Option<u64>,
     /// What other processes held, where that is known.
     pub others: Vec<OtherProcess>,
+    /// What the card had no room for, where it was not a request of PyTorch's allocator.
+    pub refused: Option<Refused>,
+}
+
+/// A CUDA context, or what else comes before any tensor, that the card had no room for in a process beside the training one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// The number of the loader's worker, where it is told.
+    pub worker: Option<u32>,
+    /// The user's lines that touched the card there, innermost first.
+    pub lines: Vec<Line>,
+}
+
+impl Refused {
+    /// Who it was, for a sentence.
+    pub(crate) fn who(&self) -> String {
+        self.worker.map_or_else(
+            || "a loader worker".to_owned(),
+            |number| format!("DataLoader worker process {number}"),
+        )
+    }
 }
 
 /// Another process on the card.

@@ -1,9 +1,9 @@
 //! What the text of an out-of-memory error proves by itself, and what it does not.
 
 use memfit_levers::{Cause, Label, Lever, Proof};
-use memfit_recording::{OomKind, OomText};
+use memfit_recording::{LogFrame, OomKind, OomText};
 
-use crate::case::{Card, OtherProcess};
+use crate::case::{Card, OtherProcess, Refused};
 use crate::explanation::{Apply, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, Weighed};
 use crate::weigh::{VARIABLE, size};
 
@@ -44,18 +44,7 @@ pub fn explain_text(text: &OomText) -> Explanation {
         in_private_pools: bytes(figures.private_pools).unwrap_or(0),
         ..Fragmentation::default()
     };
-    let lines: Vec<Line> = text
-        .frames
-        .iter()
-        .rev()
-        .filter(|frame| crate::origins::is_users(&frame.file))
-        .map(|frame| Line {
-            file: frame.file.clone(),
-            line: frame.line,
-            function: frame.function.clone(),
-            text: None,
-        })
-        .collect();
+    let lines = users_lines(text);
     let others = card.others_total();
     let room = free.unwrap_or(0) + unused;
     let wanted = requested.unwrap_or(u64::MAX);
@@ -119,6 +108,15 @@ pub fn explain_text(text: &OomText) -> Explanation {
             allocated,
         );
         Cause::TooBig
+    } else if let Some(refused) = &card.refused {
+        fact(
+            format!(
+                "the CUDA runtime had no room for what comes before any tensor, in {}: each process that touches the card pays for a context of its own",
+                refused.who()
+            ),
+            0,
+        );
+        Cause::Outside
     } else {
         fact("the message gives no figures: it proves only that memory ran out".to_owned(), 0);
         Cause::TooBig
@@ -165,7 +163,36 @@ pub fn card_of(text: &OomText) -> Card {
         },
         own_outside: outside(text),
         others: others.collect(),
+        refused: refused(text),
     }
+}
+
+/// Where the loop of a loader's workers stands in PyTorch, and the one that Python starts them with.
+const WORKER_LOOP: &str = "torch/utils/data/_utils/worker.py";
+
+/// What the CUDA runtime itself refused to a loader's worker: PyTorch's allocator was not asked yet, and gives figures where it is.
+fn refused(text: &OomText) -> Option<Refused> {
+    let of_worker = text.frames.iter().any(|frame| frame.file.ends_with(WORKER_LOOP));
+    let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
+    (outside && of_worker).then(|| Refused { worker: None, lines: users_lines(text) })
+}
+
+/// The user's lines of a message's traceback, innermost first.
+fn users_lines(text: &OomText) -> Vec<Line> {
+    let frames = text.frames.iter().rev().filter(|frame| crate::origins::is_users(&frame.file));
+    let line = |frame: &LogFrame| Line {
+        file: frame.file.clone(),
+        line: frame.line,
+        function: frame.function.clone(),
+        text: None,
+    };
+    frames.map(line).collect()
+}
+
+/// The number of the loader's worker that a log names as the one that an error was caught in.
+pub fn worker_in(log: &str) -> Option<u32> {
+    let (_, behind) = log.rsplit_once("DataLoader worker process ")?;
+    behind.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// What this process held beside PyTorch's allocator.
@@ -257,4 +284,48 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         ));
     }
     fixes
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_recording::find_oom_texts;
+
+    use super::*;
+
+    const IN_WORKER: &str = "Caught AcceleratorError in DataLoader worker process 1.
+Original Traceback (most recent call last):
+  File \"/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py\", line 375, in _worker_loop
+    data = fetcher.fetch(index)
+  File \"/home/me/train.py\", line 11, in __getitem__
+    return torch.full((2048,), float(index), device=\"cuda\")
+torch.AcceleratorError: CUDA error: out of memory
+Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more information.
+";
+
+    fn text_of(log: &str) -> OomText {
+        let mut texts = find_oom_texts(log.as_bytes()).expect("memory can be read");
+        assert_eq!(texts.len(), 1, "{texts:?}");
+        texts.remove(0)
+    }
+
+    #[test]
+    fn a_worker_that_gets_no_context_is_outside_of_the_allocator() {
+        let text = text_of(IN_WORKER);
+        let refused = card_of(&text).refused.expect("the worker was refused");
+        assert_eq!(refused.lines.len(), 1);
+        assert_eq!((refused.lines[0].file.as_str(), refused.lines[0].line), ("/home/me/train.py", 11));
+        assert_eq!(worker_in(IN_WORKER), Some(1));
+        let explanation = explain_text(&text);
+        assert_eq!(explanation.cause, Cause::Outside);
+        assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
+    }
+
+    #[test]
+    fn the_runtime_alone_proves_nothing_of_workers_and_figures_say_more() {
+        let bare = "RuntimeError: CUDA error: out of memory";
+        assert_eq!((card_of(&text_of(bare)).refused, worker_in(bare)), (None, None));
+        let figures = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 3.00 GiB of which 1.00 GiB is free. Of the allocated memory 1.50 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.";
+        let in_worker = IN_WORKER.replace("CUDA error: out of memory", figures);
+        assert_eq!(card_of(&text_of(&in_worker)).refused, None);
+    }
 }

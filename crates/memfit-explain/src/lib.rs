@@ -26,12 +26,12 @@ mod source;
 mod story;
 mod weigh;
 
-pub use case::{Card, Case, OtherProcess};
+pub use case::{Card, Case, OtherProcess, Refused};
 pub use category::{Lives, category, category_with};
 pub use changes::{Change, Changes, Effect, NothingNamed, Reach, Selector, SelectorError};
 pub use composition::{Composition, ModuleBytes, at, at_peak, peak_moment};
 pub use explain::explain;
 pub use explanation::{Apply, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, Weighed};
-pub use from_text::{card_of, explain_text};
+pub use from_text::{card_of, explain_text, worker_in};
 pub use holders::Holder;
 pub use out_of_memory::{OutOfMemory, out_of_memory};

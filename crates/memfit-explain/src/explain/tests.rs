@@ -7,7 +7,7 @@ use memfit_recording::Track;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Card, Holder};
+use crate::{Card, Holder, Refused};
 
 /// A file that stacks point into.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
@@ -17,10 +17,13 @@ fn source(file: &str) -> Option<String> {
 }
 
 fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanation> {
+    on_card(track, Card { limit, ..Card::default() }, conf)
+}
+
+fn on_card(track: &Track, card: Card, conf: &str) -> Option<Explanation> {
     let release: Release = "2.9".parse().unwrap();
     let settings = Settings::parse(conf, release).unwrap_or_default();
     let given = Given { settings, release, capacity: 1 << 34 };
-    let card = Card { limit, ..Card::default() };
     explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
 }
 
@@ -149,6 +152,19 @@ fn what_grows_is_named_before_the_card_is_full() {
 #[test]
 fn a_few_steps_are_not_taken_for_growth() {
     assert_eq!(explained(&growing(2, 64 << 20), None, "").unwrap().cause, Cause::None);
+}
+
+#[test]
+fn a_worker_that_got_no_context_is_what_ran_out() {
+    let line = crate::Line { file: "train.py".to_owned(), line: 7, function: "train".to_owned(), text: None };
+    let refused = Refused { worker: Some(3), lines: vec![line] };
+    let card = Card { refused: Some(refused), ..Card::default() };
+    let explanation = on_card(&growing(2, 64 << 20), card, "").unwrap();
+    assert_eq!(explanation.cause, Cause::Outside);
+    let [fact] = &explanation.evidence[..] else { panic!("{:?}", explanation.evidence) };
+    assert!(fact.text.contains("DataLoader worker process 3"), "{}", fact.text);
+    assert_eq!(fact.lines[0].text.as_deref(), Some("out = model(step)"));
+    assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
 }
 
 /// A step, and then an evaluation that puts each round's result behind those before it, in a block that is made anew each time.

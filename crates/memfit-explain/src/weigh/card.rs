@@ -6,14 +6,22 @@ use memfit_levers::{Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
-use crate::explanation::Apply;
+use crate::case::Refused;
+use crate::explanation::{Apply, Fact};
 use crate::source::{assigned, indent_of, is_word};
+
+/// What helps where helper processes hold contexts.
+const OFF_THE_CARD: &str = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
 
 /// Others that hold less than one in so many parts of the card are not what fills it.
 const SHARE: u64 = 10;
 
 pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
-    let others = &bench.case.card.others;
+    let card = &bench.case.card;
+    if let Some(refused) = card.refused.as_ref().filter(|_| bench.story.trouble.requested.is_none()) {
+        return vec![of_refusal(bench, refused)];
+    }
+    let others = &card.others;
     if others.is_empty() || bench.story.trouble.requested.is_none() {
         return Vec::new();
     }
@@ -34,8 +42,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
         );
     }
     let (cause, lever, how) = if of_contexts {
-        let how = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
-        (Cause::Outside, Lever::WorkersOffTheCard, how)
+        (Cause::Outside, Lever::WorkersOffTheCard, OFF_THE_CARD)
     } else {
         let how = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
         (Cause::OtherProcesses, Lever::EndOtherProcess, how)
@@ -51,6 +58,33 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
         facts: vec![bench.fact(text, total, None)],
         fixes: vec![fix],
     }]
+}
+
+/// A worker that touches the card pays for a context of its own, and for this one there was no room: no tensor was asked for yet.
+fn of_refusal(bench: &Bench<'_>, refused: &Refused) -> Finding {
+    let reserved = bench.story.trouble.reserved;
+    let text = format!(
+        "the card had no room left for the CUDA context of {}: the training process held {} in segments by then, and each process that \
+         touches the card pays for a context of its own",
+        refused.who(),
+        size(reserved)
+    );
+    let lines = refused.lines.iter().map(|line| bench.with_text(line.clone())).collect();
+    let apply = edit(bench, true).unwrap_or_default();
+    Finding {
+        cause: Cause::Outside,
+        bytes: bench.case.card.own_outside.unwrap_or_default(),
+        enough: true,
+        facts: vec![Fact { text, bytes: reserved, lines }],
+        fixes: vec![modelled(
+            bench,
+            Lever::WorkersOffTheCard,
+            Label::Exact,
+            0,
+            OFF_THE_CARD.to_owned(),
+            apply,
+        )],
+    }
 }
 
 /// Workers that are not started, or a child process that is waited for.

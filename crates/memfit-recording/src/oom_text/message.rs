@@ -49,6 +49,10 @@ pub(super) fn beginning(line: &str) -> Option<(usize, OomKind)> {
     {
         return None;
     }
+    // Where the runtime's own error is explained, below the error itself.
+    if line.contains("Search for `cuda") {
+        return None;
+    }
     BEGINNINGS.iter().find_map(|(beginning, kind)| Some((line.find(beginning)?, *kind)))
 }
 

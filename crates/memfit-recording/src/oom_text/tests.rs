@@ -332,6 +332,11 @@ fn disguised_errors_are_recognized_and_graded() {
             OomKind::Cuda,
             true,
         ),
+        (
+            "torch.AcceleratorError: CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.",
+            OomKind::Cuda,
+            true,
+        ),
         ("RuntimeError: CUDA driver error: out of memory", OomKind::Cuda, true),
         ("RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED", OomKind::OtherLibrary, true),
         (

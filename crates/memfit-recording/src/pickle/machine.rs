@@ -24,6 +24,9 @@ pub(crate) struct Machine<'shape, R, S> {
     pub(super) repeats: Repeats,
 }
 
+/// After a text of so many bytes, a look at the memory in use does not wait.
+const LONG_TEXT: u64 = 1 << 10;
+
 type Done = Result<(), PickleErrorKind>;
 
 impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
@@ -345,7 +348,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             Err(_) => return Err(PickleErrorKind::NotUtf8),
         };
         self.stack.push(Value::Text(u64::from(text)));
-        Ok(())
+        // Long texts are few, and soon more than all else.
+        if length >= LONG_TEXT { self.check_memory() } else { Ok(()) }
     }
 
     const fn check_length(&self, found: u64) -> Done {
