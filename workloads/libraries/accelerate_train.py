@@ -42,6 +42,7 @@ def main():
     model = nn.Sequential(*[Block(args.width) for _ in range(args.layers)], nn.Linear(args.width, 10))
     # Sharded over the ranks, as near as the rows of each parameter divide.
     share = stored(model.parameters()) // (accelerator.num_processes if args.fsdp else 1)
+    states = 2 * share
     inputs = torch.randn(
         args.batch_size * args.steps * args.accumulate * accelerator.num_processes, args.width
     )
@@ -53,10 +54,14 @@ def main():
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if args.fsdp == 2:
+        # Beside the shards, whole in the precision of the computation: a block at a time, and what lies in no block.
+        whole = 8 * args.width**2 + 5 * args.width + 10 * args.width + 10
+        share += whole * (4 if args.precision == "no" else 2)
     if accelerator.is_main_process:
         # FSDP1 gathers whole parameters beside the shards.
         held = {} if args.fsdp == 1 else {"parameters": share}
-        say(optimizer=2 * share, **held)
+        say(optimizer=states, **held)
     for features, labels in loader:
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(features), labels)

@@ -139,7 +139,8 @@ impl Runner<'_> {
         if let Some(path) = request.output.as_deref() {
             recording::save(path, &recording)?;
         }
-        let failed = facts.oom.as_ref().filter(|_| changes.is_none());
+        // Lines of a changed source are not the user's.
+        let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());
         let explanation =
             failed.and_then(|_| explained::of_recording(&explained::Asked::default(), &recording).ok());
         if request.keep {

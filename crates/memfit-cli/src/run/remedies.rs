@@ -12,7 +12,7 @@ use memfit_report::wire::{ExplainFix, FixProof, Verdict};
 
 use super::stage::Changes;
 use super::watch::Ended;
-use super::{Card, Outcome, Request, Runner, report};
+use super::{Card, Outcome, Ran, Request, Runner, report};
 use crate::CliError;
 
 /// How many remedies a report has.
@@ -44,6 +44,31 @@ impl Diagnosis {
 
     fn names_cause(&self) -> bool {
         self.explanation.cause != Cause::None
+    }
+
+    /// The next remedy that nobody has tried and that may be enough, and how it is tried.
+    fn next(&self, request: &Request, tried: &[(Lever, String)]) -> Option<(usize, Trial)> {
+        let untried = |fix: &Fix| !tried.iter().any(|(lever, how)| *lever == fix.lever && *how == fix.how);
+        (self.explanation.fixes.iter().enumerate())
+            .filter(|(_, fix)| fix.fits != Some(false) && untried(fix))
+            .find_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
+    }
+
+    /// Memory was in pieces, and a setting that mends that was not enough: what it ran out for then is the cause. What was tried
+    /// stays among the remedies, as refuted.
+    fn go_on_from(&mut self, later: Explanation) {
+        let earlier =
+            std::mem::replace(&mut self.explanation, later).fixes.into_iter().zip(self.proofs.drain(..));
+        let refuted: Vec<(Fix, Option<FixProof>)> = earlier.filter(|(_, proof)| proof.is_some()).collect();
+        let fixes = &mut self.explanation.fixes;
+        // Settings were weighed against one that the script does not have.
+        fixes.retain(|fix| !matches!(fix.apply, Apply::Environment(..)));
+        fixes.truncate(SHOWN.saturating_sub(refuted.len()));
+        self.proofs = vec![None; fixes.len()];
+        for (fix, proof) in refuted {
+            fixes.push(fix);
+            self.proofs.push(proof);
+        }
     }
 
     /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted last of those that
@@ -87,20 +112,18 @@ pub(super) fn prove(
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
     let patience = outcome.facts.wall * PATIENCE + LEAST;
-    let candidates: Vec<(usize, Trial)> = (diagnosis.explanation.fixes.iter().enumerate())
-        .filter(|(_, fix)| fix.fits != Some(false))
-        .filter_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
-        .take(TRIALS)
-        .collect();
-    for (index, mut trial) in candidates {
+    let mut tried = Vec::new();
+    while tried.len() < TRIALS
+        && let Some((index, mut trial)) = diagnosis.next(request, &tried)
+    {
+        let fix = &mut diagnosis.explanation.fixes[index];
+        tried.push((fix.lever, fix.how.clone()));
         // A change can make a script wait for ever.
         trial.request.timeout = Some(trial.request.timeout.map_or(patience, |own| own.min(patience)));
-        let fix = &mut diagnosis.explanation.fixes[index];
         runner.printer.remark(&format!("out of memory; once more with {}", trial.with));
-        let facts = runner.once(&trial.request, policy, &trial.changes)?.facts;
+        let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let tried = Outcome { facts, lower: None, diagnosis: None, recording: None };
-        let came = report(&trial.request, &tried);
+        let came = report(&trial.request, &Outcome { facts, lower: None, diagnosis: None, recording: None });
         let holds = match came.verdict {
             Verdict::Fits => true,
             Verdict::Oom => false,
@@ -110,10 +133,18 @@ pub(super) fn prove(
         };
         fix.fits = Some(holds);
         fix.proof = Proof::Run;
+        let setting = matches!(fix.apply, Apply::Environment(..));
         diagnosis.proofs[index] =
             Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
         if holds {
             break;
+        }
+        let named = |later: &Explanation| !matches!(later.cause, Cause::None | Cause::Fragmented);
+        if setting
+            && diagnosis.explanation.cause == Cause::Fragmented
+            && let Some(later) = explanation.filter(named)
+        {
+            diagnosis.go_on_from(later);
         }
     }
     Ok(())
@@ -145,6 +176,8 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
             };
             let others = VARIABLES.iter().filter(|other| *other != name).map(|other| (*other, None));
             trial.changes.environment = others.chain([(*name, value)]).collect();
+            // Where it is not enough, the question is what it ran out for.
+            trial.changes.stacks = true;
         }
         Apply::Edit { file, line, after, .. } => {
             trial.with = format!("line {line} of `{file}` changed ({})", fix.lever);
@@ -162,4 +195,58 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
         }
     }
     Some(trial)
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::Label;
+    use memfit_report::wire::Peak;
+
+    use super::*;
+
+    fn fix(lever: Lever, apply: Apply) -> Fix {
+        let how = lever.to_string();
+        Fix {
+            lever,
+            saves: 1 << 30,
+            label: Label::Exact,
+            how,
+            proof: Proof::Modelled,
+            fits: Some(true),
+            apply,
+        }
+    }
+
+    fn setting(value: &str) -> Apply {
+        Apply::Environment("PYTORCH_ALLOC_CONF", value.to_owned())
+    }
+
+    fn explained(cause: Cause, fixes: Vec<Fix>) -> Explanation {
+        Explanation { cause, fixes, ..Explanation::of_nothing(0) }
+    }
+
+    #[test]
+    fn a_setting_that_was_not_enough_gives_way_to_what_it_ran_out_for() {
+        let pieces = vec![
+            fix(Lever::ExpandableSegments, setting("expandable_segments:True")),
+            fix(Lever::MaxSplitSize, setting("max_split_size_mb:64")),
+        ];
+        let mut diagnosis = Diagnosis::new(explained(Cause::Fragmented, pieces));
+        diagnosis.explanation.fixes[0].fits = Some(false);
+        let refuted = FixProof { verdict: Verdict::Oom, steps: 1, peak: Peak::default() };
+        diagnosis.proofs[0] = Some(refuted);
+        let mut later = vec![fix(Lever::MaxSplitSize, setting("max_split_size_mb:64"))];
+        later.resize(SHOWN + 3, fix(Lever::MicroBatch, Apply::ByHand));
+        diagnosis.go_on_from(explained(Cause::TooBig, later));
+
+        assert_eq!(diagnosis.explanation.cause, Cause::TooBig);
+        let fixes = diagnosis.wire();
+        assert_eq!(fixes.len(), SHOWN);
+        assert!(fixes[..SHOWN - 1].iter().all(|fix| fix.lever == Lever::MicroBatch && fix.proof.is_none()));
+        let last = &fixes[SHOWN - 1];
+        assert_eq!(
+            (last.lever, last.fits, last.proof),
+            (Lever::ExpandableSegments, Some(false), Some(refuted))
+        );
+    }
 }

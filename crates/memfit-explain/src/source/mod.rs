@@ -63,7 +63,12 @@ impl Source {
 
     /// `import NAME` behind the first import of torch, unless it is there.
     pub(crate) fn import(&mut self, statement: &str) {
-        if self.lines.iter().any(|line| line.trim() == statement) {
+        let name = statement.strip_prefix("import ").unwrap_or(statement);
+        // One line may import several.
+        let names = |line: &str| {
+            line.strip_prefix("import ").is_some_and(|all| all.split(',').any(|one| one.trim() == name))
+        };
+        if self.lines.iter().any(|line| line.trim() == statement || names(line)) {
             return;
         }
         let first = self

@@ -291,4 +291,18 @@ mod tests {
         assert_eq!(diff, expected);
         assert_eq!(Source::new("t.py", &text).edit(), None);
     }
+
+    #[test]
+    fn a_module_that_is_imported_among_others_is_there() {
+        let imported = |text: &str| {
+            let mut source = Source::new("t.py", text);
+            source.import("import torch");
+            source.edit().is_some()
+        };
+        assert!(imported("from torch import nn\nx = 1\n"));
+        assert!(imported("import torch.nn as nn, numpy\n"));
+        assert!(imported("import torch as t\n"));
+        assert!(!imported("import torch\n"));
+        assert!(!imported("import numpy as np, torch, torch.nn as nn\n"));
+    }
 }
