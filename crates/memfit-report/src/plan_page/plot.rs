@@ -76,7 +76,7 @@ pub(super) fn plot(out: &mut String, report: &PlanReport) {
     }
     // What is far slower than the front stands at the edge, so that the front is not squeezed.
     let slowest = report.pareto.iter().filter_map(|run| run.step_ms_estimate).fold(0.0, f64::max);
-    let near = |ms: f64| slowest == 0.0 || ms <= slowest * FAR;
+    let near = |ms: f64| report.pareto.len() < 2 || ms <= slowest * FAR;
     let times: Vec<f64> = runs.iter().map(|run| run.2).filter(|ms| near(*ms)).collect();
     let bytes: Vec<f64> = runs.iter().map(|run| run.3).chain([report.budget as f64]).collect();
     let most = bytes.iter().copied().fold(0.0, f64::max);
