@@ -14,7 +14,7 @@ use memfit_plan::{
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 
 use crate::printer::Progress;
-use crate::run::{self, Card, Ended, Interrupt, Rehearsal, Request};
+use crate::run::{self, Card, Changes, Ended, Interrupt, Rehearsal, Request};
 use crate::{CliError, Printer};
 
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third, which has one
@@ -66,6 +66,21 @@ impl<'a> Tries<'a> {
         self.rehearsal.forks()
     }
 
+    /// How many processes train where each try is of the first of them alone.
+    pub(crate) fn stands_for(&self) -> Option<u32> {
+        self.rehearsal.stands_for()
+    }
+
+    /// From now on tries are of all processes.
+    pub(crate) fn run_all(&mut self) {
+        self.rehearsal.run_all();
+    }
+
+    /// What a candidate comes to on the card with all processes there are.
+    pub(crate) fn with_all(&mut self, candidate: &Candidate) -> Result<Option<Outcome>, CliError> {
+        self.tried(candidate, Room::Budget, true)
+    }
+
     /// Nothing more is tried.
     pub(crate) fn done(&mut self) {
         self.progress.clear();
@@ -74,7 +89,7 @@ impl<'a> Tries<'a> {
     /// What filled the card in a try.
     pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
         let known =
-            self.composed.iter().find(|(known, where_, _)| known == candidate && *where_ == on_card)?;
+            self.composed.iter().rev().find(|(known, where_, _)| known == candidate && *where_ == on_card)?;
         known.2.clone()
     }
 
@@ -121,13 +136,23 @@ impl Trial for Tries<'_> {
     type Error = CliError;
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
+        self.tried(candidate, room, false)
+    }
+}
+
+impl Tries<'_> {
+    fn tried(&mut self, candidate: &Candidate, room: Room, all: bool) -> Result<Option<Outcome>, CliError> {
         if self.interrupt.happened() {
             return Ok(None);
         }
         self.count += 1;
         self.progress.draw(&format!("run {}: {}", self.count, candidate.told()));
         let request = self.request(candidate, self.card(room));
-        let outcome = self.rehearsal.run(&request)?;
+        let outcome = if all {
+            self.rehearsal.run_with(&request, &Changes::default())?
+        } else {
+            self.rehearsal.run(&request)?
+        };
         self.progress.clear();
         if outcome.facts.ended == Ended::Interrupted {
             return Ok(None);
@@ -135,7 +160,8 @@ impl Trial for Tries<'_> {
         let report = run::report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let as_is = *candidate == Candidate::as_is();
-        if as_is && report.verdict == Verdict::Error {
+        // Memory may run out in a library that says so in words of its own, as NCCL does: with memory without end it does not.
+        if as_is && room == Room::Boundless && report.verdict == Verdict::Error {
             return Err(unplannable(&report));
         }
         let fullest = outcome.facts.fullest();

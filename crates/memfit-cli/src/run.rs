@@ -12,6 +12,7 @@ mod host;
 mod inbox;
 mod interrupt;
 mod keeper;
+mod launcher;
 mod live;
 pub(crate) mod local;
 mod outside;

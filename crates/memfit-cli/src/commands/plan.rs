@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use memfit_levers::{Label, Lever};
 use memfit_plan::{
-    Answer, Limits, MadeFor, Plan, Setting, Tried, Verdict, in_its_words, loader, padding, search, sha256,
+    Answer, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding, search,
+    sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -127,6 +128,10 @@ fn find(
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
     let found = search(&mut tries, &limits)?;
+    let found = match tries.stands_for() {
+        Some(processes) => run_by_all(processes, found, &mut tries, &limits)?,
+        None => found,
+    };
     report.torch.clone_from(&tries.torch);
     let Some(found) = found else {
         report.interrupted = true;
@@ -164,6 +169,45 @@ fn find(
         change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
+}
+
+/// What the first of several processes found, standing for all, is run with all of them; where that does not fit, they search.
+fn run_by_all(
+    processes: u32,
+    found: Option<Answer>,
+    tries: &mut Tries<'_>,
+    limits: &Limits,
+) -> Result<Option<Answer>, CliError> {
+    let alone = format!("{processes} processes train: each try was of the first, which stood for all");
+    let Some(mut found) = found else { return Ok(None) };
+    let Some(chosen) = &mut found.chosen else {
+        tries.notes.push(alone);
+        return Ok(Some(found));
+    };
+    let whole = if found.interrupted { None } else { tries.with_all(&chosen.candidate)? };
+    found.evaluations += u64::from(whole.is_some());
+    match whole {
+        Some(whole) if whole.fits && whole.refused.is_empty() => {
+            tries.notes.push(format!("{alone}; the plan was then run with all of them"));
+            let training = chosen.outcome.training.take();
+            chosen.outcome = Outcome { training, ..whole };
+            if found.verdict == Verdict::FitsAsIs {
+                found.baseline = chosen.clone();
+            }
+            Ok(Some(found))
+        }
+        Some(_) => {
+            tries
+                .notes
+                .push(format!("{alone}; with all of them that did not fit, so each was tried with all"));
+            tries.run_all();
+            search(tries, limits)
+        }
+        None => {
+            tries.notes.push(format!("{alone}; the plan was not run with all of them"));
+            Ok(Some(found))
+        }
+    }
 }
 
 /// Less padding than this share of the computing is not worth another order of the samples.

@@ -6,9 +6,11 @@ use memfit_link::ValuePolicy;
 
 use super::environment::{self, Command};
 use super::forks::Server;
+use super::launcher::{self, Launched};
 use super::preflight::{self, Torch};
+use super::request::LoneRank;
 use super::stage::{Changes, Stage};
-use super::{Outcome, Request, facts, recording, script, watch};
+use super::{Card, Outcome, Request, facts, recording, script, watch};
 use crate::{CliError, Home, Printer};
 
 /// A command that is ready to be run many times.
@@ -17,6 +19,8 @@ pub(crate) struct Rehearsal<'a> {
     command: Command,
     torch: Option<Torch>,
     server: Option<Server>,
+    /// The processes that the command launches, of which the first stands for all.
+    standing_in: Option<(Launched, LoneRank)>,
     home: &'a Home,
     printer: &'a Printer,
 }
@@ -30,29 +34,80 @@ impl<'a> Rehearsal<'a> {
             Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
             None => None,
         };
-        let server = Server::start(request, &command, torch.as_ref(), home)?;
-        Ok(Self { command, torch, server, home, printer })
+        let cards = match &request.card {
+            Card::Virtual(_, count) => *count,
+            Card::Local(_) => 1,
+        };
+        let launched = launcher::launched(&command, cards);
+        let several = launched.filter(|launched| (2..=cards).contains(&launched.processes));
+        let standing_in = several.map(|several| {
+            let lone = LoneRank::first_of(several.processes, cards);
+            (several, lone)
+        });
+        let server = match &standing_in {
+            Some((launched, lone)) => {
+                let request = Request { lone_rank: Some(*lone), ..request.clone() };
+                Server::start(&request, &launched.alone, torch.as_ref(), home)?
+            }
+            None => Server::start(request, &command, torch.as_ref(), home)?,
+        };
+        // One that cannot be forked saves little by being alone.
+        let standing_in = standing_in.filter(|_| server.is_some());
+        Ok(Self { command, torch, server, standing_in, home, printer })
     }
 
-    /// Runs it once.
+    /// Runs it once: where several processes train, the first of them, which stands for all.
     pub(crate) fn run(&mut self, request: &Request) -> Result<Outcome, CliError> {
-        self.run_with(request, &Changes::default())
+        match &self.standing_in {
+            Some((launched, lone)) => {
+                let request = Request { lone_rank: Some(*lone), ..request.clone() };
+                let command = launched.alone.clone();
+                self.run_command(&request, &command, &Changes::default(), true)
+            }
+            None => self.run_with(request, &Changes::default()),
+        }
     }
 
     /// Runs it once with something changed, from its very beginning: what was ready is the unchanged script.
     pub(crate) fn run_with(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, CliError> {
+        let command = self.command.clone();
+        let forked = changes.is_none() && self.standing_in.is_none();
+        self.run_command(request, &command, changes, forked)
+    }
+
+    fn run_command(
+        &mut self,
+        request: &Request,
+        command: &Command,
+        changes: &Changes,
+        forked: bool,
+    ) -> Result<Outcome, CliError> {
         let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
         let started = Instant::now();
-        let server = self.server.as_mut().filter(|_| changes.is_none());
-        let watched = watch::run(request, &self.command, &stage, None, server, self.printer)?;
+        let server = self.server.as_mut().filter(|_| forked);
+        let watched = watch::run(request, command, &stage, None, server, self.printer)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
-        let facts = facts::gather(&self.command, self.torch.as_ref(), &stage, watched, &tracks, wall);
+        let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
         Ok(Outcome { facts, lower: None, diagnosis: None, recording: None })
+    }
+
+    /// How many processes the one that is run stands for.
+    pub(crate) fn stands_for(&self) -> Option<u32> {
+        self.standing_in.as_ref().map(|(launched, _)| launched.processes)
+    }
+
+    /// From now on all of them are run, each time anew.
+    pub(crate) fn run_all(&mut self) {
+        self.standing_in = None;
+        self.server = None;
     }
 
     /// The script, where the command names one.
     pub(crate) fn script(&self) -> Option<std::path::PathBuf> {
+        if let Some((launched, _)) = &self.standing_in {
+            return Some(launched.script.clone());
+        }
         self.command.python.as_ref().and_then(|_| script::of_interpreter(&self.command.args))
     }
 

@@ -64,6 +64,11 @@ pub(crate) struct LoneRank {
 }
 
 impl LoneRank {
+    /// The first of the processes that a launcher starts on this machine, which all have a card of their own.
+    pub(crate) const fn first_of(size: u32, on_each: u32) -> Self {
+        Self { rank: 0, size, on_each }
+    }
+
     fn new(rank: Option<u32>, size: Option<u32>, card: &Card) -> Result<Option<Self>, CliError> {
         let Some(size) = size else { return Ok(None) };
         let rank = rank.unwrap_or(0);

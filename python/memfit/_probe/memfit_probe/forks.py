@@ -9,8 +9,9 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 
-from . import channel, random_numbers
+from . import channel, imports, random_numbers
 
 # While a script gets ready, little of what it makes is garbage.
 SELDOM = (50_000, 20, 100)
@@ -18,7 +19,8 @@ SELDOM = (50_000, 20, 100)
 
 def arm(session):
     """Waits where the script first needs the card."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 or os.environ.get("MEMFIT_LONE_RANK"):
+    alone = os.environ.get("MEMFIT_LONE_RANK")
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not alone:
         _answer("several processes train together")
         return
     torch = session.torch
@@ -31,15 +33,39 @@ def arm(session):
     # How many cards there are is asked early and often; the device itself must not be asked yet.
     torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
 
-    def begin():
+    def serve():
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
         if gc.get_threshold() == SELDOM:
             gc.set_threshold(*often)
         _leave_what_is_there()
         _serve(session)
+
+    def begin():
+        serve()
         return init()
 
     torch._C._cuda_init = begin
+    if alone:
+        # A group's threads would not be there in a child either.
+        imports.after(
+            "torch.distributed.distributed_c10d", functools.partial(_before_groups, torch, begin, serve)
+        )
+
+
+def _before_groups(torch, begin, serve, c10d):
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args, **kwargs):
+        if torch._C._cuda_init is begin:
+            serve()
+        return original(*args, **kwargs)
+
+    c10d.init_process_group = init_process_group
+    # The package has it by the same name, if it was imported before.
+    package = sys.modules.get("torch.distributed")
+    if getattr(package, "init_process_group", None) is original:
+        package.init_process_group = init_process_group
 
 
 def _leave_what_is_there():
@@ -97,4 +123,5 @@ def _become(session, run_dir):
     session.planned.retune()
     with contextlib.suppress(Exception):
         session.planned.set_environment()
+        session.planned.arm_shards()
     _answer(str(os.getpid()))

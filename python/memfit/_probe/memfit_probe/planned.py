@@ -139,10 +139,7 @@ class Planned:
         torch, planned = self.session.torch, self
         self.facts.arm()
         trainers.arm(self)
-        if any(name == "shard" for name, _ in self.levers):
-            from memfit_levers.shard import instead_of_replicas
-
-            instead_of_replicas(lambda: list(self.session.optimizers))
+        self.arm_shards()
         imports.after("torch.utils.data.dataloader", self._arm_loaders)
         if not self.serves:
             self.set_environment()
@@ -166,6 +163,13 @@ class Planned:
                 original(self, *args, **kwargs)
 
         scheduler.step = step
+
+    def arm_shards(self):
+        """Shards come where replicas would be made."""
+        if any(name == "shard" for name, _ in self.levers):
+            from memfit_levers.shard import instead_of_replicas
+
+            instead_of_replicas(lambda: list(self.session.optimizers))
 
     def _arm_names(self):
         """Where the script first needs the card it has read its arguments, and made no batch yet."""
