@@ -53,6 +53,10 @@ impl Set {
 }
 
 impl Paid {
+    pub(super) fn is_of(&self, lever: Lever) -> bool {
+        self.entry.lever == lever
+    }
+
     pub(super) fn of(
         entry: &'static Entry,
         value: Value,

@@ -101,6 +101,7 @@ impl<T: Trial> Search<'_, T> {
         }
         let batch = whole.training.as_ref().map_or(1, |training| training.batch.max(1));
         let mut division = self.division(base, whole)?;
+        self.learn_of_all_again(&mut division, base, whole);
         let mut best = None;
         for _ in 0..PATIENCE {
             let budget = self.limits.budget;
@@ -163,6 +164,28 @@ impl<T: Trial> Search<'_, T> {
             divided.model.timed(pieces, step_ms);
         }
         Ok(())
+    }
+
+    /// A variant's whole batch with all blocks computed again, and what is expected of it; nothing where that may not be, or
+    /// changes nothing.
+    pub(super) fn all_again(&mut self, base: &Candidate, whole: &Outcome) -> Option<(Candidate, Prediction)> {
+        let training = whole.training.clone()?;
+        let batch = training.batch.max(1);
+        let ways = Ways { recompute: self.may_recompute(&training), link: None };
+        let large = Sample { micro_batch: batch, pieces: 1, outcome: whole.clone(), training };
+        let smallest = Model::new(large, None).smallest(batch, 1, ways);
+        let again = candidate(base, whole, &smallest, batch);
+        (again != *base).then_some((again, smallest))
+    }
+
+    /// Where that was run, it is known how far the peak goes down with the blocks.
+    fn learn_of_all_again(&mut self, division: &mut Division, base: &Candidate, whole: &Outcome) {
+        let Some((again, expected)) = self.all_again(base, whole) else { return };
+        let known = self.tried.iter().find(|tried| !tried.on_card && tried.candidate == again);
+        if let Some(known) = known.filter(|known| known.outcome.fits) {
+            let peak = known.outcome.peak;
+            division.model.learn(&expected, peak.device_upper, peak.step_ms);
+        }
     }
 
     fn division(&mut self, base: &Candidate, whole: &Outcome) -> Result<Division, T::Error> {

@@ -28,6 +28,8 @@ struct Pretended {
     state: u64,
     trained: u64,
     optimizes: bool,
+    /// Whether gradients come when activations have gone, so that the greater of both counts.
+    in_turn: bool,
     runs: u64,
     patience: u64,
 }
@@ -51,13 +53,10 @@ impl Pretended {
             () => self.state,
         };
         let gradients = if moves(Lever::OptimizerInBackward) { 0 } else { self.trained };
-        self.fixed
-            + state
-            + gradients
-            + kept * (self.blocks - again)
-            + again * kept / 10
-            + if again > 0 { kept } else { 0 }
-            + surprise
+        let activations =
+            kept * (self.blocks - again) + again * kept / 10 + if again > 0 { kept } else { 0 } + surprise;
+        let both = if self.in_turn { gradients.max(activations) } else { gradients + activations };
+        self.fixed + state + both
     }
 }
 
@@ -125,6 +124,7 @@ fn pretended() -> Pretended {
         state: 0,
         trained: 0,
         optimizes: true,
+        in_turn: false,
         runs: 0,
         patience: u64::MAX,
     }
@@ -194,6 +194,25 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
             }
         }
     }
+}
+
+#[test]
+fn what_saves_only_once_activations_are_gone_is_found() {
+    // Of the whole batch, activations make the peak; once they are computed again, gradients do.
+    let mut trial = Pretended {
+        in_turn: true,
+        couples_samples: true,
+        state: 4 * GIB,
+        trained: 4 * GIB,
+        budget: 7 * GIB + GIB / 2,
+        ..pretended()
+    };
+    let asked = Limits { link: Some(1e10), ..limits(trial.budget, Label::Exact) };
+    let answer = search(&mut trial, &asked).unwrap().unwrap();
+    let chosen = answer.chosen.unwrap();
+    assert!(chosen.fits() && chosen.candidate.value(Lever::OptimizerInBackward).is_some(), "{chosen:?}");
+    assert!(chosen.candidate.value(Lever::HostOptimizerState).is_none(), "{chosen:?}");
+    assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
 }
 
 #[test]

@@ -60,8 +60,10 @@ impl<T: Trial> Search<'_, T> {
         for (entry, value) in levers {
             variants = few(self.grown(entry, &value, variants)?);
         }
-        self.where_short(&mut variants, training)?;
-        Ok(undominated(&variants))
+        let late = self.where_short(&mut variants, training)?;
+        let mut found = undominated(&variants);
+        found.extend(late);
+        Ok(found)
     }
 
     /// The variants with a lever where it serves them, and as they were where it does not. Why not is told once, and only of a lever
@@ -115,14 +117,20 @@ impl<T: Trial> Search<'_, T> {
         Ok(grown)
     }
 
-    /// Where memory is short, levers that pay for it: each on the fastest variant.
-    fn where_short(&mut self, variants: &mut Vec<Variant>, training: &Training) -> Result<(), T::Error> {
+    /// Where memory is short, levers that pay for it: each on the fastest variant. Those that save nothing as long as activations make
+    /// the peak, and something once these are computed again, are given back.
+    fn where_short(
+        &mut self,
+        variants: &mut Vec<Variant>,
+        training: &Training,
+    ) -> Result<Vec<Variant>, T::Error> {
+        let mut late = Vec::new();
         let budget = self.limits.budget;
         let fastest =
             variants.iter().min_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1))).cloned();
-        let Some((base, without)) = fastest else { return Ok(()) };
+        let Some((base, without)) = fastest else { return Ok(late) };
         if variants.iter().any(|(_, outcome)| outcome.peak.device_upper <= budget) {
-            return Ok(());
+            return Ok(late);
         }
         let mut paying = Paying { base: base.clone(), levers: Vec::new() };
         for (entry, value) in self.levers(Turn::WhereShort, training, &without.peak) {
@@ -132,14 +140,40 @@ impl<T: Trial> Search<'_, T> {
             let faster = with.1.peak.device_upper <= without.peak.device_upper
                 && milliseconds(&with.1) < milliseconds(&without) * (1.0 - NOTICEABLE);
             if with.1.peak.device_upper < without.peak.device_upper {
-                paying.levers.push(Paid::of(entry, value, &without, &with));
+                paying.levers.push(Paid::of(entry, value.clone(), &without, &with));
             }
             if smaller || faster {
                 variants.push(with);
+            } else if let Some((less, least)) = self.both_again((&base, &without), (&with.0, &with.1))?
+                && least.peak.device_upper as f64 <= less.peak.device_upper as f64 * SMALLER
+            {
+                self.considered.pop();
+                self.considered.push((entry.lever, told(&less, &least)));
+                paying.levers.retain(|paid| !paid.is_of(entry.lever));
+                paying.levers.push(Paid::of(entry, value, &less, &(with.0.clone(), least)));
+                late.push(with);
             }
         }
         self.paying = Some(paying);
-        Ok(())
+        Ok(late)
+    }
+
+    /// Two variants with all blocks computed again; nothing where there is nothing to compute again.
+    fn both_again(
+        &mut self,
+        without: (&Candidate, &Outcome),
+        with: (&Candidate, &Outcome),
+    ) -> Result<Option<(Outcome, Outcome)>, T::Error> {
+        let (Some((less, _)), Some((least, _))) =
+            (self.all_again(without.0, without.1), self.all_again(with.0, with.1))
+        else {
+            return Ok(None);
+        };
+        let Some(less) = self.run(&less, Room::Boundless)?.filter(|outcome| outcome.fits) else {
+            return Ok(None);
+        };
+        let least = self.run(&least, Room::Boundless)?;
+        Ok(least.filter(|outcome| outcome.fits && outcome.refused.is_empty()).map(|least| (less, least)))
     }
 
     /// A candidate with a lever, run; nothing where it takes no hold, which is told.
