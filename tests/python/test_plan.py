@@ -44,10 +44,15 @@ for epoch in range(3):
         scheduler.step()
 """
 
-# The same, with batches that the script makes itself, and something that no lever's precision gets past.
+# The same, with batches that the script makes itself, something that no lever's precision gets past, and a library of its own that
+# takes no optimizer with a fused kernel.
 BY_NAME = (
     LOADER.replace("loader = DataLoader(data, batch_size=48)", "batch_size = 48")
     .replace("    for inputs, labels in loader:", "    for _ in range(20):")
+    .replace(
+        "scheduler = ",
+        "if optimizer.defaults['fused']:\n    raise RuntimeError('no fused kernel here')\nscheduler = ",
+    )
     .replace(
         "torch.manual_seed(0)",
         "def whole_numbers(layer, inputs, output):\n"
@@ -162,8 +167,15 @@ def test_tries_are_of_the_largest_input_of_the_data_set():
 
 
 def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
-    folder, run = planned(BY_NAME, "--memory", "1GiB")
+    folder, run = planned(BY_NAME, "--memory", "1GiB", "--diff=memfit.patch")
     report = run.report
+    # What is shown was run: what the script fails with is left out of it, and why.
+    change = report["patch"]
+    assert change["proof"]["verdict"] == "fits", (change, run.stderr)
+    left = {each["lever"]: each["why"] for each in change["left"]}
+    assert "RuntimeError: no fused kernel here" in left["fused-optimizer"], left
+    assert change["levers"]
+    assert "fused=True" not in (folder / "memfit.patch").read_text()
     # A lever's own error is told with its type, its words and the script's line.
     why = {rejected["lever"]: rejected["why"] for rejected in report["rejected"]}
     line = 1 + BY_NAME[: BY_NAME.index("    if output.dtype")].count("\n")
@@ -264,6 +276,24 @@ def test_replicas_are_sharded_where_a_plan_says_so():
     replica = 4 * 8 * 2048 * 2048 * 4
     assert 0.5 * replica < spread["peak"]["allocated"] < 0.65 * replica
     assert all(rank["device"] <= spread["peak"]["device"] for rank in spread["ranks"])
+
+
+def test_one_process_stands_for_all_until_the_plan_is_run_with_them():
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
+    shape = "--width 2048 --batch-size 4096"
+    run = invoke(
+        [
+            *("plan", "--gpu", "t4:2", "--memory", "1700MiB", "--format", "json"),
+            *("--", sys.executable, *torchrun.split(), *shape.split()),
+        ]
+    )
+    report = run.report
+    assert report["verdict"] == "fits-with-plan", (report, run.stderr)
+    assert any("then run with all of them" in note for note in report["notes"]), report["notes"]
+    # A replica: eight layers of 16 MiB and their two moments.
+    assert report["baseline"]["peak"]["allocated"] > 3 * 8 * 2048 * 2048 * 4
+    assert report["chosen"]["peak"]["device_upper"] <= report["budget"]
+    assert report["chosen"]["fits"]
 
 
 def test_what_fits_is_left_alone():

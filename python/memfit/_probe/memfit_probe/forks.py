@@ -119,6 +119,9 @@ def _become(session, run_dir):
         descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # PyTorch makes its pool of threads anew in a child, when it is first asked for: with several cards several threads of autograd
+    # ask at once, which it does not bear.
+    session.torch.set_num_threads(1)
     session.become(channel.setup(), channel.plan() or {})
     session.planned.retune()
     with contextlib.suppress(Exception):
