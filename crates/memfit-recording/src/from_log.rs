@@ -154,7 +154,10 @@ impl Builder {
             Event::Frame { .. } | Event::Stack { .. } | Event::Traced { .. } | Event::Segment { .. } => {}
             Event::Oom { place, bytes, allocated, reserved } => {
                 let number = self.handed_out.get(&place.device).map_or(0, Vec::len) as u64 + 1;
-                let traced = self.traced.get(&(place.device, REFUSED | number));
+                let traced = self.traced.get(&(place.device, REFUSED | number)).copied();
+                if let Some(refused) = traced {
+                    self.segments_until(place.device, number, refused);
+                }
                 let stack = traced.map_or(StackId::NONE, |traced| self.stack(traced.stack));
                 let totals = self.totals(place.device, allocated, reserved, None);
                 self.track.tell(MomentKind::Oom(bytes), place.device, stack, totals);
@@ -180,6 +183,25 @@ impl Builder {
     fn segments_before(&mut self, device: u8, number: u64) {
         while let Some(segments) = self.segments.get_mut(&device)
             && let Some((_, segment)) = segments.pop_front_if(|(after, _)| *after < number)
+        {
+            self.segment(device, segment);
+        }
+    }
+
+    /// What became of segments while a request was tried that failed: what it gave back comes before its failure, and what is given back
+    /// after that, before the next allocation, does not. Releases that write no times have the line that asked.
+    fn segments_until(&mut self, device: u8, number: u64, refused: Traced) {
+        let tried = |segment: &SegmentEvent| {
+            let timed = segment.traced.time_us != 0 && refused.time_us != 0;
+            if timed {
+                segment.traced.time_us <= refused.time_us
+            } else {
+                segment.traced.stack == refused.stack
+            }
+        };
+        while let Some(segments) = self.segments.get_mut(&device)
+            && let Some((_, segment)) =
+                segments.pop_front_if(|(after, segment)| *after < number && tried(segment))
         {
             self.segment(device, segment);
         }
@@ -302,6 +324,73 @@ impl Builder {
             && bytes <= size
         {
             self.track.set_requested(index, Some(bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a failing request gives back comes before its failure, and what goes back later comes after, with times or without.
+    #[test]
+    fn a_failure_comes_behind_what_was_given_back_for_it() {
+        for times in [[5, 6, 9], [0, 0, 0]] {
+            let place = Place { device: 0, phase: 0, thread: 1, module: 0, step: 0 };
+            let segment = |change, number, address, stack, time_us| Event::Segment {
+                device: 0,
+                change,
+                number,
+                address,
+                bytes: 20 << 20,
+                stack,
+                stream: 0,
+                time_us,
+            };
+            let (first, second) = (1 << 30, 1 << 31);
+            let free =
+                |address| Event::Free { place, address, bytes: 20 << 20, allocated: 0, reserved: 40 << 20 };
+            let alloc = |address| Event::Alloc {
+                place,
+                address,
+                bytes: 20 << 20,
+                allocated: 20 << 20,
+                reserved: 40 << 20,
+            };
+            let oom = Event::Oom { place, bytes: 1 << 33, allocated: 20 << 20, reserved: 20 << 20 };
+            let [given_back, failed, later] = times;
+            let events = vec![
+                Event::Text { id: 1, text: "train".to_owned() },
+                Event::Frame { id: 1, name: 1, file: 1, line: 3 },
+                Event::Stack { id: 1, frames: vec![1] },
+                alloc(first),
+                alloc(second),
+                free(first),
+                oom,
+                free(second),
+                segment(SegmentChange::Alloc, 0, first, 0, 1),
+                segment(SegmentChange::Alloc, 1, second, 0, 2),
+                Event::Traced { device: 0, number: REFUSED | 3, stack: 1, stream: 0, time_us: failed },
+                segment(SegmentChange::Free, 2, first, 1, given_back),
+                segment(SegmentChange::Free, 2, second, 0, later),
+            ];
+            let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
+            let tail: Vec<&str> = track
+                .moments()
+                .iter()
+                .map(|moment| match moment.kind {
+                    MomentKind::SegmentFree(_) => "segment given back",
+                    MomentKind::Oom(_) => "failed",
+                    MomentKind::Free(_) => "freed",
+                    _ => "",
+                })
+                .filter(|name| !name.is_empty())
+                .collect();
+            assert_eq!(
+                tail,
+                ["freed", "segment given back", "failed", "freed", "segment given back"],
+                "{times:?}"
+            );
         }
     }
 }

@@ -41,19 +41,22 @@ function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) 
     fixes.length ? el("ol.fixes", {}, ...fixes.map((fix) => drawFix(fix))) : null);
 }
 
+/** A sentence whose code stands between backticks. */
+const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
+
 function drawEvidence(app, { text, bytes, stack = [] }) {
-  return el("li", {}, text ?? size(bytes ?? 0), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
+  return el("li", {}, ...prose(text ?? size(bytes ?? 0)), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
 }
 
 function drawFix({ lever, saves, label, how, evidence, fits, environment, edit }) {
   return el("li", {},
     el("strong", {}, words(lever)),
-    typeof saves === "number" ? el("span.saves", {}, ` saves ${size(saves)}`) : null,
+    saves > 0 ? [" ", el("span.saves", {}, `saves ${size(saves)}`)] : null,
     fits === true ? el("span.badge.exact", { title: "the recorded run would have gone on" }, "fits") : null,
     fits === false ? el("span.badge.quiet", { title: "it would not have been enough alone" }, "not enough alone") : null,
     el(`span.badge.${/^[a-z-]+$/.test(label) ? label : "quiet"}`, { title: LABELS[label] }, words(label)),
     evidence ? el("span.badge.quiet", { title: PROOFS[evidence] }, evidence) : null,
-    how ? el("p", {}, how) : null,
+    how ? el("p", {}, ...prose(how)) : null,
     environment ? el("pre", {}, `${environment.name}=${environment.value}`) : null,
     edit ? el("details", {}, el("summary", {}, "The change"), el("pre", {}, edit.diff)) : null);
 }

@@ -105,10 +105,8 @@ pub(super) fn prove(
         if again.facts.ended == Ended::Interrupted {
             return Ok(());
         }
-        // The stacks say more, unless the same did not come of it again: processes that fill a card together need not fail twice.
-        let known = outcome.diagnosis.as_ref().is_some_and(Diagnosis::names_cause);
-        let again = again.explanation.map(Diagnosis::new).filter(|again| again.names_cause() || !known);
-        outcome.diagnosis = again.or(outcome.diagnosis.take());
+        let again = again.explanation.map(Diagnosis::new);
+        outcome.diagnosis = with_stacks(outcome.diagnosis.take(), again);
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
     let patience = outcome.facts.wall * PATIENCE + LEAST;
@@ -148,6 +146,13 @@ pub(super) fn prove(
         }
     }
     Ok(())
+}
+
+/// What is known after another run that recorded stacks: these say more, unless the same did not come of it again. Processes that fill a
+/// card together need not fail twice.
+fn with_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Diagnosis> {
+    let known = first.as_ref().is_some_and(Diagnosis::names_cause);
+    again.filter(|again| again.names_cause() || !known).or(first)
 }
 
 /// A run with a remedy.
@@ -248,5 +253,31 @@ mod tests {
             (last.lever, last.fits, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
         );
+    }
+
+    fn diagnosis(cause: Cause, run: u8) -> Diagnosis {
+        Diagnosis::new(Explanation { cause, ..Explanation::of_nothing(run) })
+    }
+
+    /// Which run's diagnosis it is, by the device that stands for it, and the cause.
+    fn told(diagnosis: Option<Diagnosis>) -> Option<(u8, Cause)> {
+        diagnosis.map(|diagnosis| (diagnosis.explanation.device, diagnosis.explanation.cause))
+    }
+
+    #[test]
+    fn the_run_that_looks_for_lines_takes_no_cause_away() {
+        let first = |cause| Some(diagnosis(cause, 1));
+        let again = |cause| Some(diagnosis(cause, 2));
+        for (before, after, expected) in [
+            (first(Cause::Outside), again(Cause::None), Some((1, Cause::Outside))),
+            (first(Cause::Outside), again(Cause::TooBig), Some((2, Cause::TooBig))),
+            (first(Cause::None), again(Cause::None), Some((2, Cause::None))),
+            (first(Cause::None), again(Cause::Leaking), Some((2, Cause::Leaking))),
+            (first(Cause::Outside), None, Some((1, Cause::Outside))),
+            (None, again(Cause::None), Some((2, Cause::None))),
+            (None, None, None),
+        ] {
+            assert_eq!(told(with_stacks(before, after)), expected);
+        }
     }
 }
