@@ -194,7 +194,8 @@ def page(parts: dict[str, Any]) -> str:
     head = f"""# Recordings: speed and memory
 
 Written by `python benches/recordings.py` ({os.cpu_count()} cores). Ratios are of processor time within one run, which other processes
-hardly touch; times by the clock were taken beside those that were waiting.
+hardly touch; times by the clock were taken beside those that were waiting. [view.md](view.md), by `benches/view.py`, has a page made of
+a snapshot beside `torch/cuda/_memory_viz.py`, time and peak memory.
 
 """
     return head + "".join(sections).rstrip() + "\n"

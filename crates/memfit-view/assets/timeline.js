@@ -267,7 +267,10 @@ class Chart {
     const left = x > this.width / 2;
     context.textAlign = left ? "right" : "left";
     context.textBaseline = "top";
-    label(context, "out of memory", x + (left ? -6 : 6), 14, "bad");
+    // Below the card's line and its label, where these are as high up.
+    const capacity = this.timeline.app.capacityOf(this.lane);
+    const line = capacity && capacity <= this.top ? this.y(capacity) : Infinity;
+    label(context, "out of memory", x + (left ? -6 : 6), line < 46 ? line + 6 : 14, "bad");
     context.textAlign = "left";
     context.textBaseline = "bottom";
   }
