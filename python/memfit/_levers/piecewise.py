@@ -89,7 +89,7 @@ class _AtOnce(torch.autograd.Function):
         return torch.stack(losses).sum()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *factors: torch.Tensor) -> Any:
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
