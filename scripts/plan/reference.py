@@ -42,6 +42,7 @@ CASES = {
     "GPT-2 124M, batch 32": ("rtx-3090", "precision", "gpt2.py --batch-size 32"),
     "Diffusion U-Net, batch 64": ("rtx-3060", "precision", "diffusion.py --batch-size 64"),
     "U-Net, 1024 x 1024, batch 4": ("rtx-4060", "precision", "unet.py --batch-size 4"),
+    "U-Net, 1024 x 1024, batch 4, in parts": ("rtx-4060", "changes-training", "unet.py --batch-size 4"),
     "Faster R-CNN, batch 16": ("rtx-3060", "precision", "detection.py --batch-size 16"),
     "ViT-L, batch 128": (
         "rtx-3090",

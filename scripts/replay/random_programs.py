@@ -1,6 +1,6 @@
 """Random programs for PyTorch's real allocator, each with its snapshot and its statistics.
 
-    memfit run --gpu rtx-3060 --steps 0 -- python scripts/replay/random_programs.py FOLDER [--programs N] [--seed N]
+    memfit run --gpu rtx-3060 --steps 0 --no-prove -- python scripts/replay/random_programs.py FOLDER [--programs N] [--seed N]
 
 Runs on a virtual card or on a real one. Each program starts from an empty cache and ends with a snapshot of its whole
 trace; `FOLDER` can then be given to the tests of memfit-allocator, as MEMFIT_TEST_SNAPSHOTS. The settings are those of
