@@ -130,3 +130,38 @@ fn the_python_package_stays_under_a_quarter_of_the_rust_code() {
     assert!(python > 0 && rust > 0, "found {python} lines of Python and {rust} of Rust");
     assert!(python * 4 < rust, "{python} lines of Python against {rust} of Rust");
 }
+
+/// The fuzz targets are a workspace of their own, so nothing else notices when their lock file falls behind.
+#[test]
+fn the_lock_file_of_the_fuzz_targets_knows_what_crates_depend_on() {
+    let parsed = |file: &str| -> toml::Table {
+        let text = common::text(std::path::Path::new(file)).unwrap_or_else(|| panic!("{file} is missing"));
+        text.parse().unwrap_or_else(|error| panic!("{file}: {error}"))
+    };
+    let lock = parsed("fuzz/Cargo.lock");
+    let packages = lock["package"].as_array().expect("a lock file lists packages");
+    let mut seen = 0;
+    for package in packages {
+        let name = package["name"].as_str().expect("a package has a name");
+        if !name.starts_with("memfit-") || name == "memfit-fuzz" {
+            continue;
+        }
+        // A name, and its version where there are several.
+        let locked: Vec<&str> =
+            (package.get("dependencies").and_then(toml::Value::as_array).into_iter().flatten())
+                .filter_map(|each| each.as_str()?.split(' ').next())
+                .collect();
+        let manifest = parsed(&format!("crates/{name}/Cargo.toml"));
+        let wanted = manifest.get("dependencies").and_then(toml::Value::as_table).into_iter().flatten();
+        let is_optional =
+            |how: &toml::Value| how.get("optional").and_then(toml::Value::as_bool) == Some(true);
+        for (dependency, _) in wanted.filter(|(_, how)| !is_optional(how)) {
+            seen += 1;
+            assert!(
+                locked.contains(&dependency.as_str()),
+                "fuzz/Cargo.lock lacks {dependency} of {name}: run cargo in fuzz/"
+            );
+        }
+    }
+    assert!(seen > 20, "only {seen} dependencies found: this test looks in the wrong place");
+}
