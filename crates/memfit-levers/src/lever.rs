@@ -34,6 +34,35 @@ impl Stage {
     }
 }
 
+/// What a lever takes from what is learnt, the least first. Labels tell whether a training is another one; this tells how far another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Harm {
+    /// Digits, at most: the same model learns from the same samples by the same rule.
+    #[default]
+    Digits,
+    /// Another rule updates it.
+    Rule,
+    /// Less of the model learns, or is used.
+    Model,
+    /// It is shown less of its samples.
+    Samples,
+}
+
+impl Harm {
+    /// All of them, the least first.
+    pub const ALL: [Self; 4] = [Self::Digits, Self::Rule, Self::Model, Self::Samples];
+
+    /// What it does, as the end of a sentence about a lever.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::Digits => "computes in fewer digits",
+            Self::Rule => "updates the model by another rule",
+            Self::Model => "has less of the model learn or be used",
+            Self::Samples => "shows the model less of each sample",
+        }
+    }
+}
+
 /// Pairs that cannot stand beside each other, and why.
 const EXCLUDED: &[(Lever, Lever, &str)] = {
     use Lever as L;
@@ -98,6 +127,16 @@ impl Lever {
             | Self::KvCache8Bit
             | Self::KvCacheWindow => Label::ChangesTraining,
             _ => Label::Exact,
+        }
+    }
+
+    /// How far what is learnt with it is something else.
+    pub const fn harm(self) -> Harm {
+        match self {
+            Self::Adafactor | Self::SmallerBatch => Harm::Rule,
+            Self::Lora | Self::QuantizedBase | Self::KvCacheWindow => Harm::Model,
+            Self::ResizeBeforeUpload => Harm::Samples,
+            _ => Harm::Digits,
         }
     }
 
@@ -195,6 +234,16 @@ mod tests {
         }
         assert!(Lever::FusedOptimizer.excludes(Lever::ForeachOff).is_some());
         assert_eq!(Lever::Checkpointing.excludes(Lever::MicroBatch), None);
+    }
+
+    #[test]
+    fn what_harms_more_than_digits_is_another_training() {
+        for lever in Lever::ALL {
+            assert!(lever.harm() == Harm::Digits || lever.label() == Label::ChangesTraining, "{lever}");
+        }
+        assert!(Harm::ALL.is_sorted());
+        assert!(Lever::EightBitOptimizer.harm() < Lever::Adafactor.harm());
+        assert!(Lever::Lora.harm() < Lever::ResizeBeforeUpload.harm());
     }
 
     #[test]

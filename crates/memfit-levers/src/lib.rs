@@ -6,7 +6,7 @@ mod lever;
 
 use std::fmt;
 
-pub use lever::Stage;
+pub use lever::{Harm, Stage};
 use serde::{Deserialize, Serialize};
 
 /// Declares an enum whose variants have a stable code, a name in JSON, and a text for people.

@@ -11,13 +11,13 @@ mod divide;
 mod help;
 mod variants;
 
-use memfit_levers::{Label, Lever};
+use memfit_levers::{Harm, Label, Lever};
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
-use crate::levers::Turn;
+use crate::levers::{Entry, Turn};
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// Within what a plan has to stay.
@@ -71,6 +71,12 @@ impl Limits {
         forbidden(label, self.allow)
     }
 
+    /// The same of a lever with what comes with it.
+    pub(crate) fn forbid_entry(&self, entry: &Entry) -> Option<String> {
+        let mut levers = std::iter::once(entry.lever).chain(entry.with.iter().map(|(lever, _)| *lever));
+        levers.find_map(|lever| self.forbid(lever, lever.label()))
+    }
+
     /// Bytes a second on the way to the host, where activations may go there.
     pub(crate) fn way_to_host(&self) -> Option<f64> {
         self.link.filter(|_| !self.without.contains(&Lever::ActivationOffload))
@@ -91,6 +97,7 @@ pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>
         rejected: Vec::new(),
         considered: Vec::new(),
         paying: None,
+        harm: Harm::Digits,
         divided: Vec::new(),
         runs: 0,
         interrupted: false,
@@ -122,6 +129,8 @@ struct Search<'a, T: Trial> {
     considered: Vec<(Lever, String)>,
     /// What they were tried on, and what each of them alone came to.
     paying: Option<Paying>,
+    /// How much harm to what is learnt had to be put up with so far.
+    harm: Harm,
     /// What was learnt of the variants that were divided.
     divided: Vec<(Candidate, Divided)>,
     runs: u64,
@@ -160,7 +169,7 @@ impl<T: Trial> Search<'_, T> {
         let training = own.training.clone().unwrap_or_default();
         // What would be faster or smaller still is shown, and not done: nobody asked for a change.
         let mut candidate = Candidate::as_is();
-        for (entry, value) in self.levers(Turn::First, &training, &own.peak) {
+        for (entry, value) in self.levers(Turn::First, Harm::Digits, &training, &own.peak) {
             let Ok(with) = entry.on(&candidate, value) else { continue };
             if let Some(outcome) = self.run(&with, Room::Budget)?
                 && outcome.fits
@@ -207,17 +216,29 @@ impl<T: Trial> Search<'_, T> {
         };
         let mut variants = self.variants(start, first, &training)?;
         let smallest = variants.iter().min_by_key(|(_, outcome)| outcome.peak.device_upper).cloned();
-        // The variant that is fastest in itself first: what it finds bounds the others.
-        variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
         let mut best = own.map(|outcome| Tried { candidate: Candidate::as_is(), outcome, on_card: true });
-        for (candidate, outcome) in variants {
-            if let Some(found) = self.divide(&candidate, &outcome, best.as_ref())? {
-                best = Some(found);
+        for harm in Harm::ALL {
+            if harm > Harm::Digits {
+                // What does more harm to what is learnt is for where nothing milder fits, however fast it is.
+                if best.is_some() || self.interrupted {
+                    break;
+                }
+                self.harm = harm;
+                variants = self.harmed(harm, &training)?;
             }
+            // The variant that is fastest in itself first: what it finds bounds the others.
+            variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
+            for (candidate, outcome) in std::mem::take(&mut variants) {
+                if let Some(found) = self.divide(&candidate, &outcome, best.as_ref())? {
+                    best = Some(found);
+                }
+            }
+            best = self.combine(best)?;
         }
-        best = self.combine(best)?;
         if let Some(best) = &best {
             self.tell_of_offload(&best.clone());
+            self.tell_of_harmful(&training)?;
+            advice.extend(of_harm(&best.candidate));
         }
         self.tell_of_considered(best.as_ref());
         let limit = match &best {
@@ -298,6 +319,19 @@ impl<T: Trial> Search<'_, T> {
             interrupted: self.interrupted,
         }
     }
+}
+
+/// What is said of levers that do more harm to what is learnt than others would have.
+fn of_harm(plan: &Candidate) -> Option<String> {
+    let harmful = |lever: &Lever| lever.harm() > Harm::Digits;
+    let levers: Vec<Lever> = plan.settings.iter().map(|setting| setting.lever).filter(harmful).collect();
+    let worst = levers.iter().map(|lever| lever.harm()).max()?;
+    let names: Vec<String> = levers.iter().map(|lever| format!("`{lever}`")).collect();
+    Some(format!(
+        "the plan {} ({}): nothing that does less harm to what is learnt fits",
+        worst.what(),
+        names.join(", ")
+    ))
 }
 
 /// What dividing a batch does to this training.

@@ -1,6 +1,6 @@
 //! What the search asks of whoever runs candidates, and what it is told.
 
-use memfit_levers::{Label, Lever};
+use memfit_levers::{Harm, Label, Lever};
 
 use crate::framework::Framework;
 use crate::plan::Expected;
@@ -42,6 +42,11 @@ impl Candidate {
     /// What it does to the training, its micro-batch left aside.
     pub fn label(&self) -> Label {
         self.settings.iter().map(|setting| setting.label).max().unwrap_or(Label::Exact)
+    }
+
+    /// How far what is learnt with it is something else.
+    pub fn harm(&self) -> Harm {
+        self.settings.iter().map(|setting| setting.lever.harm()).max().unwrap_or_default()
     }
 
     /// In a few words.

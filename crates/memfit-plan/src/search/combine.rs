@@ -21,6 +21,8 @@ const MOST_LEVERS: usize = 10;
 pub(super) struct Paying {
     /// What they were tried on.
     pub(super) base: Candidate,
+    /// What came of that.
+    pub(super) without: Outcome,
     /// Those that saved something.
     pub(super) levers: Vec<Paid>,
 }
@@ -77,7 +79,7 @@ impl Paid {
 impl<T: Trial> Search<'_, T> {
     /// The fastest that fits, with several levers that pay for memory where that is faster than what is known.
     pub(super) fn combine(&mut self, mut best: Option<Tried>) -> Result<Option<Tried>, T::Error> {
-        let Some(paying) = self.paying.take() else { return Ok(best) };
+        let Some(paying) = self.paying.clone() else { return Ok(best) };
         let (mut runs, mut looks) = (MOST, LOOKS);
         let mut done: Vec<Candidate> = Vec::new();
         while !self.interrupted {

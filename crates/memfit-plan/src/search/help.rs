@@ -156,7 +156,7 @@ impl<T: Trial> Search<'_, T> {
             }
         }
         rows.retain(|row| !row.settings.iter().any(|setting| unwanted(setting.lever)));
-        rows.sort_by_key(Candidate::label);
+        rows.sort_by_key(|row| (row.label(), row.harm()));
         let divides = training.batch > 1 && !unwanted(Lever::MicroBatch);
         let mut told = 0;
         for mut candidate in rows {

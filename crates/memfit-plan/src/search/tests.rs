@@ -1,5 +1,6 @@
 //! The search on trainings that are pretended.
 
+use memfit_levers::Harm;
 use proptest::prelude::*;
 
 use super::divide::sizes;
@@ -213,6 +214,113 @@ fn what_saves_only_once_activations_are_gone_is_found() {
     assert!(chosen.fits() && chosen.candidate.value(Lever::OptimizerInBackward).is_some(), "{chosen:?}");
     assert!(chosen.candidate.value(Lever::HostOptimizerState).is_none(), "{chosen:?}");
     assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
+}
+
+/// A training that goes on from trained weights, of pictures: both could be made less of.
+struct Tuned(Pretended);
+
+impl Trial for Tuned {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        let Some(mut outcome) = self.0.run(candidate, room)? else { return Ok(None) };
+        let peak = &mut outcome.peak;
+        if candidate.value(Lever::Lora).is_some() {
+            peak.device_upper -= self.0.state + self.0.trained;
+        }
+        if candidate.value(Lever::ResizeBeforeUpload).is_some() {
+            peak.device_upper = self.0.fixed + (peak.device_upper - self.0.fixed) / 4;
+            peak.step_ms = peak.step_ms.map(|step_ms| step_ms / 4.0);
+        }
+        outcome.fits = room == Room::Boundless || peak.device_upper <= self.0.budget;
+        if let Some(training) = &mut outcome.training {
+            training.pictures = (512, 512);
+            training.pretrained = true;
+            training.processes = 1;
+            training.parameters = training.trained;
+            training.linears = training.trained;
+        }
+        Ok(Some(outcome))
+    }
+}
+
+#[test]
+fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
+    let levers = [Lever::EightBitOptimizer, Lever::Adafactor, Lever::Lora, Lever::ResizeBeforeUpload];
+    let tuned = |budget: u64, without: &[Lever]| {
+        // One sample, one block: nothing can be divided or computed again.
+        let mut trial = Tuned(Pretended {
+            batch: 1,
+            blocks: 1,
+            kept: 16 * GIB,
+            state: 2 * GIB,
+            trained: GIB,
+            budget,
+            ..pretended()
+        });
+        let asked = Limits { without: without.to_vec(), ..limits(budget, Label::ChangesTraining) };
+        search(&mut trial, &asked).unwrap().unwrap()
+    };
+    let harm = |answer: &Answer| answer.chosen.as_ref().unwrap().candidate.harm();
+    let why = |answer: &Answer, lever: Lever| {
+        let of_it = answer.rejected.iter().find(|rejected| rejected.lever == lever.name());
+        of_it.map(|rejected| rejected.why.clone()).unwrap_or_default()
+    };
+    // Beside half the activations there is room for the optimizer's state in fewer bits: pictures of fewer pixels would be faster.
+    let mild = tuned(11 * GIB, &[]);
+    assert_eq!(harm(&mild), Harm::Digits, "{}", mild.chosen.unwrap().candidate.told());
+    let resized = why(&mild, Lever::ResizeBeforeUpload);
+    assert!(resized.contains("what does less harm fits") && resized.contains("GiB"), "{resized}");
+    assert!(mild.advice.iter().all(|advice| !advice.contains("harm")), "{:?}", mild.advice);
+    // Without what is mild, the next that helps, and the answer says so.
+    let rest =
+        [Lever::Bf16OptimizerState, Lever::PureBf16, Lever::HostOptimizerState, Lever::OptimizerInBackward];
+    let mut without = rest.to_vec();
+    for (gone, wanted) in levers.iter().zip([Harm::Rule, Harm::Model, Harm::Samples]) {
+        without.push(*gone);
+        let answer = tuned(11 * GIB, &without);
+        assert_eq!(harm(&answer), wanted, "{}", answer.chosen.unwrap().candidate.told());
+        assert!(answer.advice.iter().any(|advice| advice.contains("less harm")), "{:?}", answer.advice);
+    }
+    // What is not allowed is told as that, and not tried.
+    let limits = limits(11 * GIB, Label::Precision);
+    let mut strict = Tuned(Pretended { batch: 1, blocks: 1, kept: 16 * GIB, state: 3 * GIB, ..pretended() });
+    strict.0.budget = 11 * GIB;
+    let answer = search(&mut strict, &limits).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::DoesNotFit);
+    assert!(why(&answer, Lever::ResizeBeforeUpload).contains("not allowed"), "{:?}", answer.rejected);
+}
+
+#[test]
+fn a_script_that_helps_itself_is_planned_for_and_kept_where_nothing_is_faster() {
+    /// It runs out of memory, makes its batch smaller by itself, and goes on.
+    struct Helps(Pretended, f64);
+    impl Trial for Helps {
+        type Error = ();
+        fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+            let mut outcome = self.0.run(candidate, room)?;
+            if let Some(outcome) =
+                outcome.as_mut().filter(|outcome| !outcome.fits && *candidate == Candidate::as_is())
+            {
+                outcome.fits = true;
+                outcome.recovered = true;
+                outcome.peak =
+                    Expected { device_upper: self.0.budget, step_ms: Some(self.1), ..Expected::default() };
+            }
+            Ok(outcome)
+        }
+    }
+    for (own_ms, verdict) in [(1e9, Verdict::FitsWithPlan), (1.0, Verdict::FitsAsIs)] {
+        let mut trial = Helps(pretended(), own_ms);
+        let budget = trial.0.budget;
+        let answer = search(&mut trial, &limits(budget, Label::Precision)).unwrap().unwrap();
+        assert_eq!(answer.verdict, verdict);
+        let chosen = answer.chosen.unwrap();
+        assert!(chosen.fits() && milliseconds(&chosen.outcome) <= own_ms);
+        assert_eq!(chosen.outcome.recovered, verdict == Verdict::FitsAsIs);
+        // What it is compared with is the script with memory without end, or as it goes on by itself.
+        assert_eq!(answer.baseline.on_card, verdict == Verdict::FitsAsIs);
+    }
 }
 
 #[test]

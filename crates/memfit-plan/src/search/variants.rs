@@ -1,6 +1,6 @@
 //! The script with the levers that serve it, before its batch is divided: more than one where memory and time want different ones.
 
-use memfit_levers::{Label, Lever};
+use memfit_levers::{Harm, Label, Lever};
 
 use super::combine::{Paid, Paying};
 use super::{Search, milliseconds, told};
@@ -27,19 +27,21 @@ const FOLLOWED: usize = 4;
 type Variant = (Candidate, Outcome);
 
 impl<T: Trial> Search<'_, T> {
-    /// The levers of a turn that make sense and are allowed, with how far they are moved; the others are rejected, with the reason.
+    /// The levers of a turn, and of so much harm, that make sense and are allowed, with how far they are moved; the others are
+    /// rejected, with the reason.
     pub(super) fn levers(
         &mut self,
         turn: Turn,
+        harm: Harm,
         training: &Training,
         peak: &Expected,
     ) -> Vec<(&'static Entry, Value)> {
         let mut found = Vec::new();
-        for entry in ENTRIES.iter().filter(|entry| entry.turn == turn) {
+        for entry in ENTRIES.iter().filter(|entry| entry.turn == turn && entry.lever.harm() == harm) {
             match (entry.sense)(Asked { training, peak, limits: self.limits }) {
                 Sense::Nothing => {}
                 Sense::Against(why) => self.reject(entry.lever.name(), why),
-                Sense::Try(value) => match self.limits.forbid(entry.lever, entry.lever.label()) {
+                Sense::Try(value) => match self.limits.forbid_entry(entry) {
                     Some(why) => self.reject(entry.lever.name(), why),
                     None => found.push((entry, value)),
                 },
@@ -55,13 +57,28 @@ impl<T: Trial> Search<'_, T> {
         first: Outcome,
         training: &Training,
     ) -> Result<Vec<Variant>, T::Error> {
-        let levers = self.levers(Turn::First, training, &first.peak);
+        let levers = self.levers(Turn::First, Harm::Digits, training, &first.peak);
         let mut variants = vec![(start, first)];
         for (entry, value) in levers {
             variants = few(self.grown(entry, &value, variants)?);
         }
-        let late = self.where_short(&mut variants, training)?;
+        let fastest =
+            variants.iter().min_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1))).cloned();
+        let is_short = variants.iter().all(|(_, outcome)| outcome.peak.device_upper > self.limits.budget);
+        let Some((base, without)) = fastest else { return Ok(variants) };
+        self.paying = Some(Paying { base, without, levers: Vec::new() });
+        let (more, late) =
+            if is_short { self.where_short(Harm::Digits, training)? } else { Default::default() };
+        variants.extend(more);
         let mut found = undominated(&variants);
+        found.extend(late);
+        Ok(found)
+    }
+
+    /// The variants with a lever that does so much harm to what is learnt.
+    pub(super) fn harmed(&mut self, harm: Harm, training: &Training) -> Result<Vec<Variant>, T::Error> {
+        let (more, late) = self.where_short(harm, training)?;
+        let mut found = undominated(&more);
         found.extend(late);
         Ok(found)
     }
@@ -117,23 +134,17 @@ impl<T: Trial> Search<'_, T> {
         Ok(grown)
     }
 
-    /// Where memory is short, levers that pay for it: each on the fastest variant. Those that save nothing as long as activations make
-    /// the peak, and something once these are computed again, are given back.
+    /// Where memory is short, levers that pay for it, each on the fastest variant: those that save something, and those that save
+    /// nothing as long as activations make the peak, and something once these are computed again.
     fn where_short(
         &mut self,
-        variants: &mut Vec<Variant>,
+        harm: Harm,
         training: &Training,
-    ) -> Result<Vec<Variant>, T::Error> {
-        let mut late = Vec::new();
-        let budget = self.limits.budget;
-        let fastest =
-            variants.iter().min_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1))).cloned();
-        let Some((base, without)) = fastest else { return Ok(late) };
-        if variants.iter().any(|(_, outcome)| outcome.peak.device_upper <= budget) {
-            return Ok(late);
-        }
-        let mut paying = Paying { base: base.clone(), levers: Vec::new() };
-        for (entry, value) in self.levers(Turn::WhereShort, training, &without.peak) {
+    ) -> Result<(Vec<Variant>, Vec<Variant>), T::Error> {
+        let (mut more, mut late) = (Vec::new(), Vec::new());
+        let Some(mut paying) = self.paying.clone() else { return Ok((more, late)) };
+        let (base, without) = (paying.base.clone(), paying.without.clone());
+        for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
             let Some(with) = self.with(entry, &value, &base)? else { continue };
             self.considered.push((entry.lever, told(&without, &with.1)));
             let smaller = with.1.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;
@@ -143,7 +154,7 @@ impl<T: Trial> Search<'_, T> {
                 paying.levers.push(Paid::of(entry, value.clone(), &without, &with));
             }
             if smaller || faster {
-                variants.push(with);
+                more.push(with);
             } else if let Some((less, least)) = self.both_again((&base, &without), (&with.0, &with.1))?
                 && least.peak.device_upper as f64 <= less.peak.device_upper as f64 * SMALLER
             {
@@ -155,7 +166,7 @@ impl<T: Trial> Search<'_, T> {
             }
         }
         self.paying = Some(paying);
-        Ok(late)
+        Ok((more, late))
     }
 
     /// Two variants with all blocks computed again; nothing where there is nothing to compute again.
@@ -200,6 +211,26 @@ impl<T: Trial> Search<'_, T> {
             return Ok(None);
         }
         Ok(Some((with, outcome)))
+    }
+
+    /// Levers that would do more harm to what is learnt than the plan does: what they would come to is told, and not done.
+    pub(super) fn tell_of_harmful(&mut self, training: &Training) -> Result<(), T::Error> {
+        let Some(Paying { base, without, .. }) = self.paying.clone() else { return Ok(()) };
+        if without.peak.device_upper <= self.limits.budget {
+            return Ok(());
+        }
+        let taken = self.harm;
+        for harm in Harm::ALL.into_iter().filter(|harm| *harm > taken) {
+            for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
+                let why = format!("it {}, and what does less harm fits", harm.what());
+                let Some((_, with)) = self.with(entry, &value, &base)? else { continue };
+                self.reject(
+                    entry.lever.name(),
+                    format!("{why}; of the whole batch: {}", told(&without, &with)),
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Levers that would have paid for memory, and are not in the plan.

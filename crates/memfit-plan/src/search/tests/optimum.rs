@@ -54,9 +54,9 @@ impl Small {
         (peak(&blocks, &fates, self.fixed - saved), time)
     }
 
-    /// The least time of every combination that fits.
+    /// The least time of every combination that fits, of those that do the least harm.
     fn best(&self) -> Option<f64> {
-        let mut best: Option<f64> = None;
+        let mut best: Option<(Harm, f64)> = None;
         for (samples, pieces) in super::super::divide::sizes(self.batch()) {
             for bits in 0_u32..1 << (self.blocks.len() + self.paying.len()) {
                 let names: Vec<String> = (0..self.blocks.len())
@@ -73,11 +73,12 @@ impl Small {
                 let levers: Vec<Lever> = candidate.settings.iter().map(|setting| setting.lever).collect();
                 let (bytes, time) = self.judge(&candidate);
                 if Lever::conflict(&levers).is_none() && bytes <= self.budget {
-                    best = Some(best.map_or(time, |best| best.min(time)));
+                    let this = (candidate.harm(), time);
+                    best = Some(best.filter(|best| *best <= this).unwrap_or(this));
                 }
             }
         }
-        best
+        best.map(|(_, time)| time)
     }
 }
 
