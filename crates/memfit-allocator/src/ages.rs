@@ -1,9 +1,15 @@
 //! Which of the segments that were there from the start is the older, as far as that has come out.
 
+mod chains;
+mod set;
+
 use std::collections::BTreeMap;
 
+use chains::{Chains, Place};
+use set::Set;
+
 /// So many segments are told apart. Any more stay in the order of their addresses.
-pub(crate) const MOST_TOLD_APART: usize = 1024;
+pub(crate) const MOST_TOLD_APART: usize = 4096;
 
 /// Which end of an order is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,42 +18,39 @@ pub(crate) enum End {
     Youngest,
 }
 
-/// Some of the segments that are told apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Set([u64; MOST_TOLD_APART / 64]);
+/// A segment's place in the order of all that is searched: by what is known of its age, else by its address.
+///
+/// Segments of which nothing is known come first, then those that were told apart, then all whose ages are known. So the
+/// first of several is always one that may be the oldest, and among those that nothing is known of it is one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank(u64);
 
-impl Set {
-    fn add(&mut self, place: usize) {
-        self.0[place / 64] |= 1 << (place % 64);
-    }
-
-    const fn has(&self, place: usize) -> bool {
-        self.0[place / 64] >> (place % 64) & 1 == 1
-    }
-
-    fn add_all(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own |= other);
-    }
-
-    fn meets(&self, other: &Self) -> bool {
-        self.0.iter().zip(other.0).any(|(own, other)| own & other != 0)
-    }
+impl Rank {
+    /// What comes before everything: blocks of releases that do not look at ages, and of expandable segments.
+    pub(crate) const FIRST: Self = Self(0);
+    /// Beyond all whose ages are not known.
+    pub(crate) const KNOWN: Self = Self(1 << 63);
 }
 
 /// What is known of the ages of segments that a state was taken up with, and whose age it does not tell.
 ///
 /// They have the numbers from one on, by address, and every other segment is younger. Which of them is older than which
 /// comes out piece by piece, and what follows from that is kept with it, so that no later piece can contradict it unseen.
+///
+/// Those that were once alike, and so told apart, stand in one chain: an order that contradicts nothing that is known. A
+/// search that goes by it needs no look at all of those that are alike, only at those between the first and the point from
+/// which on everything in the chain is known to be younger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ages {
     /// Where the segments begin, by number.
     starts: Vec<u64>,
     /// The segments that something is known of, by where they begin.
-    places: BTreeMap<u64, usize>,
+    places: BTreeMap<u64, Place>,
     /// The same by their numbers: what is one more than the place, and zero where nothing is known.
     numbered: Vec<u32>,
     /// For each of these, all that are known to be younger.
     younger: Vec<Set>,
+    chains: Chains,
 }
 
 impl Ages {
@@ -55,11 +58,10 @@ impl Ages {
         Self { numbered: vec![0; starts.len()], starts, ..Self::default() }
     }
 
-    /// What came out before, of segments that may be among these.
+    /// What came out before, of segments that may be among these. Their ranks change.
     pub(crate) fn recall(&mut self, before: Self) {
-        (self.places, self.younger) = (before.places, before.younger);
-        let places =
-            self.starts.iter().map(|start| self.places.get(start).map_or(0, |place| *place as u32 + 1));
+        (self.places, self.younger, self.chains) = (before.places, before.younger, before.chains);
+        let places = self.starts.iter().map(|start| self.places.get(start).map_or(0, |place| place.0 + 1));
         self.numbered = places.collect();
     }
 
@@ -68,90 +70,118 @@ impl Ages {
         0 < segment && segment as usize <= self.starts.len()
     }
 
-    /// The one of these segments that is the oldest, or the youngest, where that has come out: what [`Self::possible`] gives where it is
-    /// one alone, in two looks at each. A trace that begins in the middle asks at each block of the sizes in question.
-    pub(crate) fn only(&self, segments: &[u32], end: End) -> Option<usize> {
-        let comes_before = |first: usize, second: usize| match end {
-            End::Oldest => self.younger[first].has(second),
-            End::Youngest => self.younger[second].has(first),
-        };
-        let mut best = (0, self.place(*segments.first()?)?);
-        for (index, segment) in segments.iter().enumerate().skip(1) {
-            let place = self.place(*segment)?;
-            if !comes_before(best.1, place) {
-                best = (index, place);
-            }
+    /// Where a segment comes in the order of what is searched.
+    pub(crate) fn rank(&self, segment: u32) -> Rank {
+        if segment == 0 {
+            Rank::FIRST
+        } else if !self.is_unknown(segment) {
+            Rank(Rank::KNOWN.0 | u64::from(segment))
+        } else {
+            self.place(segment).map_or(Rank(u64::from(segment)), |place| self.chains.rank(place))
         }
-        let (only, first) = best;
-        // Those behind it come after it. Of those before it, one may have come after another alone.
-        let before = segments[..only].iter().filter_map(|segment| self.place(*segment));
-        before.into_iter().all(|place| comes_before(first, place)).then_some(only)
+    }
+
+    /// The rank from which on, as far as the last of those that are alike, every segment is known to be younger than this
+    /// one: nothing, if there is no such rank.
+    pub(crate) fn surely_younger_from(&mut self, segment: u32, last: Rank) -> Option<Rank> {
+        let place = self.place(segment)?;
+        let own = &self.younger[place.index()];
+        self.chains.is_same(place, last).then(|| self.chains.last_run(place, |other| own.has(other)))
+    }
+
+    /// Whether a segment is known to be older than another.
+    pub(crate) fn is_older(&self, first: u32, second: u32) -> bool {
+        let places = self.place(first).zip(self.place(second));
+        places.is_some_and(|(first, second)| self.younger[first.index()].has(second))
     }
 
     /// Which of these segments may be the oldest, or the youngest, after all that is known. Where it is one alone, it is.
     pub(crate) fn possible(&self, segments: &[u32], end: End) -> Vec<usize> {
-        let places: Vec<Option<usize>> = segments.iter().map(|segment| self.place(*segment)).collect();
-        let all = set(places.iter().flatten());
+        let places: Vec<Option<Place>> = segments.iter().map(|segment| self.place(*segment)).collect();
+        let all: Set = places.iter().flatten().copied().collect();
         let mut younger = Set::default();
-        places.iter().flatten().for_each(|place| younger.add_all(&self.younger[*place]));
-        let is_possible = |place: usize| match end {
+        places.iter().flatten().for_each(|place| younger.add_all(&self.younger[place.index()]));
+        let is_possible = |place: Place| match end {
             End::Oldest => !younger.has(place),
-            End::Youngest => !self.younger[place].meets(&all),
+            End::Youngest => !self.younger[place.index()].meets(&all),
         };
         let indices = 0..segments.len();
         indices.filter(|index| places[*index].is_none_or(is_possible)).collect()
     }
 
-    /// One of these segments is the oldest of them, or the youngest: it has to be one that may be.
-    pub(crate) fn learn(&mut self, segments: &[u32], chosen: usize, end: End) {
-        let Some(chosen) = segments.get(chosen).and_then(|segment| self.place_or_new(*segment)) else {
-            return;
+    /// One of these segments is the oldest of them, or the youngest: it has to be one that may be. The ranks of some change.
+    pub(crate) fn learn(&mut self, segments: &[u32], chosen: usize, end: End) -> Changed {
+        let Some((segment, chosen)) = segments
+            .get(chosen)
+            .and_then(|segment| self.place_or_new(*segment).map(|place| (*segment, place)))
+        else {
+            return Changed::None;
         };
-        let others: Vec<usize> = segments.iter().filter_map(|segment| self.place_or_new(*segment)).collect();
-        let (one, others) = (set([chosen].iter()), set(others.iter().filter(|place| **place != chosen)));
+        let all: Vec<Place> = segments.iter().filter_map(|segment| self.place_or_new(*segment)).collect();
+        let were_together = self.chains.join(&all);
+        let others: Set = all.iter().copied().filter(|place| *place != chosen).collect();
+        let one: Set = [chosen].into_iter().collect();
         let (older, mut younger) = match end {
             End::Oldest => (one, others),
             End::Youngest => (others, one),
         };
-        for (place, known) in self.younger.iter().enumerate() {
-            if younger.has(place) {
-                // What this brings in brings no more: each set has all that follows.
-                younger.add_all(known);
-            }
+        // What is known never leaves a chain.
+        for place in self.chains.of(chosen).filter(|place| younger.has(*place)).collect::<Vec<_>>() {
+            // What this brings in brings no more: each set has all that follows.
+            younger.add_all(&self.younger[place.index()]);
         }
-        for (place, known) in self.younger.iter_mut().enumerate() {
+        for place in self.chains.of(chosen) {
+            let known = &mut self.younger[place.index()];
             if older.has(place) || known.meets(&older) {
                 known.add_all(&younger);
             }
         }
+        let moved = match end {
+            End::Oldest => {
+                let is_older = |place: Place| self.younger[place.index()].has(chosen);
+                self.chains.move_before_all(chosen, &all, is_older)
+            }
+            End::Youngest => {
+                let own = &self.younger[chosen.index()];
+                self.chains.move_behind_all(chosen, &all, |place| own.has(place))
+            }
+        };
+        match moved {
+            0 if were_together => Changed::None,
+            1 if were_together => Changed::One(segment),
+            _ => Changed::Many,
+        }
     }
 
-    fn place(&self, segment: u32) -> Option<usize> {
+    fn place(&self, segment: u32) -> Option<Place> {
         let place = self.numbered.get((segment as usize).checked_sub(1)?)?;
-        place.checked_sub(1).map(|place| place as usize)
+        place.checked_sub(1).map(Place)
     }
 
-    fn place_or_new(&mut self, segment: u32) -> Option<usize> {
+    fn place_or_new(&mut self, segment: u32) -> Option<Place> {
         if let Some(place) = self.place(segment) {
             return Some(place);
         }
         let index = (segment as usize).checked_sub(1)?;
         let start = *self.starts.get(index)?;
-        let place = self.younger.len();
-        if place >= MOST_TOLD_APART {
+        if self.younger.len() >= MOST_TOLD_APART {
             return None;
         }
+        let place = self.chains.add();
         self.younger.push(Set::default());
         self.places.insert(start, place);
-        self.numbered[index] = place as u32 + 1;
+        self.numbered[index] = place.0 + 1;
         Some(place)
     }
 }
 
-fn set<'place>(places: impl Iterator<Item = &'place usize>) -> Set {
-    let mut set = Set::default();
-    places.for_each(|place| set.add(*place));
-    set
+/// Whose ranks changed with what was learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    None,
+    /// That of one segment: by its number.
+    One(u32),
+    Many,
 }
 
 #[cfg(test)]
@@ -193,6 +223,19 @@ mod tests {
         assert!(after.is_unknown(2) && !after.is_unknown(3) && !after.is_unknown(0));
     }
 
+    /// The segments in the order of their ranks, and whether the first is surely the oldest: what a search finds out.
+    fn searched(ages: &mut Ages, segments: &[u32]) -> (Vec<u32>, bool) {
+        let mut order = segments.to_vec();
+        order.sort_by_key(|segment| ages.rank(*segment));
+        let (first, behind) = order.split_first().expect("there is one at least");
+        let Some(last) = behind.last() else { return (order, true) };
+        let Some(from) = ages.surely_younger_from(*first, ages.rank(*last)) else { return (order, false) };
+        let not_sure: Vec<u32> =
+            behind.iter().copied().filter(|segment| ages.rank(*segment) < from).collect();
+        let surely = not_sure.iter().all(|segment| ages.is_older(*first, *segment));
+        (order, surely)
+    }
+
     #[test]
     fn no_more_are_told_apart_than_there_is_room_for() {
         let count = MOST_TOLD_APART as u32 + 50;
@@ -202,6 +245,9 @@ mod tests {
         assert_eq!(ages.younger.len(), MOST_TOLD_APART);
         let possible = ages.possible(&all, End::Oldest);
         assert_eq!((possible[0], possible.len()), (7, 51), "of the last fifty nothing is known");
+        let (order, surely) = searched(&mut ages, &all);
+        assert_eq!((order[0], surely), (count - 49, false));
+        assert!(searched(&mut ages, &all[..MOST_TOLD_APART]).1);
     }
 
     #[test]
@@ -215,51 +261,73 @@ mod tests {
                 let oldest = usize::from(rank(second) < rank(first));
                 let possible = ages.possible(&[first, second], End::Oldest);
                 assert!(possible.contains(&oldest));
-                let only = ages.only(&[first, second], End::Oldest);
-                assert_eq!(only, (possible.len() == 1).then_some(oldest));
                 ages.learn(&[first, second], oldest, End::Oldest);
+                assert!(searched(&mut ages, &[first, second]).1);
             }
         }
+        assert_eq!(searched(&mut ages, &[1, 2, 3, 4, 5, 6]), (hidden.to_vec(), true));
         let mut left = vec![1, 2, 3, 4, 5, 6];
         let mut found = Vec::new();
         while !left.is_empty() {
             let oldest = ages.possible(&left, End::Oldest);
             assert_eq!(oldest.len(), 1);
-            assert_eq!(ages.only(&left, End::Oldest), Some(oldest[0]));
-            let youngest = ages.possible(&left, End::Youngest);
-            assert_eq!(ages.only(&left, End::Youngest), (youngest.len() == 1).then(|| youngest[0]));
             found.push(left.remove(oldest[0]));
         }
         assert_eq!(found, hidden);
     }
 
     #[test]
-    fn the_only_one_is_found_whenever_there_is_one() {
+    fn a_search_by_ranks_finds_what_is_known_and_nothing_more() {
         let mut state = 7_u64;
         let mut below = |limit: u64| {
             state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ 0x5851_F42D;
             (state >> 8) % limit
         };
         let mut found = [0; 2];
-        for _ in 0..200 {
-            let count = 2 + below(8);
+        for _ in 0..400 {
+            let count = 2 + below(12);
             let mut ages = ages(count);
-            for _ in 0..below(20) {
+            for _ in 0..below(40) {
                 let some: Vec<u32> = (1..=count as u32).filter(|_| below(3) > 0).collect();
                 let end = if below(2) == 0 { End::Oldest } else { End::Youngest };
-                let possible = ages.possible(&some, end);
-                // Where nothing is known of a segment yet, it takes the longer way.
-                let known = some.iter().all(|segment| ages.place(*segment).is_some());
-                if !some.is_empty() && known {
-                    let only = (possible.len() == 1).then(|| possible[0]);
-                    assert_eq!(ages.only(&some, end), only, "{some:?}");
-                    found[usize::from(only.is_some())] += 1;
+                if some.len() < 2 {
+                    continue;
                 }
-                if !possible.is_empty() {
-                    ages.learn(&some, possible[below(possible.len() as u64) as usize], end);
+                let (order, surely) = searched(&mut ages, &some);
+                let possible = ages.possible(&order, End::Oldest);
+                assert_eq!(possible[0], 0, "the first by rank is one of the possible: {order:?}");
+                assert_eq!(surely, possible.len() == 1, "{order:?}");
+                found[usize::from(surely)] += 1;
+                let before: Vec<Rank> = (1..=count as u32).map(|segment| ages.rank(segment)).collect();
+                let possible = ages.possible(&some, end);
+                let chosen = possible[below(possible.len() as u64) as usize];
+                let changed = ages.learn(&some, chosen, end);
+                let is_changed = |segment: &u32| ages.rank(*segment) != before[*segment as usize - 1];
+                let others: Vec<u32> = (1..=count as u32).filter(is_changed).collect();
+                match changed {
+                    Changed::None => assert!(others.is_empty(), "{others:?}"),
+                    Changed::One(segment) => {
+                        assert_eq!((segment, &others[..]), (some[chosen], &[segment][..]));
+                    }
+                    Changed::Many => assert!(!others.is_empty()),
                 }
             }
         }
-        assert!(found.iter().all(|count| *count > 50), "{found:?}");
+        assert!(found.iter().all(|count| *count > 500), "{found:?}");
+    }
+
+    #[test]
+    fn there_is_always_room_to_move_to() {
+        // Each time the last comes out as the oldest of all: what is moved to stays at one end.
+        let all: Vec<u32> = (1..=100).collect();
+        let mut ages = ages(100);
+        for left in (1..=all.len()).rev() {
+            ages.learn(&all[..left], left - 1, End::Oldest);
+        }
+        let reversed: Vec<u32> = (1..=100).rev().collect();
+        assert_eq!(searched(&mut ages, &all), (reversed, true));
+        for many in [2, 50, 99] {
+            assert!(searched(&mut ages, &all[..many]).1);
+        }
     }
 }

@@ -504,6 +504,7 @@ impl<D: Device> Allocator<D> {
         let pool = &mut self.pools[block.pool.0 as usize];
         if block.mapped {
             block.idle_since = pool.searches;
+            block.rank = self.ages.rank(block.segment);
             pool.free.insert(block, id);
         } else {
             pool.unmapped.insert((block.stream, block.address), id);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::ages::Rank;
 use crate::ids::Stream;
 
 /// A block's place in the array.
@@ -27,6 +28,8 @@ pub(crate) struct Block {
     /// Which segment of the allocator's the block is part of, in the order in which they were got, where the release looks
     /// at that; else zero. Expandable segments have none.
     pub(crate) segment: u32,
+    /// Where a free block's segment comes among others in its pool.
+    pub(crate) rank: Rank,
     /// The pool's count of searches when the block became free.
     pub(crate) idle_since: u64,
     pub(crate) previous: Option<BlockId>,
@@ -51,6 +54,7 @@ impl Block {
             requested: 0,
             stream,
             segment: 0,
+            rank: Rank::FIRST,
             idle_since: 0,
             previous: None,
             next: None,

@@ -1,8 +1,10 @@
 //! Pools of free blocks, in the order in which they are searched.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use crate::block::{Block, BlockId, PoolIndex};
+use crate::ages::Rank;
+use crate::block::{Block, BlockId, Blocks, PoolIndex};
 use crate::ids::{PoolId, Stream};
 
 /// Free blocks by stream, then size, then the age of their segment, then address.
@@ -14,8 +16,8 @@ pub(crate) struct FreeBlocks {
     streams: Vec<(Stream, BySize)>,
 }
 
-/// Blocks by size, then segment, then address.
-type BySize = BTreeMap<(u64, u32, u64), BlockId>;
+/// Blocks by size, then the rank of their segment, then address.
+type BySize = BTreeMap<(u64, Rank, u64), BlockId>;
 
 impl FreeBlocks {
     fn find(&self, stream: Stream) -> Option<&BySize> {
@@ -40,23 +42,52 @@ impl FreeBlocks {
 
     /// Blocks of `stream` with at least `size` bytes, the smallest first.
     pub(crate) fn at_least(&self, stream: Stream, size: u64) -> impl Iterator<Item = BlockId> {
-        self.find(stream).into_iter().flat_map(move |blocks| blocks.range((size, 0, 0)..)).map(|(_, id)| *id)
+        self.find(stream)
+            .into_iter()
+            .flat_map(move |blocks| blocks.range((size, Rank::FIRST, 0)..))
+            .map(|(_, id)| *id)
     }
 
     /// Blocks of `stream` with less than `size` bytes, the largest first.
     pub(crate) fn below(&self, stream: Stream, size: u64) -> impl Iterator<Item = BlockId> {
         self.find(stream)
             .into_iter()
-            .flat_map(move |blocks| blocks.range(..(size, 0, 0)).rev())
+            .flat_map(move |blocks| blocks.range(..(size, Rank::FIRST, 0)).rev())
             .map(|(_, id)| *id)
     }
 
-    /// This block and those of the same size behind it in the order of its stream, each with its segment.
-    pub(crate) fn alike(&self, block: &Block) -> impl Iterator<Item = (u32, BlockId)> {
-        let (first, last) = (key(block), (block.size, u32::MAX, u64::MAX));
-        let same_size =
-            self.find(block.stream).into_iter().flat_map(move |blocks| blocks.range(first..=last));
-        same_size.map(|((_, segment, _), id)| (*segment, *id))
+    /// Blocks of the same size as this one in segments that come behind its own, as long as the ages of those are not known:
+    /// each with the rank of its segment.
+    pub(crate) fn alike_behind(&self, block: &Block) -> impl DoubleEndedIterator<Item = (Rank, BlockId)> {
+        let own = Bound::Excluded((block.size, block.rank, u64::MAX));
+        let known = Bound::Excluded((block.size, Rank::KNOWN, 0));
+        let of_stream = self.find(block.stream).filter(|_| block.rank < Rank::KNOWN);
+        let same_size = of_stream.into_iter().flat_map(move |blocks| blocks.range((own, known)));
+        same_size.map(|((_, rank, _), id)| (*rank, *id))
+    }
+
+    /// Puts a block where a new rank of its segment belongs, if it is here.
+    pub(crate) fn move_to(&mut self, block: &mut Block, rank: Rank) {
+        let blocks =
+            self.streams.iter_mut().find(|(known, _)| *known == block.stream).map(|(_, blocks)| blocks);
+        if let Some(blocks) = blocks
+            && let Some(id) = blocks.remove(&key(block))
+        {
+            block.rank = rank;
+            blocks.insert(key(block), id);
+        }
+    }
+
+    /// Puts all blocks where the ranks belong that their segments have now.
+    pub(crate) fn sort(&mut self, all: &mut Blocks, rank: impl Fn(u32) -> Rank) {
+        for (_, blocks) in &mut self.streams {
+            let moved = std::mem::take(blocks).into_values().map(|id| {
+                let block = &mut all[id];
+                block.rank = rank(block.segment);
+                (key(block), id)
+            });
+            *blocks = moved.collect();
+        }
     }
 
     /// All, in order.
@@ -65,8 +96,8 @@ impl FreeBlocks {
     }
 }
 
-const fn key(block: &Block) -> (u64, u32, u64) {
-    (block.size, block.segment, block.address)
+const fn key(block: &Block) -> (u64, Rank, u64) {
+    (block.size, block.rank, block.address)
 }
 
 /// One pool: small or large blocks of the default pool or of a private one.

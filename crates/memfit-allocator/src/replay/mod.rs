@@ -1,6 +1,7 @@
 //! Replaying what was recorded: the same calls once more, and whether the same comes of them.
 
 mod history;
+mod pools;
 mod program;
 mod rewind;
 mod script;

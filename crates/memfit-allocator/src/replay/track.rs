@@ -8,6 +8,7 @@ use memfit_recording::{
     Snapshot, Span, StackId, StreamRef, Totals, TraceAction, TraceEvent, Track, Unknown,
 };
 
+use super::pools::Pools;
 use super::verify::follow;
 use super::{Given, Verification};
 use crate::rounding::round_size;
@@ -55,6 +56,7 @@ pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracke
         snapshot,
         given,
         trace: snapshot.trace(device),
+        pools: Pools::of(snapshot, device),
         device: device as u8,
         track: empty,
         live: HashMap::new(),
@@ -103,6 +105,7 @@ struct Tracker<'snapshot> {
     snapshot: &'snapshot Snapshot,
     given: &'snapshot Given,
     trace: &'snapshot [TraceEvent],
+    pools: Pools<'snapshot>,
     device: u8,
     track: Track,
     /// Live blocks by address.
@@ -128,9 +131,9 @@ impl Tracker<'_> {
             self.begin(allocator);
             0
         });
-        for event in &self.trace[done..next] {
+        for (place, event) in (done..).zip(&self.trace[done..next]) {
             self.remark(event.time_us);
-            self.event(event, allocator);
+            self.event(event, place, allocator);
         }
         self.done = Some(next);
     }
@@ -278,7 +281,7 @@ impl Tracker<'_> {
         }
     }
 
-    fn event<D: Device>(&mut self, event: &TraceEvent, allocator: &Allocator<D>) {
+    fn event<D: Device>(&mut self, event: &TraceEvent, place: usize, allocator: &Allocator<D>) {
         let stats = allocator.stats();
         let totals = Totals {
             allocated: stats.allocated_bytes.all.current.max(0) as u64,
@@ -297,7 +300,7 @@ impl Tracker<'_> {
                     device: self.device,
                     stack: event.stack,
                     stream: self.stream(event),
-                    pool: self.pool(event),
+                    pool: self.pool(event, place),
                     phase: self.phase,
                     noted: event.category,
                     ..Block::default()
@@ -315,7 +318,7 @@ impl Tracker<'_> {
                     address: event.address,
                     bytes: event.size,
                     stream: self.stream(event),
-                    pool: self.pool(event),
+                    pool: self.pool(event, place),
                     expandable: event.action == TraceAction::SegmentMap,
                     ..self.span()
                 };
@@ -327,12 +330,13 @@ impl Tracker<'_> {
                     self.track.release(index, self.device, event.stack, totals);
                 }
             }
-            TraceAction::SegmentUnmap => self.unmap(event, totals),
+            TraceAction::SegmentUnmap => self.unmap(event, place, totals),
             TraceAction::Oom => {
                 // In the place of an address, there is what the device had left.
                 let oom = self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
-                let refusal =
-                    Refusal { left: event.address, stream: self.stream(event), pool: self.pool(event) };
+                let named = self.pools.named(event).unwrap_or_default();
+                let pool = self.track.pool(named);
+                let refusal = Refusal { left: event.address, stream: self.stream(event), pool };
                 self.track.refusals.insert(oom, refusal);
             }
             TraceAction::Snapshot => {
@@ -352,9 +356,8 @@ impl Tracker<'_> {
         self.track.stream(handle)
     }
 
-    fn pool(&mut self, event: &TraceEvent) -> PoolRef {
-        let pool = event.pool_index().and_then(|pool| self.snapshot.pools.get(pool)).copied();
-        self.track.pool(pool.unwrap_or_default())
+    fn pool(&mut self, event: &TraceEvent, place: usize) -> PoolRef {
+        self.track.pool(self.pools.of_event(event, place))
     }
 
     fn hand_out(&mut self, block: &Block, totals: Totals) {
@@ -373,12 +376,12 @@ impl Tracker<'_> {
         }
     }
 
-    fn unmap(&mut self, event: &TraceEvent, totals: Totals) {
+    fn unmap(&mut self, event: &TraceEvent, place: usize, totals: Totals) {
         let gone = Span {
             address: event.address,
             bytes: event.size,
             stream: self.stream(event),
-            pool: self.pool(event),
+            pool: self.pool(event, place),
             expandable: true,
             ..self.span()
         };

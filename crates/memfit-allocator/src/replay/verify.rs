@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use memfit_recording::{SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 
 use super::history::History;
+use super::pools::Pools;
 use super::rewind::{pending, rewind};
 use super::script::Script;
 use super::{ELSEWHERE, Given, Verification, pool_id};
@@ -29,7 +30,8 @@ pub(super) fn follow(
     mut watch: impl FnMut(&Allocator<Script<'_>>, usize, bool),
 ) -> Result<Verification, RestoreError> {
     let trace = snapshot.trace(device);
-    let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity))?;
+    let pools = Pools::of(snapshot, device);
+    let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity), &pools)?;
     loop {
         watch(&replay.allocator, replay.allocator.device().cursor, true);
         while replay.step() {
@@ -61,8 +63,8 @@ pub(super) fn follow(
         if give_up {
             return Ok(script.found);
         }
-        replay = Replay::begin(snapshot, device, given, script)?;
-        replay.allocator.ages.recall(ages);
+        replay = Replay::begin(snapshot, device, given, script, &pools)?;
+        replay.allocator.recall_ages(ages);
     }
 }
 
@@ -94,8 +96,7 @@ struct Replay<'trace> {
     snapshot: &'trace Snapshot,
     trace: &'trace [TraceEvent],
     device: usize,
-    /// Private pools, by the addresses of their segments at the end.
-    private: BTreeMap<u64, (u64, PoolId)>,
+    pools: &'trace Pools<'trace>,
     /// Whether what is replayed may be the end of a call that begins before the trace: there was something before it, and so
     /// far it only tells of what is given back.
     opening: bool,
@@ -107,6 +108,7 @@ impl<'trace> Replay<'trace> {
         device: usize,
         given: &Given,
         script: Script<'trace>,
+        pools: &'trace Pools<'trace>,
     ) -> Result<Self, RestoreError> {
         let rewound = rewind(snapshot, device, given, script.cursor);
         let mut script = script;
@@ -125,13 +127,8 @@ impl<'trace> Replay<'trace> {
         for address in pending(&rewound.segments) {
             give_back_pending(&mut allocator, address);
         }
-        let mut private = BTreeMap::new();
-        for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
-            let pool = pool_id(segment.pool);
-            if pool != PoolId::DEFAULT {
-                private.insert(segment.address, (segment.address + segment.size, pool));
-                allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
-            }
+        for pool in pools.private() {
+            allocator.hold_pool(pool, PoolOptions::default()).unwrap_or_default();
         }
         for pool in &snapshot.pools {
             let pool = pool_id(*pool);
@@ -141,7 +138,7 @@ impl<'trace> Replay<'trace> {
         }
         allocator.device_mut().quiet = false;
         let opening = begins && !rewound.segments.is_empty();
-        Ok(Self { allocator, snapshot, trace, device, private, opening })
+        Ok(Self { allocator, snapshot, trace, device, pools, opening })
     }
 
     /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from the trace,
@@ -226,12 +223,12 @@ impl<'trace> Replay<'trace> {
 
     /// Private pools give back their memory only when nothing holds them any more. Says whether there is such a pool.
     fn let_go_of_pools(&mut self) -> bool {
-        let rest = &self.trace[self.allocator.device().cursor..];
-        let of_release = |event: &&TraceEvent| is_of_release(event.action);
-        let run =
-            rest.iter().take_while(of_release).filter(|event| event.action != TraceAction::FreeCompleted);
-        let gone: Vec<PoolId> =
-            run.map(|event| self.pool_of(event)).filter(|pool| *pool != PoolId::DEFAULT).collect();
+        let rest = self.trace.iter().enumerate().skip(self.allocator.device().cursor);
+        let run = rest
+            .take_while(|(_, event)| is_of_release(event.action))
+            .filter(|(_, event)| event.action != TraceAction::FreeCompleted);
+        let pools = run.map(|(place, event)| self.pool_of(event, place));
+        let gone: Vec<PoolId> = pools.filter(|pool| *pool != PoolId::DEFAULT).collect();
         for pool in &gone {
             while self.allocator.release_pool(*pool).is_ok() {}
         }
@@ -271,7 +268,7 @@ impl<'trace> Replay<'trace> {
     /// not tell of captures: what can be said is that the request could not be met from what was cached. What other
     /// streams gave back while it was tried is not looked at again, so after that even this cannot be said.
     fn fail(&mut self, event: &TraceEvent) {
-        let pool = event.pool_index().map_or(PoolId::DEFAULT, |pool| pool_id(self.snapshot.pools[pool]));
+        let pool = self.pool_of(event, self.allocator.device().cursor);
         let cached = self.allocator.is_cached(pool, event.size, self.stream(event));
         let script = self.allocator.device_mut();
         let before = script.cursor.checked_sub(1).map(|before| self.trace[before].action);
@@ -292,24 +289,20 @@ impl<'trace> Replay<'trace> {
 
     /// The request that the coming events are about.
     fn coming_request(&self) -> Option<(&'trace TraceEvent, PoolId)> {
-        let rest = &self.trace[self.allocator.device().cursor..];
-        let request = rest.iter().find(|event| {
+        let mut rest = self.trace.iter().enumerate().skip(self.allocator.device().cursor);
+        let (place, request) = rest.find(|(_, event)| {
             matches!(event.action, TraceAction::Alloc | TraceAction::Oom | TraceAction::FreeRequested)
         })?;
-        let pool = match request.action {
-            TraceAction::Alloc => self.pool_of(request),
-            // What stands in place of an address is none.
-            _ => request.pool_index().map_or(PoolId::DEFAULT, |pool| pool_id(self.snapshot.pools[pool])),
-        };
+        let pool = self.pool_of(request, place);
         (request.action != TraceAction::FreeRequested).then_some((request, pool))
     }
 
-    fn pool_of(&self, event: &TraceEvent) -> PoolId {
-        if let Some(pool) = event.pool_index() {
-            return pool_id(self.snapshot.pools[pool]);
+    /// The pool of an event: what stands in place of an address where a request failed is none.
+    fn pool_of(&self, event: &TraceEvent, place: usize) -> PoolId {
+        match event.action {
+            TraceAction::Oom => self.pools.named(event).map_or(PoolId::DEFAULT, pool_id),
+            _ => pool_id(self.pools.of_event(event, place)),
         }
-        let near = self.private.range(..=event.address).next_back();
-        near.filter(|(_, (end, _))| event.address < *end).map_or(PoolId::DEFAULT, |(_, (_, pool))| *pool)
     }
 
     fn stream(&self, event: &TraceEvent) -> Stream {
