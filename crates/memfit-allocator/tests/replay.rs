@@ -8,7 +8,7 @@ use memfit_recording::{
     TraceEvent,
 };
 use proptest::prelude::*;
-use support::{CAPACITY, MIB, Step, conf, given, run, snapshot, step};
+use support::{CAPACITY, MIB, Step, Which, conf, given, run, snapshot, step};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
@@ -267,4 +267,58 @@ proptest! {
             prop_assert_eq!(segments_of(&third), segments_of(&after));
         }
     }
+}
+
+/// What PyTorch up to 2.11 writes: events that name no pool, where segments do.
+fn without_pools(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.events.iter_mut().for_each(|event| event.pool = None);
+    snapshot
+}
+
+/// Blocks and spans of a snapshot's track with their pools, by where they are and when they came.
+fn pools_of(snapshot: &Snapshot, conf: &str) -> Vec<(u64, u32, (u64, u64))> {
+    let track = track(snapshot, 0, &given(conf)).expect("the state is valid").track;
+    let blocks = track.blocks().iter().map(|block| (block.address, block.born, block.pool));
+    let spans = track.spans.iter().map(|span| (span.address, span.born, span.pool));
+    blocks
+        .chain(spans)
+        .map(|(address, born, pool)| (address, born, track.pools[usize::from(pool.0)]))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn segments_say_the_pools_that_events_do_not_name(
+        conf in conf(),
+        steps in prop::collection::vec(step(), 1..150),
+        kept in 0..400_usize,
+    ) {
+        let allocator = run(conf, steps);
+        let named = snapshot(&allocator, kept);
+        prop_assume!(!named.devices().is_empty());
+        prop_assert_eq!(pools_of(&without_pools(named.clone()), conf), pools_of(&named, conf));
+    }
+}
+
+#[test]
+fn a_private_pools_segment_says_nothing_of_what_was_at_its_address_before() {
+    let steps = vec![
+        Step::Alloc { size: 30 * MIB, stream: 1 },
+        Step::Free { which: Which(0) },
+        Step::EmptyCache,
+        Step::Capture,
+        Step::Alloc { size: 30 * MIB, stream: 1 },
+        Step::EndCapture,
+    ];
+    let named = snapshot(&run("", steps), usize::MAX);
+    let unnamed = without_pools(named.clone());
+    let allocs: Vec<&TraceEvent> =
+        named.events.iter().filter(|event| event.action == TraceAction::Alloc).collect();
+    assert_eq!(allocs[0].address, allocs[1].address, "the address is used again");
+    let blocks: Vec<(u64, u64)> = pools_of(&unnamed, "")[..2].iter().map(|(_, _, pool)| *pool).collect();
+    assert_eq!(blocks, [(0, 0), (0, 1)]);
+    let found = verify(&unnamed, 0, &given("")).expect("the state is valid");
+    assert_eq!((found.mismatches, found.resumed), (vec![], 0));
 }

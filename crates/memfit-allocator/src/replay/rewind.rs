@@ -54,7 +54,7 @@ struct State {
 /// The state of a device right before one of its events.
 pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) -> Rewound {
     let trace = snapshot.trace(device);
-    let classes = Classes::of(snapshot, device);
+    let classes = Classes::of(snapshot, device, given);
     let mut state = State::at_end(snapshot, device);
     for (place, event) in trace.iter().enumerate().skip(before).rev() {
         state.undo(event, place, snapshot, given, &classes);
@@ -69,20 +69,23 @@ pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) 
 struct Classes {
     /// Where blocks were handed out, when, and whether they were small. Only kept where a trace unmaps.
     handed_out: BTreeMap<(u64, usize), (u64, bool)>,
-    /// The pools of expandable segments at the end, by stream and size of blocks.
-    pools: BTreeMap<(u64, bool), (u64, u64)>,
+    /// The pools of expandable segments at the end, by stream, size of blocks and address.
+    pools: BTreeMap<(u64, bool, u64), (u64, u64)>,
+    /// As much address space as one expandable segment may take.
+    reach: u64,
 }
 
 impl Classes {
-    fn of(snapshot: &Snapshot, device: usize) -> Self {
+    fn of(snapshot: &Snapshot, device: usize, given: &Given) -> Self {
         let trace = snapshot.trace(device);
-        let mut classes = Self::default();
+        let reach = given.capacity.saturating_add(given.capacity / 8);
+        let mut classes = Self { reach, ..Self::default() };
         if !trace.iter().any(|event| event.action == TraceAction::SegmentUnmap) {
             return classes;
         }
         for segment in snapshot.segments.iter().filter(|segment| segment.device as usize == device) {
             if segment.expandable {
-                classes.pools.insert((segment.stream, segment.small), segment.pool);
+                classes.pools.insert((segment.stream, segment.small, segment.address), segment.pool);
             }
         }
         for (place, event) in trace.iter().enumerate().filter(|(_, event)| event.action == TraceAction::Alloc)
@@ -102,7 +105,18 @@ impl Classes {
             self.handed_out.range(range).filter(|((_, when), class)| *when < place && class.0 == stream);
         let last = before.max_by_key(|((_, when), _)| *when).map(|(_, (_, small))| *small);
         let small = last.unwrap_or(!event.size.is_multiple_of(large_page));
-        (small, self.pools.get(&(stream, small)).copied().unwrap_or_default())
+        (small, self.pool_near(stream, small, event.address))
+    }
+
+    /// The pool of the nearest segment that may be the same one: a pool has one reservation for each stream and size of
+    /// blocks as long as that reaches.
+    fn pool_near(&self, stream: u64, small: bool, address: u64) -> (u64, u64) {
+        let below = self.pools.range((stream, small, 0)..=(stream, small, address)).next_back();
+        let above = self.pools.range((stream, small, address)..=(stream, small, u64::MAX)).next();
+        let near = below.into_iter().chain(above).map(|((_, _, at), pool)| (at.abs_diff(address), *pool));
+        let nearest =
+            near.filter(|(distance, _)| *distance < self.reach).min_by_key(|(distance, _)| *distance);
+        nearest.map(|(_, pool)| pool).unwrap_or_default()
     }
 }
 
