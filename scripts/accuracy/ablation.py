@@ -254,6 +254,14 @@ def main():
         "--document", type=int, default=120, help="0: no documents, fused causal attention"
     )
     arguments.add_argument("--eight-bit", choices=["torchao", "bitsandbytes"], default="torchao")
+    arguments.add_argument(
+        "--chunked", action="store_true", help="the recipe's loss in chunks, at whichever level"
+    )
+    arguments.add_argument(
+        "--divide-loss",
+        action="store_true",
+        help="the loss divided by the tokens, not the gradients, at whichever level",
+    )
     given = arguments.parse_args()
     level = given.level
 
@@ -269,6 +277,8 @@ def main():
             block.compile()
         # That release compiles only the loss in chunks: of the plain one it drops what it has compiled.
         loss = torch.compile(cross_entropy) if level >= CHUNKS else cross_entropy
+    if given.chunked and level < CHUNKS:
+        loss = torch.compile(cross_entropy)
     stepped = optimizers(model, level, given.eight_bit)
 
     angles = torch.outer(
@@ -277,7 +287,8 @@ def main():
     )
     cosine, sine = (f(angles)[None, :, None, :].cuda() for f in (torch.cos, torch.sin))
     mask = packed(given.batch, given.length, given.document) if given.document else None
-    head = chunked if level >= CHUNKS else whole
+    head = chunked if level >= CHUNKS or given.chunked else whole
+    divide_loss = level >= IN_BACKWARD or given.divide_loss
     offload = Offload() if level >= OFFLOAD else contextlib.nullcontext()
     for _ in range(given.steps):
         tokens = torch.randint(VOCABULARY, (given.batch, given.length)).cuda()
@@ -287,12 +298,12 @@ def main():
         logits = head(model, hidden)
         pieces = zip(logits, labels.chunk(len(logits), 1), strict=True)
         total = sum(loss(piece.flatten(0, 1), label.reshape(-1)) for piece, label in pieces)
-        if level >= IN_BACKWARD:
+        if divide_loss:
             total = total / labels.numel()
         # What is zipped holds on to its last pair.
         del logits, hidden, pieces
         total.backward()
-        if level < IN_BACKWARD:
+        if not divide_loss:
             # The recipe divides the gradients by the number of tokens, not the loss.
             for parameter in model.parameters():
                 parameter.grad *= 1 / labels.numel()

@@ -30,10 +30,10 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         raise CannotApply(
             name, "the model has no repeated blocks; name the modules that are to be checkpointed"
         )
-    return together([_one(module) for module in modules(target, name, chosen)])
+    return together([_one(target, module) for module in modules(target, name, chosen)])
 
 
-def _one(module: nn.Module) -> Undo:
+def _one(target: Target, module: nn.Module) -> Undo:
     norms = [each for each in module.modules() if isinstance(each, _BATCH_NORM) and each.track_running_stats]
 
     def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def _one(module: nn.Module) -> Undo:
             if kwargs.get(cache) is not None and module.training:
                 kwargs[cache] = None
         if torch.compiler.is_compiling():
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+            return checkpoint(_compiled_anyway(target, forward, norms), *args, use_reentrant=False, **kwargs)
         # What the first pass ran within, as the recognition of attention, the second has to as well.
         modes = [mode for mode in _modes() if getattr(mode, "in_second_pass", False)]
         if not norms and not modes:
@@ -55,6 +55,35 @@ def _one(module: nn.Module) -> Undo:
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     return wrap(module, around)
+
+
+def _compiled_anyway(target: Target, forward: Callable[..., Any], norms: list[Any]) -> Callable[..., Any]:
+    """What a checkpoint that is being compiled calls.
+
+    Checkpoint and block become one graph. Where something in the block can't be part of it, the compiler leaves the whole
+    checkpoint alone, and torch runs it with the compiler switched off: then the block is compiled within it, in pieces.
+    """
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        again = _in_backward() and norms
+        with _second_pass(norms, []) if again else contextlib.nullcontext():
+            return _pieces(target, forward)(*args, **kwargs)
+
+    return body
+
+
+def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward, compiled; once for each."""
+    known: Any = target.pieces.get(forward)
+    if known is None:
+        known = target.pieces[forward] = (target.compiled or torch.compile)(forward)
+    return known
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _modes() -> list[Any]:

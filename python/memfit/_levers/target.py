@@ -48,6 +48,8 @@ class Target:
     updates_in_backward: bool = False
     # What a compiler makes of a function, where the model's blocks are compiled.
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    # Forwards that were compiled because what is around them could not be.
+    pieces: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
     # Whether levers may be undone: what was there before them is kept for it then, on the host.
     undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.
