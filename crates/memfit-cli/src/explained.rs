@@ -1,7 +1,9 @@
 //! An explanation of whatever holds a recording: the case put together from what the file, or the run, says of its card.
 
 use memfit_allocator::{Given, Release, recording};
-use memfit_explain::{Card, Case, Explanation, OtherProcess, explain as explained, explain_text};
+use memfit_explain::{
+    Card, Case, Explanation, OtherProcess, explain as explained, explain_text, other_process,
+};
 use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 
 use crate::CliError;
@@ -62,7 +64,14 @@ pub(crate) fn of_recording(asked: &Asked, recording: &Recording) -> Result<Expla
     let origin = &recording.origin;
     let facts::Facts { given, alloc_conf, told } = facts::of(origin, track, asked.torch);
     let limit = asked.limit.or(told.limit).or_else(|| track.limit_at_oom(device));
-    let others = others(track, device, &tracks, told.others);
+    let others = if told.refused.as_ref().is_some_and(|refused| refused.trains) {
+        // The message has no figures: what was recorded has to do.
+        let others =
+            tracks.iter().filter(|(track, of)| Some(track.pid) != origin.oom_process && *of == device);
+        others.map(|(track, _)| other_process(track, device)).collect()
+    } else {
+        others(track, device, &tracks, told.others)
+    };
     let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source: &source }))
 }
@@ -75,7 +84,13 @@ fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProce
             let track = tracks.iter().find(|(track, of)| track.pid == other.pid && *of == device);
             let moments = track.map(|(track, _)| track.moments().iter());
             let reserved = moments.and_then(|moments| moments.map(|moment| moment.reserved).max());
-            OtherProcess { reserved: reserved.unwrap_or(0).min(other.bytes), ..other }
+            let known = track.map(|(track, _)| other_process(track, device)).unwrap_or_default();
+            OtherProcess {
+                reserved: reserved.unwrap_or(0).min(other.bytes),
+                kin: known.kin,
+                lines: known.lines,
+                ..other
+            }
         })
         .collect()
 }

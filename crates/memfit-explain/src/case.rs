@@ -38,9 +38,12 @@ pub struct Card {
     pub refused: Option<Refused>,
 }
 
-/// A CUDA context, or what else comes before any tensor, that the card had no room for in a process beside the training one.
+/// A CUDA context, or what else CUDA itself needs beside any tensor, that the card had no room for in a process that is not the one whose
+/// memory is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
+    /// Whether it was the process that trains, and another's memory is looked at; else it was a worker of its loader.
+    pub trains: bool,
     /// The number of the loader's worker, where it is told.
     pub worker: Option<u32>,
     /// The user's lines that touched the card there, innermost first.
@@ -50,11 +53,24 @@ pub struct Refused {
 impl Refused {
     /// Who it was, for a sentence.
     pub(crate) fn who(&self) -> String {
-        self.worker.map_or_else(
-            || "a loader worker".to_owned(),
-            |number| format!("DataLoader worker process {number}"),
-        )
+        match self.worker {
+            _ if self.trains => "the process that trains".to_owned(),
+            Some(number) => format!("DataLoader worker process {number}"),
+            None => "a loader worker".to_owned(),
+        }
     }
+}
+
+/// What another process on the card has to do with the training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kin {
+    /// Nothing that anybody knows of.
+    #[default]
+    Stranger,
+    /// It belongs to the same script.
+    OfScript,
+    /// It is a worker of the script's loader.
+    LoaderWorker,
 }
 
 /// Another process on the card.
@@ -62,10 +78,26 @@ impl Refused {
 pub struct OtherProcess {
     /// Its id.
     pub pid: u32,
+    /// What it is to the training.
+    pub kin: Kin,
+    /// Where it got the largest block that it holds, innermost first, as far as that was recorded.
+    pub lines: Vec<Line>,
     /// What its allocator held, where that is known.
     pub reserved: u64,
     /// What it held in all.
     pub bytes: u64,
+}
+
+impl OtherProcess {
+    /// Which it is, for a sentence.
+    pub(crate) fn who(&self) -> String {
+        let kin = match self.kin {
+            Kin::Stranger => "",
+            Kin::OfScript => " of the same script",
+            Kin::LoaderWorker => ", a worker of the script's own loader,",
+        };
+        format!("process {}{kin}", self.pid)
+    }
 }
 
 impl Card {

@@ -153,6 +153,7 @@ pub fn card_of(text: &OomText) -> Card {
         pid: *pid,
         reserved: amount.bytes(),
         bytes: amount.bytes(),
+        ..OtherProcess::default()
     });
     Card {
         name: None,
@@ -168,13 +169,19 @@ pub fn card_of(text: &OomText) -> Card {
 }
 
 /// Where the loop of a loader's workers stands in PyTorch, and the one that Python starts them with.
-const WORKER_LOOP: &str = "torch/utils/data/_utils/worker.py";
+pub(crate) const WORKER_LOOP: &str = "torch/utils/data/_utils/worker.py";
 
 /// What the CUDA runtime itself refused to a loader's worker: PyTorch's allocator was not asked yet, and gives figures where it is.
 fn refused(text: &OomText) -> Option<Refused> {
     let of_worker = text.frames.iter().any(|frame| frame.file.ends_with(WORKER_LOOP));
     let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
-    (outside && of_worker).then(|| Refused { worker: None, lines: users_lines(text) })
+    (outside && of_worker).then(|| Refused { lines: users_lines(text), ..Refused::default() })
+}
+
+/// The same of the process that trains, in a text of its own.
+pub fn refused_to_training(text: &OomText) -> Option<Refused> {
+    let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
+    outside.then(|| Refused { trains: true, lines: users_lines(text), ..Refused::default() })
 }
 
 /// The user's lines of a message's traceback, innermost first.

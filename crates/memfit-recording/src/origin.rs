@@ -33,6 +33,9 @@ pub struct Origin {
     /// PyTorch's message, where memory ran out.
     #[serde(default)]
     pub oom: Option<String>,
+    /// The process that it is of, where several were recorded.
+    #[serde(default)]
+    pub oom_process: Option<u32>,
     /// The allocator's settings, as the environment gave them.
     #[serde(default)]
     pub alloc_conf: Option<String>,

@@ -1,7 +1,7 @@
 //! What a recording says of the card, the release and the settings that it was made with.
 
 use memfit_allocator::{Given, Release, Settings};
-use memfit_explain::{Card, card_of, worker_in};
+use memfit_explain::{Card, card_of, refused_to_training, worker_in};
 use memfit_recording::{Origin, Track, find_oom_texts};
 
 /// Where neither the recording nor a message tells of the card's memory: more than any card has.
@@ -28,8 +28,11 @@ pub(crate) fn of(origin: &Origin, track: &Track, torch: Option<Release>) -> Fact
     let message = origin.oom.as_deref().unwrap_or_default();
     let texts = find_oom_texts(message.as_bytes()).unwrap_or_default();
     let mut told = texts.last().map(card_of).unwrap_or_default();
+    let of_another = origin.oom_process.is_some_and(|process| process != track.pid);
     if let Some(refused) = &mut told.refused {
         refused.worker = worker_in(message);
+    } else if of_another {
+        told.refused = texts.last().and_then(refused_to_training);
     }
     Facts { given, alloc_conf, told }
 }

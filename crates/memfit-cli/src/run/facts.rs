@@ -114,6 +114,8 @@ pub(crate) struct OomFacts {
     pub(crate) oom: Oom,
     /// Its text.
     pub(crate) text: Option<String>,
+    /// The process that it struck.
+    pub(crate) process: u32,
     /// Whether it ended the process.
     pub(crate) uncaught: bool,
     /// Steps that were completed after the last one.
@@ -310,8 +312,10 @@ fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<String> {
 }
 
 fn oom(inbox: &Inbox) -> Option<OomFacts> {
-    let speaker =
-        inbox.processes.values().find(|speaker| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
+    let (process, speaker) = inbox
+        .processes
+        .iter()
+        .find(|(_, speaker)| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
     // An error whose place was not seen, because it struck before the probe could attach to the allocator.
     let unseen = || Oom {
         requested: 0,
@@ -329,6 +333,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     Some(OomFacts {
         oom: which.map_or_else(unseen, |(oom, _)| oom.clone()),
         text: text.cloned(),
+        process: *process,
         uncaught,
         steps_after: speaker.all_steps().saturating_sub(last),
     })

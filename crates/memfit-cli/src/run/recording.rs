@@ -91,6 +91,7 @@ pub(super) fn whole(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Rec
             device: Some(device.name),
             capacity: Some(device.capacity).filter(|capacity| *capacity > 0),
             oom: facts.oom.as_ref().and_then(|oom| oom.text.clone()),
+            oom_process: facts.oom.as_ref().map(|oom| oom.process),
             alloc_conf: facts.alloc_conf.clone(),
             command: facts.command.clone(),
         },

@@ -7,7 +7,7 @@ use memfit_recording::Track;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Card, Holder, Refused};
+use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
 /// A file that stacks point into.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
@@ -157,7 +157,7 @@ fn a_few_steps_are_not_taken_for_growth() {
 #[test]
 fn a_worker_that_got_no_context_is_what_ran_out() {
     let line = crate::Line { file: "train.py".to_owned(), line: 7, function: "train".to_owned(), text: None };
-    let refused = Refused { worker: Some(3), lines: vec![line] };
+    let refused = Refused { worker: Some(3), lines: vec![line], ..Refused::default() };
     let card = Card { refused: Some(refused), ..Card::default() };
     let explanation = on_card(&growing(2, 64 << 20), card, "").unwrap();
     assert_eq!(explanation.cause, Cause::Outside);
@@ -165,6 +165,30 @@ fn a_worker_that_got_no_context_is_what_ran_out() {
     assert!(fact.text.contains("DataLoader worker process 3"), "{}", fact.text);
     assert_eq!(fact.lines[0].text.as_deref(), Some("out = model(step)"));
     assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
+}
+
+#[test]
+fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
+    let line = |line| crate::Line { file: "train.py".to_owned(), line, function: "f".to_owned(), text: None };
+    let refused = Refused { trains: true, lines: vec![line(3)], ..Refused::default() };
+    let other =
+        |kin| OtherProcess { pid: 4711, kin, lines: vec![line(7)], reserved: 3 << 30, bytes: 3 << 30 };
+    for (kin, named, lever) in [
+        (
+            Kin::LoaderWorker,
+            "process 4711, a worker of the script's own loader, held 3.00 GiB",
+            Lever::WorkersOffTheCard,
+        ),
+        (Kin::OfScript, "process 4711 of the same script held 3.00 GiB", Lever::EndOtherProcess),
+    ] {
+        let card = Card { refused: Some(refused.clone()), others: vec![other(kin)], ..Card::default() };
+        let explanation = on_card(&growing(2, 64 << 20), card, "").unwrap();
+        assert_eq!(explanation.cause, Cause::OtherProcesses);
+        let [fact, taken] = &explanation.evidence[..] else { panic!("{:?}", explanation.evidence) };
+        assert!(fact.text.contains(named), "{}", fact.text);
+        assert_eq!((fact.lines[0].line, taken.lines[0].line), (3, 7));
+        assert_eq!((explanation.fixes[0].lever, explanation.fixes[0].saves), (lever, 3 << 30));
+    }
 }
 
 /// A step, and then an evaluation that puts each round's result behind those before it, in a block that is made anew each time.

@@ -6,12 +6,17 @@ use memfit_levers::{Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
-use crate::case::Refused;
-use crate::explanation::{Apply, Fact};
+use crate::case::{Kin, OtherProcess, Refused};
+use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::source::{assigned, indent_of, is_word};
 
 /// What helps where helper processes hold contexts.
 const OFF_THE_CARD: &str = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
+
+/// What helps where a process of the same script holds the card, and where anybody else does.
+const WAIT: &str =
+    "let the script's other process end, or give back what it holds, before the training needs the card";
+const END: &str = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
 
 /// Others that hold less than one in so many parts of the card are not what fills it.
 const SHARE: u64 = 10;
@@ -19,7 +24,7 @@ const SHARE: u64 = 10;
 pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     let card = &bench.case.card;
     if let Some(refused) = card.refused.as_ref().filter(|_| bench.story.trouble.requested.is_none()) {
-        return vec![of_refusal(bench, refused)];
+        return vec![if refused.trains { taken(bench, refused) } else { of_refusal(bench, refused) }];
     }
     let others = &card.others;
     if others.is_empty() || bench.story.trouble.requested.is_none() {
@@ -32,7 +37,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     let most = others.iter().max_by_key(|other| other.bytes);
     let mut text = format!("{} other processes held {} of the card", others.len(), size(total));
     if let Some(most) = most {
-        let _ = write!(text, ", process {} alone {}", most.pid, size(most.bytes));
+        let _ = write!(text, ", {} alone {}", most.who(), size(most.bytes));
     }
     if of_contexts {
         let _ = write!(
@@ -41,23 +46,61 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
             size(contexts)
         );
     }
-    let (cause, lever, how) = if of_contexts {
-        (Cause::Outside, Lever::WorkersOffTheCard, OFF_THE_CARD)
-    } else {
-        let how = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
-        (Cause::OtherProcesses, Lever::EndOtherProcess, how)
-    };
-    let apply = edit(bench, of_contexts).unwrap_or_default();
-    let fix = modelled(bench, lever, Label::Exact, total, how.to_owned(), apply);
+    let cause = if of_contexts { Cause::Outside } else { Cause::OtherProcesses };
+    let fix = leave(bench, most, total, of_contexts);
+    let mut facts = vec![bench.fact(text, total, None)];
+    facts.extend(most.and_then(|most| where_taken(bench, most)));
     vec![Finding {
         cause,
         bytes: total,
         // Without them the card has a whole stretch more: whether what is left of it now is in pieces does not matter.
         enough: bench.enough(total) == Some(true)
             && bench.limit.is_some_and(|limit| total.saturating_mul(SHARE) >= limit),
-        facts: vec![bench.fact(text, total, None)],
+        facts,
         fixes: vec![fix],
     }]
+}
+
+/// What makes the others leave the card, where one of them holds most of what they have.
+fn leave(bench: &Bench<'_>, most: Option<&OtherProcess>, total: u64, of_contexts: bool) -> Fix {
+    let kin = most.map(|most| most.kin).unwrap_or_default();
+    // To start no workers keeps their contexts off the card, and what they would have put there not.
+    let (lever, how, apply) = match kin {
+        _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, edit(bench, true)),
+        Kin::LoaderWorker => (Lever::WorkersOffTheCard, OFF_THE_CARD, None),
+        Kin::OfScript => (Lever::EndOtherProcess, WAIT, edit(bench, false)),
+        Kin::Stranger => (Lever::EndOtherProcess, END, edit(bench, false)),
+    };
+    modelled(bench, lever, Label::Exact, total, how.to_owned(), apply.unwrap_or_default())
+}
+
+/// Where another process got most of what it holds, if that was recorded.
+fn where_taken(bench: &Bench<'_>, most: &OtherProcess) -> Option<Fact> {
+    let lines: Vec<Line> = most.lines.iter().map(|line| bench.with_text(line.clone())).collect();
+    let text = format!("{} got most of it here", most.who());
+    (!lines.is_empty()).then_some(Fact { text, bytes: most.reserved, lines })
+}
+
+/// Others of the same script had taken the card before the process that trains had so much as a context on it.
+fn taken(bench: &Bench<'_>, refused: &Refused) -> Finding {
+    let others = &bench.case.card.others;
+    let total: u64 = others.iter().map(|other| other.bytes).sum();
+    let most = others.iter().max_by_key(|other| other.bytes);
+    let text = format!(
+        "the card had no room left for what CUDA itself needs in the process that trains: {} held {} in segments by then",
+        most.map_or_else(|| "another process".to_owned(), OtherProcess::who),
+        size(most.map_or(0, |most| most.bytes)),
+    );
+    let lines = refused.lines.iter().map(|line| bench.with_text(line.clone())).collect();
+    let mut facts = vec![Fact { text, bytes: total, lines }];
+    facts.extend(most.and_then(|most| where_taken(bench, most)));
+    Finding {
+        cause: Cause::OtherProcesses,
+        bytes: total,
+        enough: true,
+        facts,
+        fixes: vec![leave(bench, most, total, false)],
+    }
 }
 
 /// A worker that touches the card pays for a context of its own, and for this one there was no room: no tensor was asked for yet.

@@ -1,0 +1,27 @@
+//! What a recorded process is to another one of the same run that found no room on their card.
+
+use memfit_recording::{NEVER, Track};
+
+use crate::case::{Kin, OtherProcess};
+use crate::explanation::Line;
+use crate::from_text::WORKER_LOOP;
+use crate::origins::Origins;
+
+/// What the process of a track held of a device at the end, and where it got most of it.
+pub fn other_process(track: &Track, device: u8) -> OtherProcess {
+    let last = track.moments().iter().rev().find(|moment| moment.device == device);
+    let reserved = last.map_or(0, |moment| moment.reserved);
+    let held = track.blocks().iter().filter(|block| block.device == device && block.freed == NEVER);
+    let lines = held.max_by_key(|block| block.bytes).map_or_else(Vec::new, |largest| {
+        let site = |site: &crate::origins::Site| Line {
+            file: track.texts.get(site.file).to_owned(),
+            line: site.line,
+            function: track.texts.get(site.function).to_owned(),
+            text: None,
+        };
+        Origins::of(track).get(largest.stack).user.iter().map(site).collect()
+    });
+    let loops = track.stacks.frames().iter().any(|frame| track.texts.get(frame.file).ends_with(WORKER_LOOP));
+    let kin = if loops { Kin::LoaderWorker } else { Kin::OfScript };
+    OtherProcess { pid: track.pid, kin, lines, reserved, bytes: reserved }
+}
