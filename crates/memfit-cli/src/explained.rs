@@ -121,3 +121,38 @@ fn source(file: &str) -> Option<String> {
     let meta = std::fs::metadata(file).ok()?;
     (meta.is_file() && meta.len() <= LARGEST).then(|| std::fs::read_to_string(file).ok()).flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use memfit_levers::{Cause, Phase};
+    use memfit_link::events::{Event, EventLog, Place};
+    use memfit_recording::Origin;
+
+    use super::*;
+
+    /// A process that got one block and keeps it.
+    fn holder(pid: u32, bytes: u64) -> Track {
+        let place = Place { device: 0, phase: Phase::Other.code(), thread: 1, module: 0, step: 0 };
+        let got = Event::Alloc { place, address: 1 << 32, bytes, allocated: bytes, reserved: bytes };
+        Track::from_log(&EventLog { pid, truncated: false, events: vec![got] }, None)
+    }
+
+    #[test]
+    fn a_training_without_a_track_was_kept_off_the_card_by_those_that_have_one() {
+        // What PyTorch says where the runtime itself has no room: no figures, and the allocator was never asked.
+        let message = "Traceback (most recent call last):\n  File \"/me/train.py\", line 5, in main\n    net.cuda()\n\
+                       RuntimeError: CUDA error: out of memory\n";
+        let origin = Origin { oom: Some(message.to_owned()), oom_process: Some(1), ..Origin::default() };
+        let mut recording = Recording { origin, tracks: vec![holder(7, 1 << 30), holder(9, 2 << 30)] };
+        let explanation = of_recording(&Asked::default(), &recording).expect("it is explained");
+        assert_eq!(explanation.cause, Cause::OtherProcesses);
+        assert!(explanation.evidence[0].text.contains("process 9 of the same script held 2.00 GiB"));
+        assert_eq!(explanation.fixes[0].saves, 3 << 30);
+        // A process's own failure, and one of nobody knows whom, are another matter.
+        for process in [None, Some(9)] {
+            recording.origin.oom_process = process;
+            let explanation = of_recording(&Asked::default(), &recording).expect("it is explained");
+            assert_ne!(explanation.cause, Cause::OtherProcesses);
+        }
+    }
+}
