@@ -323,6 +323,42 @@ def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch:
     assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
 
 
+@pytest.mark.parametrize("name", ["8-bit-optimizer", "bf16-optimizer-state", "host-optimizer-state"])
+def test_moments_of_bf16_parameters_are_packed_whole_and_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from memfit._levers import pieces
+
+    monkeypatch.setattr(pieces, "AT_ONCE", 10_000)
+    torch.manual_seed(0)
+    # One that is updated whole, and one in pieces.
+    model = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 256)).to(torch.bfloat16)
+    plain = copy.deepcopy(model)
+    batch = torch.randn(8, 64, dtype=torch.bfloat16)
+
+    def trained(each: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            each(batch).float().square().mean().backward()
+            optimizer.step()
+
+    trained(plain, adam(plain))
+    target = Target(model, [adam(model)])
+    applied = _levers.apply(target, [(name, True)])
+    trained(model, target.optimizers[0])
+    large = [target.optimizers[0].state[layer.weight]["exp_avg_sq"] for layer in model]
+    if name == "8-bit-optimizer":
+        assert [len(moment.parts) for moment in large] == [1, 3]
+        taken = sum(part.nbytes for moment in large for part in moment.parts.values())
+        assert taken < 0.52 * sum(layer.weight.nbytes for layer in model)
+    applied.undo()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert float((one - other).abs().detach().max()) < (3e-3 if name == "8-bit-optimizer" else 1e-6)
+    assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
+    for layer in model:
+        assert target.optimizers[0].state[layer.weight]["exp_avg_sq"].dtype == torch.bfloat16
+
+
 def test_updates_too_small_for_bf16_add_up_all_the_same() -> None:
     torch.manual_seed(0)
     model = nn.Linear(64, 64, bias=False)

@@ -110,17 +110,21 @@ class Pieces:
         """Update those that have a gradient."""
         batch: list[_Unit] = []
         count = 0
+        # Those that begin: each of their pieces begins as the optimizer has it, and not with what the piece before it left.
+        new: set[nn.Parameter] = set()
         for parameter in parameters:
             if parameter.grad is None:
                 continue
+            if not self.optimizer.state.get(parameter):
+                new.add(parameter)
             for start, stop in self._ranges(parameter):
                 if batch and count + stop - start > AT_ONCE:
-                    self._update(batch)
+                    self._update(batch, new)
                     batch, count = [], 0
                 batch.append(_Unit(parameter, start, stop, self._piece(parameter, start, stop)))
                 count += stop - start
         if batch:
-            self._update(batch)
+            self._update(batch, new)
 
     def _ranges(self, parameter: torch.Tensor) -> list[tuple[int, int]]:
         count = parameter.numel()
@@ -128,13 +132,13 @@ class Pieces:
             return [(0, count)]
         return [(start, min(start + AT_ONCE, count)) for start in range(0, count, AT_ONCE)]
 
-    def _update(self, units: list[_Unit]) -> None:
+    def _update(self, units: list[_Unit], new: set[nn.Parameter]) -> None:
         state = self.optimizer.state
         kept = {unit.parameter: dict(state.get(unit.parameter) or {}) for unit in units}
         pieces: dict[nn.Parameter, list[nn.Parameter]] = {}
         for unit in units:
             pieces.setdefault(unit.parameter, []).append(unit.tensor)
-            if kept[unit.parameter]:
+            if kept[unit.parameter] and unit.parameter not in new:
                 state[unit.tensor] = {
                     key: self._full(key, value, unit) for key, value in kept[unit.parameter].items()
                 }

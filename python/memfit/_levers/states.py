@@ -24,7 +24,8 @@ class EightBit:
     """Blocks of codes with a scale each."""
 
     def packs(self, name: str, value: torch.Tensor) -> bool:  # noqa: ARG002
-        return value.numel() >= _LEAST and value.dtype == torch.float32
+        # Moments of parameters in bf16 are in bf16, which is twice as much as codes.
+        return value.numel() >= _LEAST and value.dtype.is_floating_point
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> Coded:  # noqa: ARG002
         # Second moments have no sign, and get a bit more for it.
@@ -46,7 +47,8 @@ class Halved:
         return value.numel() >= _LEAST and value.dtype == torch.float32
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> torch.Tensor:  # noqa: ARG002
-        return self._round(value)
+        # A piece of a moment that is narrow already is kept as it is.
+        return self._round(value) if value.dtype == torch.float32 else value
 
     def unpack(self, packed: torch.Tensor, device: torch.device) -> torch.Tensor:
         return packed.to(device, torch.float32)
