@@ -205,9 +205,7 @@ with `--compile` and the batch whole (`--without micro-batch`); nothing else was
 COLUMN = """The memory column of the published table, each row's levers put on a script by a plan file: the peak of what is
 allocated. "The recipe" is its baseline, rebuilt (`scripts/accuracy/ablation.py`), with the planner's levers, but for the loss: it keeps its own, in
 whose chunks the logits stay in bfloat16 (1.96 GiB) until the backward. "The plain script" is the one planned for above, with
-memfit's chunked loss, which keeps no logits, and transformers' model: it needs less than the column says. The last row: the
-release of PyTorch of that day peaked while it compiled the optimizer ([ablation.md](ablation.md)); memfit's lever unpacks the moments of one
-parameter at a time, and the embedding has 394 million.
+memfit's chunked loss, which keeps no logits, and transformers' model: it needs less than the column says.
 """
 
 if __name__ == "__main__":
