@@ -28,14 +28,7 @@ pub struct Texts {
 
 impl Default for Texts {
     fn default() -> Self {
-        let mut texts = Self {
-            bytes: String::new(),
-            ends: Vec::new(),
-            numbers: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-        };
-        texts.intern("");
-        texts
+        Self::with_room(0)
     }
 }
 
@@ -49,6 +42,18 @@ impl PartialEq for Texts {
 impl Eq for Texts {}
 
 impl Texts {
+    /// None but the empty text, and room for about so many.
+    pub(crate) fn with_room(count: usize) -> Self {
+        let mut texts = Self {
+            bytes: String::new(),
+            ends: Vec::new(),
+            numbers: HashTable::with_capacity(count),
+            hasher: DefaultHashBuilder::default(),
+        };
+        texts.intern("");
+        texts
+    }
+
     /// The number of a text, which is kept if it is new.
     pub fn intern(&mut self, text: &str) -> TextId {
         let Self { bytes, ends, numbers, hasher } = self;

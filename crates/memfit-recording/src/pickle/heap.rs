@@ -116,6 +116,10 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
+    pub(super) fn with_room(objects: usize) -> Self {
+        Self { objects: Vec::with_capacity(objects), ..Self::default() }
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, object: Object) -> Value {
         self.objects.push(object);

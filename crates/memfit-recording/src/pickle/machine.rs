@@ -8,6 +8,9 @@ use super::memo::Memo;
 use super::repeats::Repeats;
 use super::{PickleError, PickleErrorKind, PickleLimits, op};
 
+/// So many values there is room for before anything has to grow.
+const FIRST_ROOM: usize = 256;
+
 /// About how many values are made between two looks at the memory in use.
 const BETWEEN_CHECKS: usize = 1 << 16;
 
@@ -35,10 +38,10 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             input: Input::new(reader),
             shape,
             limits,
-            heap: Heap::default(),
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: Memo::default(),
+            heap: Heap::with_room(4 * FIRST_ROOM),
+            stack: Vec::with_capacity(FIRST_ROOM),
+            marks: Vec::with_capacity(FIRST_ROOM / 8),
+            memo: Memo::with_room(4 * FIRST_ROOM),
             repeats: Repeats::default(),
         }
     }

@@ -23,6 +23,10 @@ pub(super) struct Memo {
 }
 
 impl Memo {
+    pub(super) fn with_room(places: usize) -> Self {
+        Self { places: Vec::with_capacity(places), ..Self::default() }
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.places.len()
     }

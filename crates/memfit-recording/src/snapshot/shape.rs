@@ -4,7 +4,8 @@ use std::num::NonZeroU16;
 
 use super::keys;
 use super::{
-    Annotation, Frame, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TraceAction, TraceEvent,
+    Annotation, Frame, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, Stacks, TraceAction,
+    TraceEvent,
 };
 use crate::TextId;
 use crate::pickle::{Heap, Object, Row, RowKind, Shape, Value};
@@ -21,6 +22,9 @@ const fn bit(key: u32) -> u64 {
 }
 
 /// The keys that make a dict a frame, an event and so on.
+const NAME_KEY: Value = Value::Text(keys::NAME as u64);
+const FILENAME_KEY: Value = Value::Text(keys::FILENAME as u64);
+const LINE_KEY: Value = Value::Text(keys::LINE as u64);
 const FRAME_KEYS: u64 = bit(keys::NAME) | bit(keys::FILENAME) | bit(keys::LINE);
 const EVENT_KEYS: u64 = bit(keys::ACTION) | bit(keys::SIZE) | bit(keys::STREAM);
 const BLOCK_KEYS: u64 = bit(keys::STATE) | bit(keys::SIZE);
@@ -42,6 +46,9 @@ pub(super) struct Builder {
     lately: [u32; LATELY],
 }
 
+/// A small file has fewer, and need not grow its tables for them.
+const FIRST_FRAMES: usize = 256;
+
 /// A power of two.
 const LATELY: usize = 64;
 
@@ -52,7 +59,8 @@ fn place_of(text: &[u8]) -> usize {
 
 impl Builder {
     pub(super) fn new() -> Self {
-        let snapshot = Snapshot { texts: keys::texts(), pools: vec![(0, 0)], ..Snapshot::default() };
+        let stacks = Stacks::with_room(FIRST_FRAMES);
+        let snapshot = Snapshot { texts: keys::texts(), stacks, pools: vec![(0, 0)], ..Snapshot::default() };
         Self { snapshot, histories: Vec::new(), malformed: 0, unknown_actions: 0, lately: [0; LATELY] }
     }
 
@@ -63,7 +71,9 @@ impl Builder {
                 keys::NAME => frame.name = TextId(value.as_text()?),
                 keys::FILENAME => frame.file = TextId(value.as_text()?),
                 // Lines of native frames are written as zero, and some releases wrote -1.
-                keys::LINE => frame.line = value.as_u64().unwrap_or(0) as u32,
+                keys::LINE => {
+                    frame.line = value.as_u64().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+                }
                 _ => {}
             }
         }
@@ -257,6 +267,14 @@ impl Shape for Builder {
     }
 
     fn dict(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
+        // A frame as every release writes it: they are most of the dicts of a small file.
+        if let [NAME_KEY, Value::Text(name), FILENAME_KEY, Value::Text(file), LINE_KEY, Value::Int(line)] =
+            *pairs
+        {
+            let line = u32::try_from(line).unwrap_or(0);
+            let frame = Frame { name: TextId(name as u32), file: TextId(file as u32), line };
+            return Some(Row { kind: FRAME, index: self.snapshot.stacks.intern_frame(frame).0 });
+        }
         let known = entries(pairs)
             .fold(0, |known, (key, _)| if key < keys::COUNT { known | bit(key) } else { known });
         let has = |keys: u64| known & keys == keys;

@@ -99,6 +99,16 @@ impl Stacks {
         &self.frames
     }
 
+    /// No stacks, and room for about so many frames.
+    pub(super) fn with_room(frames: usize) -> Self {
+        Self {
+            frames: Vec::with_capacity(frames),
+            frame_numbers: HashTable::with_capacity(frames),
+            elements: Vec::with_capacity(frames),
+            ..Self::default()
+        }
+    }
+
     /// The number of a frame, which is kept if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
         let Self { frames, frame_numbers, frames_lately, hasher, .. } = self;
