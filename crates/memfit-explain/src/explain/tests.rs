@@ -1,7 +1,7 @@
 //! What holds for an explanation of anything: of recordings that no allocator would have made, too.
 
 use memfit_allocator::{Given, Release, Settings};
-use memfit_levers::Phase;
+use memfit_levers::{Category, Phase};
 use memfit_link::events::{Event, EventLog, Place, REFUSED, SegmentChange};
 use memfit_recording::Track;
 use proptest::prelude::*;
@@ -230,4 +230,45 @@ fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
     assert!(explanation.evidence[0].text.starts_with("each forward pass leaves 128 MiB behind"));
     // Twice is no growth yet.
     assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
+}
+
+/// Four weights, and a forward that makes of each what its line does, in these sizes; then memory runs out.
+fn multiplying(of_each: &[u64]) -> Track {
+    const WEIGHT: u64 = 1 << 20;
+    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let mut events: Vec<Event> = texts().collect();
+    let (mut number, mut total) = (0, 0);
+    let mut get = |events: &mut Vec<Event>, phase: Phase, stack: u32, bytes: u64| {
+        number += 1;
+        total += bytes;
+        events.push(Event::Traced { device: 0, number, stack, stream: 0, time_us: 0 });
+        let (place, address) = (at(phase), number << 32);
+        events.push(Event::Alloc { place, address, bytes, allocated: total, reserved: total });
+        address
+    };
+    for _ in 0..4 {
+        let address = get(&mut events, Phase::Other, 1, WEIGHT);
+        events.push(Event::Note { address, category: Category::Parameters.code(), owner: 1 });
+    }
+    events.push(Event::Phase { place: at(Phase::Forward) });
+    events.push(Event::ScopeEnter { place: at(Phase::Forward) });
+    for bytes in [of_each; 4].concat() {
+        get(&mut events, Phase::Forward, 2, bytes);
+    }
+    events.push(Event::ScopeExit { place: at(Phase::Forward) });
+    events.push(Event::Oom { place: at(Phase::Forward), bytes: WEIGHT, allocated: total, reserved: total });
+    Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
+}
+
+#[test]
+fn autocast_is_no_remedy_where_it_is_on() {
+    let suggested = |of_each: &[u64]| {
+        let explanation = explained(&multiplying(of_each), Some(6 << 20), "").unwrap();
+        explanation.fixes.iter().any(|fix| fix.lever == Lever::AutocastBf16)
+    };
+    // A copy of the weight in half its size, and what comes of it.
+    assert!(!suggested(&[1 << 19, 3 << 18]));
+    assert!(suggested(&[3 << 18]));
+    // What comes of it is as large as half the weight by chance.
+    assert!(suggested(&[1 << 19]));
 }

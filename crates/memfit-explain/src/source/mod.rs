@@ -4,8 +4,8 @@ mod diff;
 mod python;
 
 pub(crate) use python::{
-    assigned, call_in, enclosing_def, ends_statement, indent_of, is_word, loop_end, replace_word,
-    statement_end,
+    assigned, call_in, contexts_around, enclosing_def, ends_statement, indent_of, is_word, loop_end,
+    replace_word, statement_at, statement_end,
 };
 
 use std::collections::BTreeMap;

@@ -188,6 +188,43 @@ pub(crate) fn enclosing_def(source: &Source, line: u32) -> Option<u32> {
     None
 }
 
+/// A statement whole, on one line, from its first on.
+pub(crate) fn statement_at(source: &Source, first: u32) -> String {
+    let last = statement_end(source, first);
+    let lines: Vec<&str> = (first..=last).map(|number| source.line(number).trim()).collect();
+    lines.join(" ")
+}
+
+/// What a line runs under within its function: the heads of each `with` around it, and the function's decorators.
+pub(crate) fn contexts_around(source: &Source, line: u32) -> Vec<String> {
+    let lines: Vec<(u32, &str)> = source.lines().take(line as usize).collect();
+    let mut indent = indent_of(source.line(line)).len();
+    let mut contexts = Vec::new();
+    let mut above = lines.iter().rev().skip(1).peekable();
+    while let Some((number, text)) = above.next() {
+        if is_blank(text) || indent_of(text).len() >= indent {
+            continue;
+        }
+        let head = text.trim_start();
+        // The last line of a head that goes over several begins with the bracket that closes it.
+        if head.starts_with(')') {
+            indent = indent_of(text).len() + 1;
+            continue;
+        }
+        indent = indent_of(text).len();
+        if head.starts_with("with ") || head.starts_with("async with ") {
+            contexts.push(statement_at(source, *number));
+        }
+        if head.starts_with("def ") || head.starts_with("async def ") {
+            while let Some((_, text)) = above.next_if(|(_, text)| text.trim_start().starts_with('@')) {
+                contexts.push(text.trim().to_owned());
+            }
+            break;
+        }
+    }
+    contexts
+}
+
 /// The last line of the innermost loop around a line, and its blanks; nothing where there is no loop.
 pub(crate) fn loop_end(source: &Source, line: u32) -> Option<(u32, String)> {
     let mut indent = indent_of(source.line(line)).len();

@@ -1,6 +1,7 @@
 //! The causes, weighed against each other. Each has a test of its own: what it accounts for, and whether without that there
 //! would have been enough. Of those that are enough the most specific is the cause.
 
+mod autocast;
 mod batches;
 mod card;
 mod evaluation;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use memfit_levers::{Category, Cause, Label, Lever, Phase};
 use memfit_recording::TextId;
 
-use super::{Finding, size};
+use super::{Finding, autocast, size};
 use crate::bench::{Bench, modelled};
 use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
@@ -141,18 +141,13 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
             how.to_owned(),
             offload,
         ));
-        let autocast = around_the_model(bench, "with torch.autocast(\"cuda\", dtype=torch.bfloat16):")
-            .unwrap_or_default();
-        let how =
-            "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
-        fixes.push(modelled(
-            bench,
-            Lever::AutocastBf16,
-            Label::Precision,
-            activations / 2,
-            how.to_owned(),
-            autocast,
-        ));
+        if !autocast::is_on(bench) {
+            let apply = around_the_model(bench, "with torch.autocast(\"cuda\", dtype=torch.bfloat16):")
+                .unwrap_or_default();
+            let how = "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
+            let (lever, label) = (Lever::AutocastBf16, Label::Precision);
+            fixes.push(modelled(bench, lever, label, activations / 2, how.to_owned(), apply));
+        }
     }
     let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
     fixes.push(modelled(
