@@ -6,6 +6,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -16,7 +17,7 @@ def main():
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument("--strategy", choices=["ddp", "fsdp", "hybrid"], default="ddp")
     parser.add_argument("--steps", type=int, default=10)
     args = parser.parse_args()
 
@@ -35,10 +36,16 @@ def main():
     if args.strategy == "ddp":
         model = DistributedDataParallel(model, device_ids=[rank] if device.type == "cuda" else None)
     else:
+        mesh = None
+        if args.strategy == "hybrid":
+            # Sharded over four ranks, and the same on each four.
+            mesh = init_device_mesh(
+                device.type, (dist.get_world_size() // 4, 4), mesh_dim_names=("replicate", "shard")
+            )
         for layer in model:
             if isinstance(layer, nn.Linear):
-                fully_shard(layer)
-        fully_shard(model)
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_fn = nn.CrossEntropyLoss()
 

@@ -70,6 +70,16 @@ def test_one_process_stands_for_a_rank_of_many():
         assert parameters[rank] == pytest.approx(2 * 4 * elements, rel=0.001)
 
 
+def test_one_process_stands_for_a_rank_in_groups_of_groups():
+    # Groups are made for each row and column of a mesh, long after the first.
+    width, layers, ranks = 1000, 4, 16
+    shape = f"distributed.py --strategy hybrid --width {width} --layers {layers} --batch-size 8"
+    answer = completed(shape, gpu="h100", options=f"--rank 5 --world-size {ranks}")
+    # The last layer's ten rows are three on the second of four.
+    elements = layers * (width // 4) * (width + 1) + 3 * (width + 1)
+    assert answer.categories["optimizer"] == pytest.approx(2 * 4 * elements, rel=0.001)
+
+
 def test_a_rank_that_there_is_not():
     answer = run("distributed.py", options="--rank 16 --world-size 16")
     assert answer.status == 2

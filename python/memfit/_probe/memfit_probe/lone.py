@@ -10,6 +10,8 @@ import os
 
 from . import channel, imports
 
+# The store that was made: torch holds on to its C++ half alone, which is nothing without the other.
+_kept = []
 # What a rank reads that another would have written: as long as an id of NCCL's, which is the only thing that is looked at.
 NOTHING = bytes(128)
 
@@ -112,7 +114,7 @@ def _store(c10d):
             self.values = {}
 
         def set(self, key, value):
-            self.values[key] = value.encode() if isinstance(value, str) else bytes(value)
+            self.values[key] = _bytes(value)
 
         def get(self, key):
             return self.values.get(key, NOTHING)
@@ -123,9 +125,10 @@ def _store(c10d):
             return total
 
         def compare_set(self, key, expected, desired):
-            if self.values.get(key, b"") == expected.encode():
+            # As PyTorch's own: what is not there is set where nothing was expected.
+            if self.values.get(key, b"") == _bytes(expected):
                 self.set(key, desired)
-            return self.get(key)
+            return self.values.get(key, _bytes(expected))
 
         def check(self, keys):
             return all(key in self.values for key in keys)
@@ -139,6 +142,10 @@ def _store(c10d):
         def num_keys(self):
             return len(self.values)
 
+        # What torch looks these two up by from its C++ side.
+        deleteKey = delete_key  # noqa: N815
+        getNumKeys = num_keys  # noqa: N815
+
         def multi_get(self, keys):
             return [self.get(key) for key in keys]
 
@@ -147,7 +154,7 @@ def _store(c10d):
                 self.set(key, value)
 
         def append(self, key, value):
-            self.set(key, self.values.get(key, b"") + bytes(value))
+            self.set(key, self.values.get(key, b"") + _bytes(value))
 
         def has_extended_api(self):
             return True
@@ -158,4 +165,10 @@ def _store(c10d):
         def clone(self):
             return self
 
-    return LoneStore()
+    store = LoneStore()
+    _kept.append(store)
+    return store
+
+
+def _bytes(value):
+    return value.encode() if isinstance(value, str) else bytes(value)
