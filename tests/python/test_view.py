@@ -115,6 +115,27 @@ def training(path: Path, steps: int = 12, extra: int = 0, **names: str) -> Path:
     return trace.write(path)
 
 
+def full(path: Path) -> None:
+    """A training whose card is full in the second step, which most remedies would have helped."""
+    trace = Trace()
+    for line in range(4):
+        trace.alloc(100 * MIB, 10 + line)
+    trace.step()
+    module = {
+        "name": "_call_impl",
+        "filename": "/env/lib/python3.11/site-packages/torch/nn/modules/module.py",
+    }
+    for block in range(30):
+        trace.alloc(20 * MIB, 40 + block % 7)
+        trace.events[-1]["frames"] += [
+            module | {"line": 1},
+            {"name": "main", "filename": trace.file, "line": 5},
+        ]
+    trace.event("oom", 0, 64 * MIB, [], (0, 0))
+    trace.events[-1]["device_free"] = trace.events[-1].pop("addr")
+    trace.write(path)
+
+
 def page(folder: Path, *arguments: str) -> str:
     file = folder / "page.html"
     done = invoke(["view", *arguments, "-o", str(file)], cwd=folder)
@@ -128,6 +149,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("view")
     training(folder / "run.pickle")
     training(folder / "wider.pickle", steps=9, extra=60)
+    full(folder / "full.pickle")
     return folder
 
 
@@ -357,9 +379,10 @@ def test_light_and_dark(browser, folder):
 def test_a_phone_wide_window_does_not_scroll_sideways(browser, folder):
     browser.size(360, 740, mobile=True)
     wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, .stack, [hidden]') && e.getBoundingClientRect().right > 361).map(e => e.className || e.id || e.tagName)"
-    for arguments in (["run.pickle"], ["run.pickle", "--compare", "wider.pickle"]):
+    for arguments in (["run.pickle"], ["run.pickle", "--compare", "wider.pickle"], ["full.pickle"]):
         browser.open(page(folder, *arguments))
         drawn(browser)
+        browser.evaluate("document.querySelectorAll('#why details').forEach(more => more.open = true)")
         for panel in ("tree", "allocator", "leaks", "difference"):
             browser.evaluate(f"{APP}.moment.open('{panel}')")
             browser.evaluate("new Promise(good => setTimeout(good, 120))")
@@ -372,6 +395,23 @@ def test_reduced_motion_is_honoured(browser, folder):
     browser.prefer(prefers_reduced_motion="reduce")
     browser.open(page(folder, "run.pickle"))
     assert browser.evaluate("getComputedStyle(document.getElementById('theme')).transitionDuration") == "0s"
+
+
+@in_browser
+@pytest.mark.parametrize("arguments", [[], ["--confidential"]])
+def test_the_explanation_is_at_the_top(browser, folder, arguments):
+    browser.open(page(folder, "full.pickle", *arguments))
+    drawn(browser)
+    assert browser.evaluate("document.querySelector('#why h2').textContent")
+    remedies = "[...document.querySelectorAll('#why .fixes > li > strong')].map(fix => fix.textContent)"
+    names = browser.evaluate(remedies)
+    assert len(names) > 3
+    assert all(names), "each has its name"
+    assert "autocast bf16" in names
+    shown = "[...document.querySelectorAll('#why .fixes > li')].filter(fix => fix.checkVisibility()).length"
+    assert browser.evaluate(shown) == 3
+    browser.evaluate("document.querySelector('#why .others > summary').click()")
+    assert browser.evaluate(shown) == len(names)
 
 
 @in_browser

@@ -37,3 +37,4 @@ pub use from_text::{card_of, explain_text, refused_to_training, worker_in};
 pub use holders::Holder;
 pub use others::other_process;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
+pub use story::categories;

@@ -77,8 +77,7 @@ impl<'track> Story<'track> {
     /// Nothing where nothing ever happened on the device.
     pub(crate) fn of(track: &'track Track, device: u8) -> Option<Self> {
         let origins = Origins::of(track);
-        let told = track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward);
-        let roles = Roles::of(track, device, &origins, told);
+        let roles = Roles::of(track, device, &origins, is_told(track));
         let mut trouble = trouble(track, device, &roles)?;
         let mut lives = lives(track, device, &origins, &roles, trouble.moment);
         // What is there is there, whatever totals a recording has.
@@ -238,32 +237,62 @@ fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {
 }
 
 fn lives(track: &Track, device: u8, origins: &Origins, roles: &Roles, trouble: u32) -> Vec<Life> {
+    let life = |(index, block, category, role): (u32, Block, Category, Role)| {
+        let site = origins.get(block.stack).site();
+        Life { index, block, category, role, site }
+    };
+    judged(track, device, origins, roles, trouble).map(life).collect()
+}
+
+/// A device's blocks, each with what it was for and on whose behalf it was asked for.
+fn judged(
+    track: &Track,
+    device: u8,
+    origins: &Origins,
+    roles: &Roles,
+    trouble: u32,
+) -> impl Iterator<Item = (u32, Block, Category, Role)> {
     let told = roles.told.then(|| Lives::of(track));
     let ended = Ends { roles, trouble };
     let before = first_event(track);
-    (0..)
-        .zip(track.blocks())
-        .filter(|(_, block)| block.device == device)
-        .map(|(index, mut block)| {
-            block.bytes = block.bytes.min(LARGEST);
-            let origin = origins.get(block.stack);
-            let mut role = origin.role;
-            if role == Role::Unknown && roles.stacks && block.born >= before {
-                role = Role::Backward;
-            }
-            let category = match &told {
-                Some(lives) => category_with(track, lives, &block),
-                None => ended.category(
-                    &block,
-                    role,
-                    origin.operation.state,
-                    origin.operation.workspace,
-                    block.born < before,
-                ),
-            };
-            Life { index, block, category, role, site: origin.site() }
-        })
-        .collect()
+    let own = (0..).zip(track.blocks()).filter(move |(_, block)| block.device == device);
+    own.map(move |(index, mut block)| {
+        block.bytes = block.bytes.min(LARGEST);
+        let origin = origins.get(block.stack);
+        let mut role = origin.role;
+        if role == Role::Unknown && roles.stacks && block.born >= before {
+            role = Role::Backward;
+        }
+        let category = match &told {
+            Some(lives) => category_with(track, lives, &block),
+            None => ended.category(
+                &block,
+                role,
+                origin.operation.state,
+                origin.operation.workspace,
+                block.born < before,
+            ),
+        };
+        (index, block, category, role)
+    })
+}
+
+/// What each block of a device was for, in the order of the track's blocks: as it was told, else as stacks and lives show it.
+pub fn categories(track: &Track, device: u8) -> Vec<Category> {
+    if is_told(track) {
+        let lives = Lives::of(track);
+        let own = track.blocks().iter().filter(|block| block.device == device);
+        return own.map(|block| category_with(track, &lives, &block)).collect();
+    }
+    let origins = Origins::of(track);
+    let roles = Roles::of(track, device, &origins, false);
+    let trouble = trouble(track, device, &roles).map_or(NEVER, |trouble| trouble.moment);
+    judged(track, device, &origins, &roles, trouble).map(|(_, _, category, _)| category).collect()
+}
+
+/// Whether somebody told the phases: then what blocks were for need not be worked out from stacks.
+fn is_told(track: &Track) -> bool {
+    track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward)
 }
 
 /// The backward's own threads have no lines. What they ask for is on behalf of the line that called the module in the forward, which is

@@ -13,8 +13,10 @@ const CAUSES = {
   outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting hurts", "does-not-fit": "It does not fit this card",
 };
 
-const words = (name) => name.replaceAll("-", " ").replaceAll("_", " ");
+const words = (name = "") => name.replaceAll("-", " ").replaceAll("_", " ");
 const LABELS = { exact: "the same mathematics", rounding: "the same mathematics in another rounding order", precision: "the same training in fewer bits", "changes-training": "another training" };
+/** So many remedies are shown at once. */
+const BEST = 3;
 const PROOFS = { replayed: "the recorded calls were made once more with it", modelled: "worked out from what was recorded" };
 
 /** A line of the user's code, as a link that finds it. */
@@ -38,7 +40,17 @@ function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) 
     typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
     evidence.length ? el("ul.evidence", {}, ...evidence.map((fact) => drawEvidence(app, fact))) : null,
     fixes.length ? el("h3", {}, "What would have helped") : null,
-    fixes.length ? el("ol.fixes", {}, ...fixes.map((fix) => drawFix(fix))) : null);
+    ...drawFixes(fixes));
+}
+
+/** The best remedies, and the others where somebody asks for them. */
+function drawFixes(fixes) {
+  const list = (some, start) => el("ol.fixes", { start: `${start}` }, ...some.map((fix) => drawFix(fix)));
+  const [best, others] = [fixes.slice(0, BEST), fixes.slice(BEST)];
+  return [
+    best.length ? list(best, 1) : null,
+    others.length ? el("details.others", {}, el("summary", {}, `${many(others.length, "other")} that would help less, or cost more`), list(others, BEST + 1)) : null,
+  ];
 }
 
 /** A sentence whose code stands between backticks. */

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memfit_explain::{Lives, category_with};
+use memfit_explain::categories;
 use memfit_levers::Category;
 use memfit_recording::{MomentKind, NEVER, StackId, TextId, Track};
 
@@ -17,8 +17,8 @@ pub fn lane(track: &Track, device: u8) -> Lane {
         Lane { pid: track.pid, rank: track.rank, device, length: clock.length(), ..Lane::default() };
     let mut names =
         Names { track, texts: vec![0; track.texts.len()], stacks: vec![None; track.stacks.len()] };
-    let lives = Lives::of(track);
-    for block in track.blocks().iter().filter(|block| block.device == device) {
+    let own = track.blocks().iter().filter(|block| block.device == device);
+    for (block, category) in own.zip(categories(track, device)) {
         let asked = block.requested.unwrap_or(block.bytes).min(block.bytes);
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         let born = clock.tick(block.born);
@@ -34,7 +34,7 @@ pub fn lane(track: &Track, device: u8) -> Lane {
             reusable: reusable.max(freed),
             stack: names.stack(&mut lane.places, block.stack),
             module: names.text(&mut lane.places, owner),
-            category: category_with(track, &lives, &block),
+            category,
         });
     }
     // They are in that order already, unless somebody made the recording otherwise.

@@ -118,14 +118,15 @@ pub(crate) fn redact_explanation(explanation: &Value) -> Value {
     }
 }
 
-/// Verdicts and names of remedies are single words of lower case; sentences and paths are not.
+/// Verdicts and names of remedies are single words of lower case, some with a number; sentences and paths are not.
 fn is_a_word_of_ours(text: &str) -> bool {
-    text == crate::view::EXPLAIN_SCHEMA || text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    let of_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text == crate::view::EXPLAIN_SCHEMA || text.bytes().all(of_word)
 }
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::Category;
+    use memfit_levers::{Category, Cause, Label, Lever};
 
     use super::*;
     use crate::lane::{Mark, Piece};
@@ -165,6 +166,17 @@ mod tests {
         assert_eq!(lane.places.name(module), "m1.m2.5.m3");
         let lines: Vec<_> = stacks.iter().map(|stack| lane.places.line(*stack)).collect();
         assert_eq!(lines, [Some(("file 1", 1)), Some(("file 1", 2)), Some(("file 2", 1))]);
+    }
+
+    #[test]
+    fn every_verdict_and_every_remedy_keeps_its_name() {
+        let causes = Cause::ALL.iter().map(|cause| ("cause", cause.name()));
+        let levers = Lever::ALL.iter().map(|lever| ("lever", lever.name()));
+        let labels = Label::ALL.iter().map(|label| ("label", label.name()));
+        for (key, name) in causes.chain(levers).chain(labels) {
+            let fix = serde_json::json!({ key: name });
+            assert_eq!(redact_explanation(&fix), fix);
+        }
     }
 
     #[test]

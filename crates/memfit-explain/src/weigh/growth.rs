@@ -8,10 +8,10 @@ use memfit_recording::StackId;
 
 use super::{Finding, size};
 use crate::bench::{Bench, replayed};
-use crate::explanation::Apply;
+use crate::explanation::{Apply, Fact};
 use crate::leaks::Leak;
-use crate::origins::Role;
-use crate::source::{Source, assigned, call_in, indent_of, is_word, replace_word};
+use crate::origins::{Role, Site};
+use crate::source::{Source, assigned, call_in, ends_statement, indent_of, is_word, replace_word};
 use crate::story::Life;
 
 /// So many tensors of each step stay, so it is a graph and not what somebody collects.
@@ -39,7 +39,12 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let typical = now.saturating_sub(2);
     let made =
         |life: &&Life| life.category == Category::Activations && story.period_of(life.block.born) == typical;
-    let whole: u64 = story.lives.iter().filter(made).map(|life| life.block.bytes).sum();
+    // Other forwards of the same step, of which nothing stays, have graphs of their own.
+    let called = |life: &Life| story.origins.get(life.block.stack).caller.or(life.site);
+    let callers: HashSet<Option<Site>> =
+        story.lives.iter().filter(made).filter(|life| blocks.contains(&life.index)).map(called).collect();
+    let of_callers = story.lives.iter().filter(made).filter(|life| callers.contains(&called(life)));
+    let whole: u64 = of_callers.map(|life| life.block.bytes).sum();
     let stayed = || story.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
     let tensors = stayed().count();
     let stays: u64 = stayed().map(|life| life.block.bytes).sum();
@@ -81,6 +86,12 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let then = bench.replay(&bench.program, &bench.case.given, end_of);
     let (kept, released) = edits(bench, leaks, graph);
+    let keeper = kept.as_ref().map(|(_, keeper)| *keeper);
+    if let Some(line) = keeper.filter(|keeper| facts[0].lines.iter().all(|line| line.line != keeper.line)) {
+        let lines = vec![bench.line(line)];
+        facts.push(Fact { text: "and this line keeps it".to_owned(), bytes: per_step, lines });
+    }
+    let kept = kept.map(|(apply, _)| apply);
     let fix = if graph {
         let how = "keep no tensor with a graph from step to step: `.item()` or `.detach()` what is added up, `.detach()` what is carried over, and no `retain_graph=True` where one backward is enough";
         replayed(
@@ -108,8 +119,8 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     Some(Finding { cause, bytes, enough, facts, fixes: vec![fix] })
 }
 
-/// Changes of the lines that keep: of what is collected, and of the graph.
-fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<Apply>, Option<Apply>) {
+/// Changes of the lines that keep: of what is collected, with the line, and of the graph.
+fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<(Apply, Site)>, Option<Apply>) {
     let story = &bench.story;
     let mut stacks: Vec<StackId> = Vec::new();
     for leak in leaks.iter().take(8) {
@@ -124,8 +135,10 @@ fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<Apply>, Opti
     for stack in &stacks {
         for site in &story.origins.get(*stack).user {
             let Some(mut source) = bench.source(*site) else { continue };
-            if kept.is_none() && keep_off_the_card(&mut source, site.line, graph) {
-                kept = source.edit();
+            if kept.is_none()
+                && let Some(line) = keep_off_the_card(&mut source, site.line, graph)
+            {
+                kept = source.edit().map(|apply| (apply, Site { line, ..*site }));
             }
         }
     }
@@ -145,8 +158,8 @@ fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<Apply>, Opti
     (kept, released)
 }
 
-/// `history.append(out)`, where `out` comes of the line: without its graph and off the card.
-fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> bool {
+/// `history.append(out)`, where `out` comes of the line: without its graph and off the card. Gives the first line that keeps it.
+fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> Option<u32> {
     let text = source.line(line).to_owned();
     let by = |name: &str| if graph { format!("{name}.detach()") } else { format!("{name}.detach().cpu()") };
     // `history.append(model(x))`
@@ -155,34 +168,58 @@ fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> bool {
     {
         let inner = by(&format!("({argument})"));
         source.replace(line, format!("{}{callee}({inner})", indent_of(&text)));
-        return true;
+        return Some(line);
     }
-    let Some((names, _)) = assigned(&text) else { return false };
+    if let Some(new) = added_up_without_graph(source, &text) {
+        source.replace(line, new);
+        return Some(line);
+    }
+    let (names, _) = assigned(&text)?;
     let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
     let lines: Vec<(u32, String)> = source.lines().map(|(number, text)| (number, text.to_owned())).collect();
     let end = crate::source::loop_end(source, line).map_or(source.len(), |(last, _)| last);
-    let mut changed = false;
+    let mut first = None;
     for (number, text) in lines.iter().filter(|(number, _)| *number > line && *number <= end) {
         for name in &names {
             if let Some(new) = kept_without_graph(text, name, &by(name)) {
                 source.replace(*number, new);
-                changed = true;
+                first.get_or_insert(*number);
             }
         }
     }
-    if changed {
-        return true;
+    if first.is_some() {
+        return first;
     }
     // Nothing keeps it here: then somebody that it is handed to does.
     for (number, text) in lines.iter().filter(|(number, _)| *number > line && *number <= end) {
         for name in &names {
             if let Some(new) = handed_on_without_graph(text, name, &by(name)) {
                 source.replace(*number, new);
-                changed = true;
+                first.get_or_insert(*number);
             }
         }
     }
-    changed
+    first
+}
+
+/// `total = total + model(x).mean()`, or with `+=`, in a loop: what is added comes without its graph, unless a backward starts from the
+/// total.
+fn added_up_without_graph(source: &Source, text: &str) -> Option<String> {
+    let trimmed = text.trim();
+    let (target, value) = trimmed.split_once('=')?;
+    let (name, added, by) = if let Some(name) = target.trim_end().strip_suffix('+') {
+        (name.trim(), value.trim(), "+=")
+    } else {
+        let name = target.trim();
+        (name, value.trim().strip_prefix(name)?.trim_start().strip_prefix('+')?.trim(), "=")
+    };
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    let whole = ends_statement(text) && added.ends_with(')') && !added.contains(" if ");
+    let without = [".item()", ".detach()", ".cpu()"].iter().any(|call| added.contains(call));
+    let differentiated = source.lines().any(|(_, line)| line.contains(&format!("{name}.backward(")));
+    let before = if by == "=" { format!("{name} + ") } else { String::new() };
+    (plain && whole && !without && !differentiated)
+        .then(|| format!("{}{name} {by} {before}({added}).detach()", indent_of(text)))
 }
 
 /// `logger.log("out", out)`: a call whose answer nobody wants, so what it is given is all that it is for.
@@ -305,6 +342,23 @@ mod tests {
             ("    torch.save(out, path)", None),
         ] {
             assert_eq!(handed_on_without_graph(text, "out", "out.detach()").as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_added_up_comes_without_its_graph() {
+        for (text, behind, expected) in [
+            ("    liked = liked + net(x).mean()", "", Some("    liked = liked + (net(x).mean()).detach()")),
+            ("    self.liked += net(x).mean()", "", Some("    self.liked += (net(x).mean()).detach()")),
+            ("    total += net(x).mean()", "total.backward()\n", None),
+            ("    total += net(x).item()", "", None),
+            ("    total += net(x).mean() if x else zero()", "", None),
+            ("    total = other + net(x).mean()", "", None),
+            ("    total = net(", "", None),
+            ("    total == net(x)", "", None),
+        ] {
+            let source = Source::new("train.py", &format!("for x in loader:\n{text}\n{behind}"));
+            assert_eq!(added_up_without_graph(&source, text).as_deref(), expected, "{text}");
         }
     }
 
