@@ -35,10 +35,12 @@ function drawExplanation(app, recordings) {
 }
 
 function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) {
+  // Where a page is for strangers, only figures are left of some: alone they say nothing.
+  const said = evidence.filter(({ text }) => text);
   return el("article.card.verdict", {},
     el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
     typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
-    evidence.length ? el("ul.evidence", {}, ...evidence.map((fact) => drawEvidence(app, fact))) : null,
+    said.length ? el("ul.evidence", {}, ...said.map((fact) => drawEvidence(app, fact))) : null,
     fixes.length ? el("h3", {}, "What would have helped") : null,
     ...drawFixes(fixes));
 }
@@ -56,8 +58,8 @@ function drawFixes(fixes) {
 /** A sentence whose code stands between backticks. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
-function drawEvidence(app, { text, bytes, stack = [] }) {
-  return el("li", {}, ...prose(text ?? size(bytes ?? 0)), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
+function drawEvidence(app, { text, stack = [] }) {
+  return el("li", {}, ...prose(text), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
 }
 
 function drawFix({ lever, saves, label, how, evidence, fits, environment, edit }) {
