@@ -1,6 +1,6 @@
 //! What each step leaves behind.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memfit_levers::Category;
 use memfit_recording::{NEVER, TextId};
@@ -51,6 +51,8 @@ pub(crate) fn leaks(story: &Story<'_>, limit: Option<u64>) -> Vec<Leak> {
     }
     let mut leaks = Vec::new();
     let mut others = BTreeMap::new();
+    let full = full(story, by_key.keys().copied(), now);
+    by_key.retain(|key, _| !full.contains(key));
     for (key, lives) in by_key {
         match leak(key, &lives, now, if story.by_rounds { OF_ROUNDS } else { OF_STEPS }) {
             Some(leak) => leaks.push(leak),
@@ -88,18 +90,7 @@ fn replaced(story: &Story<'_>, live: &BTreeMap<Key, Vec<(usize, &Life)>>, now: u
     // Where lengths grow, so does what a step keeps until the next: that is the batch, and no collection.
     let of_batch = |category| matches!(category, Category::Activations | Category::Temporary);
     let keys = live.keys().filter(|key| story.by_rounds || !of_batch(key.category));
-    let mut held: BTreeMap<Key, Vec<u64>> = keys.map(|key| (*key, vec![0; ends.len()])).collect();
-    for life in &story.lives {
-        let key = Key { site: life.site, module: life.module(), category: life.category };
-        let Some(held) = held.get_mut(&key).filter(|_| !life.stays() && life.block.pool.0 == 0) else {
-            continue;
-        };
-        let first = ends.partition_point(|end| *end <= life.block.born);
-        let behind = ends.partition_point(|end| *end < life.block.freed);
-        for at_end in &mut held[first..behind.max(first)] {
-            *at_end = at_end.saturating_add(life.block.bytes);
-        }
-    }
+    let held = held_at(story, keys.copied(), ends);
     let leak = |(key, lives): (&Key, &Vec<(usize, &Life)>)| {
         let held = held.get(key)?;
         // From where it was begun, it never shrinks.
@@ -127,6 +118,32 @@ fn replaced(story: &Story<'_>, live: &BTreeMap<Key, Vec<(usize, &Life)>>, now: u
         })
     };
     live.iter().filter_map(leak).collect()
+}
+
+/// What there is of each line at these moments.
+fn held_at(story: &Story<'_>, keys: impl Iterator<Item = Key>, ends: &[u32]) -> BTreeMap<Key, Vec<u64>> {
+    let mut held: BTreeMap<Key, Vec<u64>> = keys.map(|key| (key, vec![0; ends.len()])).collect();
+    for life in &story.lives {
+        let key = Key { site: life.site, module: life.module(), category: life.category };
+        let Some(held) = held.get_mut(&key).filter(|_| !life.stays() && life.block.pool.0 == 0) else {
+            continue;
+        };
+        let first = ends.partition_point(|end| *end <= life.block.born);
+        let behind = ends.partition_point(|end| *end < life.block.freed);
+        for at_end in &mut held[first..behind.max(first)] {
+            *at_end = at_end.saturating_add(life.block.bytes);
+        }
+    }
+    held
+}
+
+/// Lines of which there is no more than many parts of the run ago: what they collect is full, and each that comes takes another's place.
+fn full(story: &Story<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
+    let Some(from) = now.checked_sub(LOOKED_AT) else { return HashSet::new() };
+    let held = held_at(story, keys, &story.periods()[from..now]);
+    let is_full =
+        |held: &[u64]| held.first().zip(held.last()).is_some_and(|(then, last)| *then > 0 && last <= then);
+    held.into_iter().filter(|(_, held)| is_full(held)).map(|(key, _)| key).collect()
 }
 
 /// Whether a block was there when the part of the run that it was made in was over.

@@ -149,6 +149,40 @@ fn what_grows_is_named_before_the_card_is_full() {
     assert_eq!(leak.dies_at, Some(13));
 }
 
+/// Steps that each keep a block, and let go of the one that came so many steps before.
+fn pooled(steps: u32, each: u64, room: u32) -> Track {
+    let mut events: Vec<Event> = texts().collect();
+    let (mut total, mut live) = (0, Vec::new());
+    for step in 1..=steps {
+        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let number = u64::from(step);
+        events.push(Event::Phase { place });
+        events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
+        if live.len() == room as usize {
+            total -= each;
+            let address = live.remove(0);
+            events.push(Event::Free { place, address, bytes: each, allocated: total, reserved: total });
+        }
+        total += each;
+        live.push(number << 32);
+        let address = number << 32;
+        events.push(Event::Alloc { place, address, bytes: each, allocated: total, reserved: total });
+        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Step { step });
+    }
+    let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+    events.push(Event::Oom { place, bytes: each, allocated: total, reserved: total });
+    Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
+}
+
+#[test]
+fn a_pool_that_is_full_does_not_grow() {
+    let each = 64 << 20;
+    let leaks = |steps| explained(&pooled(steps, each, 12), Some(each * 13), "").unwrap().leaks.len();
+    assert_eq!(leaks(10), 1, "nobody can tell yet that it ends");
+    assert_eq!(leaks(12 + 20), 0);
+}
+
 #[test]
 fn a_few_steps_are_not_taken_for_growth() {
     assert_eq!(explained(&growing(2, 64 << 20), None, "").unwrap().cause, Cause::None);

@@ -39,15 +39,17 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let typical = now.saturating_sub(2);
     let made =
         |life: &&Life| life.category == Category::Activations && story.period_of(life.block.born) == typical;
-    // Other forwards of the same step, of which nothing stays, have graphs of their own.
-    let called = |life: &Life| story.origins.get(life.block.stack).caller.or(life.site);
-    let callers: HashSet<Option<Site>> =
-        story.lives.iter().filter(made).filter(|life| blocks.contains(&life.index)).map(called).collect();
-    let of_callers = story.lives.iter().filter(made).filter(|life| callers.contains(&called(life)));
-    let whole: u64 = of_callers.map(|life| life.block.bytes).sum();
     let stayed = || story.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
     let tensors = stayed().count();
     let stays: u64 = stayed().map(|life| life.block.bytes).sum();
+    // Other forwards of the same step, of which nothing stays, have graphs of their own.
+    let called = |life: &Life| story.origins.get(life.block.stack).caller;
+    let callers: HashSet<Site> = stayed().filter_map(called).collect();
+    let of_modules: u64 = stayed().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();
+    let same_forward = |life: &&Life| {
+        of_modules * 2 <= stays || called(life).is_some_and(|caller| callers.contains(&caller))
+    };
+    let whole: u64 = story.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
     let graph = tensors >= TENSORS_OF_A_GRAPH && activations * 2 > bytes && stays * 5 >= whole * 2;
     let unused = story.trouble.reserved.saturating_sub(story.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
