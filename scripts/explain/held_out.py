@@ -203,7 +203,7 @@ def write(file: Path, everything: dict[str, list[Row]]) -> None:
     file.write_text(json.dumps(known, indent=1) + "\n")
     head = [
         "# What `memfit explain` says of scripts that it was not made with\n",
-        "`python scripts/explain/held_out.py first second third fourth fifth` writes this file; its docstring says what is counted. The scripts and the",
+        "`python scripts/explain/held_out.py SET…` writes this file; its docstring says what is counted. The scripts and the",
         "reasoning are by the same hands, so a set says least once the reasoning was mended on it: see docs/explain.md for which was when.\n",
         f"Python {platform.python_version()}, a virtual T4 with 3 GiB.\n",
     ]
