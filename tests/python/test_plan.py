@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from runs import completed, invoke
+from runs import completed, invoke, memfit
 
 LOADER = """
 import torch
@@ -294,6 +297,164 @@ def test_one_process_stands_for_all_until_the_plan_is_run_with_them():
     assert report["baseline"]["peak"]["allocated"] > 3 * 8 * 2048 * 2048 * 4
     assert report["chosen"]["peak"]["device_upper"] <= report["budget"]
     assert report["chosen"]["fits"]
+
+
+# What it asks before it uses the card, and what it imports after that, it writes down.
+TURNS = """
+import sys
+import torch
+from torch import nn
+
+def told(name, text):
+    with open(name, "a") as file:
+        file.write(f"{text}\\n")
+
+told("kind.txt", torch.cuda.get_device_capability())
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 8, -1)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) / 4).softmax(-1)
+        return x + self.out((weights @ v).transpose(1, 2).flatten(2))
+
+batch_size = 16
+makes = nn.Sequential(*(Block(128) for _ in range(3)))
+judges = nn.Sequential(Block(128), nn.Linear(128, 1))
+makes.cuda(), judges.cuda()
+told("late.txt", "colorsys" in sys.modules)
+import colorsys
+of_maker = torch.optim.Adam(makes.parameters())
+of_judge = torch.optim.Adam(judges.parameters())
+for _ in range(5):
+    noise = torch.randn(batch_size, 1024, 128, device="cuda")
+    made = makes(noise)
+    of_judge.zero_grad()
+    (judges(made.detach()).mean() - judges(noise).mean()).backward()
+    of_judge.step()
+    of_maker.zero_grad()
+    judges(made).mean().neg().backward()
+    of_maker.step()
+"""
+
+
+def test_what_takes_turns_is_not_divided_and_attention_that_is_written_out_is_known():
+    folder, run = planned(TURNS, "--memory", "3584MiB", "--allow", "rounding")
+    report = run.report
+    assert report["verdict"] == "fits-with-plan", (report, run.stderr)
+    chosen = {lever["name"] for lever in report["chosen"]["levers"]}
+    why = {rejected["lever"]: rejected["why"] for rejected in report["rejected"]}
+    shown = {lever["name"] for each in report["pareto"] for lever in each["levers"]}
+    assert "sdpa" in shown | chosen | {lever for lever, told in why.items() if "GiB" in told}, report
+    assert "micro-batch" not in chosen
+    assert not chosen & set(why)
+    # Divided all the same, by a plan that somebody wrote, it is said to be no whole step.
+    (folder / "memfit.plan.toml").write_text(
+        'micro_batch = 4\nmicro_batches_per_step = 4\n[made_for]\nbatch = 16\nbatch_names = ["batch_size"]\n'
+    )
+    divided = again(folder, 14 << 30)
+    said = [note for note in divided.report["fidelity"]["notes"] if "take turns" in note]
+    assert said, divided.report["fidelity"]
+    # The card's kind is told before it is used, so all tries begin after that; and what the first of them imported is there for
+    # the next ones.
+    assert (folder / "kind.txt").read_text() == "(7, 5)\n" * 2
+    late = (folder / "late.txt").read_text().split()
+    assert late[0] == "False"
+    assert late[-1] == "False"
+    assert set(late[1:-1]) == {"True"}
+
+
+def test_whoever_has_had_enough_gets_the_best_so_far():
+    folder = Path(tempfile.mkdtemp(prefix="memfit-plan-"))
+    (folder / "train.py").write_text(LOADER)
+    ours, theirs = os.openpty()
+    command = ["plan", "--gpu", "t4", "--memory", "1GiB", "--allow", "rounding", "--format", "json"]
+    with subprocess.Popen(
+        [memfit(), *command, "--", sys.executable, "train.py"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown, asked = "", False
+        while True:
+            try:
+                part = os.read(ours, 4096).decode(errors="replace")
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+            # Two ways to divide it were run, and a third one is: the smaller batch of the first is known to be enough.
+            if not asked and len(set(re.findall(r"run (\d+): micro-batch", shown))) >= 3:
+                process.send_signal(signal.SIGINT)
+                asked = True
+        output, _ = process.communicate(timeout=120)
+    os.close(ours)
+    assert asked, shown
+    report = json.loads(output)
+    assert report["interrupted"], report
+    assert report["verdict"] == "fits-with-plan"
+    assert report["chosen"]["micro_batch"] < 48
+    assert report["chosen"]["peak"]["device_upper"] <= report["budget"]
+    assert process.returncode == 0
+
+
+# Pictures of two heights, which a batch pads to its tallest.
+STEPPED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+import memfit
+
+def collate(pictures):
+    tallest = max(picture.shape[1] for picture in pictures)
+    batch = torch.zeros(len(pictures), 3, tallest, 64)
+    for index, picture in enumerate(pictures):
+        batch[index, :, : picture.shape[1]] = picture
+    return batch
+
+def loss(model, pictures):
+    with open("shapes.txt", "a") as file:
+        file.write(" ".join(map(str, pictures.shape)) + "\\n")
+    return model(pictures.cuda()).square().mean()
+
+data = [torch.rand(3, 64 + 64 * (index % 2), 64) for index in range(64)]
+model = nn.Conv2d(3, 8, 3, padding=1).cuda()
+step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss)
+for pictures in DataLoader(data, batch_size=8, collate_fn=collate):
+    step(pictures)
+"""
+
+
+def test_a_script_of_memfits_own_step_takes_pieces_pictures_and_buckets_from_a_plan():
+    with tempfile.TemporaryDirectory(prefix="memfit-plan-") as place:
+        folder = Path(place)
+        (folder / "train.py").write_text(STEPPED)
+        (folder / "memfit.plan.toml").write_text(
+            "micro_batch = 4\n"
+            '[[lever]]\nname = "length-buckets"\nlabel = "changes-training"\n'
+            '[[lever]]\nname = "resize-before-upload"\nvalue = 32\nlabel = "changes-training"\n'
+        )
+        plan = ["--steps", "0", "--plan", "memfit.plan.toml"]
+        run = invoke(
+            ["run", "--gpu", "t4", "--format", "json", *plan, "--", sys.executable, "train.py"], cwd=folder
+        )
+        assert run.status == 0, run.stderr
+        assert run.report["steps"] == 8
+        notes = run.report["fidelity"]["notes"]
+        assert not [note for note in notes if "was not applied" in note], notes
+        lines = (folder / "shapes.txt").read_text().splitlines()
+    # Half as wide and as high as they came, in pieces of four at most; those of one height go together, where by chance nearly every
+    # batch has a tall one.
+    tall = {"32": 0, "64": 0}
+    for line in lines:
+        samples, _, height, width = line.split()
+        assert (int(samples) <= 4, width) == (True, "32"), lines
+        tall[height] += int(samples)
+    assert tall == {"32": 32, "64": 32}, lines
 
 
 def test_what_fits_is_left_alone():

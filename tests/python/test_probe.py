@@ -60,6 +60,15 @@ def test_at_the_end_optimizers_that_never_stepped_are_not_waited_for(probe):
     assert (counter.complete, counter.at_the_end()) == (0, 2)
 
 
+def test_what_is_imported_before_a_try_asks_nothing_of_a_card(probe):
+    wanted = probe("ahead").wanted
+    own = ["torch._dynamo", "json", "sympy.core"]
+    assert wanted([*own, "transformers.trainer"]) == [*own, "transformers.trainer"]
+    # Nobody knows what comes along with a library of somebody's.
+    strange = ["torch._dynamo", "transformers.trainer", "somebodys.kernels", "json"]
+    assert wanted(strange) == ["torch._dynamo", "json"]
+
+
 def test_a_run_to_the_end_has_never_enough(probe):
     counter = probe("counting").StepCounter(0)
     count(counter, "a " * 100)

@@ -22,6 +22,9 @@ use crate::{CliError, Printer};
 const STEPS: u64 = 3;
 /// A card with memory without end.
 const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
+/// So many cards of the catalogue are looked at for the smallest, each with at least this much more memory than the last.
+const SMALLEST_CARDS: u32 = 3;
+const LARGER: f64 = 1.02;
 
 /// Runs candidates.
 pub(crate) struct Tries<'a> {
@@ -36,6 +39,8 @@ pub(crate) struct Tries<'a> {
     interrupt: Interrupt,
     composed: Vec<(Candidate, bool, Option<AtPeak>)>,
     count: u64,
+    /// Whether it was said that one that went through does not count.
+    doubted: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
     /// Remarks of the runs.
@@ -56,6 +61,7 @@ impl<'a> Tries<'a> {
             interrupt: Interrupt::listen(),
             composed: Vec::new(),
             count: 0,
+            doubted: false,
             torch: None,
             notes: Vec::new(),
         }
@@ -190,8 +196,18 @@ impl Tries<'_> {
             training.names.clone_from(&self.names);
         }
         self.composed.push((candidate.clone(), room == Room::Budget, report.at_peak.clone()));
-        let fits = outcome.facts.oom.is_none() && outcome.facts.ended == Ended::Complete
-            || report.verdict == Verdict::Fits;
+        let completed =
+            outcome.facts.oom.is_none() && matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));
+        let doubt = doubt(room, &report);
+        let fits = report.verdict == Verdict::Fits
+            || completed && report.verdict == Verdict::Unknown && doubt.is_none();
+        if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
+            self.doubted = true;
+            self.notes.push(format!(
+                "{} does not count as fitting, though it went through: {doubt}",
+                candidate.told()
+            ));
+        }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
         if !self.names.is_empty() && candidate.micro_batch.is_some_and(|micro_batch| seen > micro_batch) {
@@ -231,6 +247,23 @@ impl Tries<'_> {
     }
 }
 
+/// Why a run that went through on the card does not count: with so little to spare, its verdict would be that it cannot be told.
+fn doubt(room: Room, report: &RunReport) -> Option<String> {
+    let problem =
+        report.problem.as_ref().filter(|_| room == Room::Budget && report.verdict == Verdict::Unknown)?;
+    let tight = ["size-read-back", "unmodelled-call"].contains(&problem.kind.as_str());
+    tight.then(|| {
+        let hint = problem.hint.as_deref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        format!("{}{hint}", lower(problem.message.trim_end_matches('.')))
+    })
+}
+
+/// A sentence within another one.
+fn lower(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
 fn training(told: &memfit_link::message::Training) -> Training {
     Training {
         batch: told.batch,
@@ -240,6 +273,8 @@ fn training(told: &memfit_link::message::Training) -> Training {
         convolves: told.convolves,
         classes: told.classes,
         explicit_attention: told.explicit_attention,
+        alternates: told.alternates,
+        ignores: told.ignores,
         reduced: told.autocast || told.half,
         half: told.half,
         replicated: told.replicated,
@@ -301,13 +336,23 @@ pub(crate) fn smallest_card(
     let mut devices: Vec<_> =
         catalogue.devices().iter().filter(|device| device.memory.get() > reserved).collect();
     devices.sort_by_key(|device| device.memory);
-    for device in devices.into_iter().take(2) {
+    let mut failed: Option<u64> = None;
+    let mut runs = SMALLEST_CARDS;
+    for device in devices {
+        // A card with hardly more memory than one that was too small would be too small as well.
+        let enough = failed.is_none_or(|failed| device.memory.get() as f64 >= failed as f64 * LARGER);
+        if !enough {
+            continue;
+        }
+        let Some(left) = runs.checked_sub(1) else { break };
+        runs = left;
         let card = Card::Virtual(Box::new(device.clone()), count);
         let request = tries.request(&Candidate::as_is(), card);
         let outcome = tries.rehearsal.run(&request)?;
         if run::report(&request, &outcome).verdict == Verdict::Fits {
             return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
         }
+        failed = Some(device.memory.get());
     }
     Ok(None)
 }

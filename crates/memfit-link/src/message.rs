@@ -118,6 +118,12 @@ pub struct Training {
     /// Whether attention's matrix is made as a whole.
     #[serde(default)]
     pub explicit_attention: bool,
+    /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
+    #[serde(default)]
+    pub alternates: bool,
+    /// Whether some of its labels are left out of the loss.
+    #[serde(default)]
+    pub ignores: bool,
     /// Whether the script uses autocast itself.
     pub autocast: bool,
     /// Whether parameters are in 16 bits.

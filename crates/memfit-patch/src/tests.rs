@@ -236,3 +236,26 @@ fn a_librarys_trainer_takes_the_plan_through_its_own_settings() {
     let twice = format!("{TRAINER}other = TrainingArguments(output_dir=\"b\")\n");
     assert_eq!(patch(&twice, &plan).text, twice);
 }
+
+const ACCELERATE: &str = r#"import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision="no")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    with accelerator.accumulate(model):
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+"#;
+
+#[test]
+fn accelerate_is_told_of_the_precision_and_its_loop_is_the_scripts_own() {
+    let changed =
+        patch(ACCELERATE, &levers(None, &[("autocast-fp16", "true"), ("expandable-segments", "true")]));
+    assert_eq!(changed.left, []);
+    let told = "Accelerator(gradient_accumulation_steps=2, mixed_precision=\"fp16\")";
+    assert!(changed.text.contains(told), "{}", changed.text);
+    assert!(!changed.text.contains("GradScaler") && !changed.text.contains("torch.autocast"));
+}

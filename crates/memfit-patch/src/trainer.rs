@@ -15,21 +15,20 @@ struct Place<'a> {
 
 /// Writes what the library has settings for; the levers that are told thereby, done or left.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
-    // A loop of the script's own is changed itself.
-    if draft.training.is_some() {
-        return Vec::new();
-    }
+    // A loop of the script's own is changed itself. Accelerate's stands in the script, and what wraps model and optimizer is told.
+    let own_loop = draft.training.is_some();
     let place = match place(draft) {
-        Some(Ok(place)) => place,
-        Some(Err(why)) => {
+        Some(Ok(place)) if !own_loop || place.framework == Framework::Accelerate => place,
+        Some(Err(why)) if !own_loop => {
             draft.remark(&why);
             return Vec::new();
         }
-        None => return Vec::new(),
+        _ => return Vec::new(),
     };
     let mut told: Vec<Lever> = Vec::new();
     let mut added = String::new();
-    for (name, value, lever) in in_its_words(place.framework, plan) {
+    let words = in_its_words(place.framework, plan).into_iter();
+    for (name, value, lever) in words.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
         if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
             draft.left.push(Left {
                 lever,

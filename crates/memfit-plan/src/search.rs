@@ -9,6 +9,7 @@
 mod combine;
 mod divide;
 mod help;
+mod simplify;
 mod variants;
 
 use memfit_levers::{Harm, Label, Lever};
@@ -159,9 +160,11 @@ impl<T: Trial> Search<'_, T> {
     }
 
     fn reject(&mut self, lever: impl Into<String>, why: impl Into<String>) {
-        let rejected = Rejected { lever: lever.into(), why: why.into() };
-        if !self.rejected.contains(&rejected) {
-            self.rejected.push(rejected);
+        let (lever, why) = (lever.into(), why.into());
+        // A later reason is nearer to the plan: it was found with more of its levers.
+        match self.rejected.iter_mut().find(|rejected| rejected.lever == lever) {
+            Some(rejected) => rejected.why = why,
+            None => self.rejected.push(Rejected { lever, why }),
         }
     }
 
@@ -235,6 +238,10 @@ impl<T: Trial> Search<'_, T> {
             }
             best = self.combine(best)?;
         }
+        best = match best {
+            Some(best) if best.candidate != Candidate::as_is() => Some(self.simplest(best, &training)?),
+            other => other,
+        };
         if let Some(best) = &best {
             self.tell_of_offload(&best.clone());
             self.tell_of_harmful(&training)?;
@@ -283,7 +290,7 @@ impl<T: Trial> Search<'_, T> {
     }
 
     fn answer(
-        self,
+        mut self,
         full: Outcome,
         chosen: Option<Tried>,
         limit: Option<Limit>,
@@ -298,6 +305,13 @@ impl<T: Trial> Search<'_, T> {
             ));
         }
         let chosen = chosen.or(best_so_far);
+        if let Some(chosen) = &chosen {
+            // What served one way of doing it and not another is in the plan, or it is not.
+            let divided = chosen.candidate.micro_batch.map(|_| Lever::MicroBatch);
+            let levers = chosen.candidate.settings.iter().map(|setting| setting.lever).chain(divided);
+            let taken: Vec<&str> = levers.map(Lever::name).collect();
+            self.rejected.retain(|rejected| !taken.contains(&rejected.lever.as_str()));
+        }
         let verdict = match &chosen {
             Some(chosen) if chosen.candidate == Candidate::as_is() => Verdict::FitsAsIs,
             Some(_) => Verdict::FitsWithPlan,

@@ -125,6 +125,10 @@ pub struct Training {
     pub classes: u64,
     /// Whether attention's matrix is made as a whole.
     pub explicit_attention: bool,
+    /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
+    pub alternates: bool,
+    /// Whether some of its labels are left out of the loss.
+    pub ignores: bool,
     /// Whether fewer bits are used already.
     pub reduced: bool,
     /// Whether its weights are in 16 bits.

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use memfit_levers::{Label, Lever};
 use memfit_plan::{
-    Answer, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding, search,
-    sha256,
+    Answer, Framework, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader,
+    padding, search, sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -160,6 +160,7 @@ fn find(
     let Some(chosen) = &found.chosen else { return Ok(()) };
     let plan = file(chosen, &found, report, script.as_deref());
     report.advice.extend(of_framework(&found, &plan));
+    report.advice.extend(of_ignored(&found, chosen));
     if let Some(path) = &output {
         plan.write(path)?;
         report.plan = Some(path.display().to_string());
@@ -227,6 +228,18 @@ fn of_padding(found: &Answer) -> Option<String> {
             padding.by_length * 100.0,
             lever.label()
         )
+    })
+}
+
+/// What a mean over labels of which some are left out comes to in pieces. Hugging Face's trainer counts over all of them.
+fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
+    let training = &found.training;
+    let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;
+    (weighs && training.framework != Some(Framework::Transformers)).then(|| {
+        "labels of -100 are left out of the loss, and pieces of a batch are weighted by their samples: where pieces have unlike numbers of \
+         labels that count, that is not quite the mean over the batch. `memfit.Step` weighs by the labels if its loss returns `(sum of \
+         losses, count)`"
+            .to_owned()
     })
 }
 
@@ -323,6 +336,10 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
         step_ms_low: tried.outcome.step_ms_low,
         step_ms_high: tried.outcome.step_ms_high,
         fits: tried.fits(),
+        refuted: found
+            .tried
+            .iter()
+            .any(|other| other.on_card && !other.outcome.fits && other.candidate == *candidate),
         at_peak: tries.and_then(|tries| tries.at_peak(candidate, tried.on_card)),
     }
 }

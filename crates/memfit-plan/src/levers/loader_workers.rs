@@ -53,7 +53,7 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
         return None;
     }
     let limit = match workers {
-        _ if workers == wanted => "which keep up with it".to_owned(),
+        _ if workers == wanted => "enough to keep up with it".to_owned(),
         _ if workers == host.processors => {
             format!("as many as this machine has processors; {wanted} would keep up")
         }
@@ -61,9 +61,10 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
         _ => format!("as many as this machine's memory bears; {wanted} would keep up"),
     };
     let why = format!(
-        "an item takes {:.2} ms here ({} were measured), a batch of {batch} {making_ms:.0} ms, and a step {step_ms:.0} ms: {workers} workers, {limit}",
+        "an item takes {:.2} ms here ({} were measured), a batch of {batch} {making_ms:.0} ms, and a step {step_ms:.0} ms: {workers} worker{}, {limit}",
         loading.item_ns as f64 / 1e6,
-        loading.items
+        loading.items,
+        if workers == 1 { "" } else { "s" }
     );
     Some(Loader { workers, prefetch: PREFETCH, why })
 }

@@ -26,6 +26,10 @@ impl<T: Trial> Search<'_, T> {
             self.reject(name, "a batch is one sample already");
             return false;
         }
+        if training.alternates {
+            self.reject(name, "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through for each of them");
+            return false;
+        }
         let label = label_of_dividing(training);
         let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
         let of_norms = training.couples_samples && !self.limits.without.contains(&Lever::MicroBatch);
@@ -145,8 +149,11 @@ impl<T: Trial> Search<'_, T> {
             plain = plain.with(Lever::Checkpointing, Value::Names(names));
         }
         let kernel = if training.fusible { Lever::FusedOptimizer } else { Lever::ForeachOff };
-        let mut rows =
-            vec![if unwanted(kernel) { plain.clone() } else { plain.with(kernel, Value::default()) }];
+        let mut rows = vec![if unwanted(kernel) || !training.optimizes {
+            plain.clone()
+        } else {
+            plain.with(kernel, Value::default())
+        }];
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
         let asked = Asked { training, peak: &peak, limits: self.limits };
@@ -157,7 +164,7 @@ impl<T: Trial> Search<'_, T> {
         }
         rows.retain(|row| !row.settings.iter().any(|setting| unwanted(setting.lever)));
         rows.sort_by_key(|row| (row.label(), row.harm()));
-        let divides = training.batch > 1 && !unwanted(Lever::MicroBatch);
+        let divides = training.batch > 1 && !training.alternates && !unwanted(Lever::MicroBatch);
         let mut told = 0;
         for mut candidate in rows {
             let mut label = candidate.label();
@@ -190,7 +197,8 @@ impl<T: Trial> Search<'_, T> {
         advice: &mut Vec<String>,
     ) -> Result<(), T::Error> {
         let batch = training.batch;
-        let divides = self.limits.forbid(Lever::MicroBatch, label_of_dividing(training)).is_none();
+        let divides = !training.alternates
+            && self.limits.forbid(Lever::MicroBatch, label_of_dividing(training)).is_none();
         // Where the batch may be divided, a smaller one would not help.
         if batch < 2 || (divides && may_be_divided(base).is_ok()) {
             return Ok(());
@@ -210,7 +218,10 @@ impl<T: Trial> Search<'_, T> {
             let candidate =
                 Candidate { micro_batch: Some(size), pieces: batch.div_ceil(size), ..base.clone() };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
-            if !outcome.refused.is_empty() {
+            // A smaller batch is not one in pieces.
+            let refuses =
+                |(lever, _): &(String, String)| lever != Lever::MicroBatch.name() || !training.alternates;
+            if outcome.refused.iter().any(refuses) {
                 return Ok(());
             }
             if outcome.fits {

@@ -119,10 +119,17 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
     }
     if let (Some(limit), Some(micro_batch)) = (report.limit, chosen.micro_batch) {
+        let batch = report.baseline.as_ref().and_then(|baseline| baseline.micro_batch).unwrap_or_default();
+        let as_many = batch.div_ceil(limit.largest.max(1)) == batch.div_ceil(micro_batch.max(1));
         let text = match limit.refuted {
             Some(refuted) if limit.largest > micro_batch => format!(
-                "up to {} samples together fit and {refuted} do not; {micro_batch} need no more passes",
-                limit.largest
+                "up to {} samples together fit and {refuted} do not; {}",
+                limit.largest,
+                if as_many {
+                    format!("with {micro_batch} there are no more passes")
+                } else {
+                    "a step is no faster with them".to_owned()
+                }
             ),
             Some(refuted) => format!("{refuted} samples together do not fit: that was run"),
             None => "the whole batch fits at once with these levers, and is no faster".to_owned(),
@@ -150,7 +157,12 @@ pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
             format!("{} computed again in the backward: {}", blocks(names()), told(&lever.value))
         }
         "activation-offload" => {
-            format!("{} wait for the backward in the host's memory: {}", blocks(names()), told(&lever.value))
+            let waits = if names() == 1 { "waits" } else { "wait" };
+            format!(
+                "{} {waits} for the backward in the host's memory: {}",
+                blocks(names()),
+                told(&lever.value)
+            )
         }
         "autocast-bf16" => "most operations in bf16 (autocast)".to_owned(),
         "autocast-fp16" => "most operations in fp16 (autocast), the loss scaled".to_owned(),
@@ -247,7 +259,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
             "{mark} {:>10} {:>11}  {:<7}  ",
             run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
             size(run.peak.device_upper),
-            match (run.fits, run.peak.device_upper > report.budget) {
+            match (run.fits, run.refuted || run.peak.device_upper > report.budget) {
                 (true, _) => "fits",
                 (false, true) => "too big",
                 (false, false) => "not run",

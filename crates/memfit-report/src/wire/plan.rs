@@ -109,6 +109,9 @@ pub struct PlanRun {
     pub step_ms_high: Option<f64>,
     /// Whether it was seen to fit on the card.
     pub fits: bool,
+    /// Whether it was run on the card, and not seen to fit.
+    #[serde(default)]
+    pub refuted: bool,
     /// What filled the card when it was fullest.
     pub at_peak: Option<AtPeak>,
 }

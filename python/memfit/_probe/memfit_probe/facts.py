@@ -1,7 +1,15 @@
 """What a plan has to know of a training or of a model at work, beyond its batches and blocks: told once, at the end."""
 
+import functools
 import itertools
+import weakref
 
+# Labels that PyTorch's losses leave out unless they are told otherwise.
+IGNORED = -100
+TURNS = (
+    "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through "
+    "for each of them"
+)
 # Of a data set's items so many lengths are told.
 MAX_LENGTHS = 1024
 
@@ -19,8 +27,18 @@ class Facts:
         self.cached = 0
         self.tokens = 0
         self.pictures = (0, 0)
+        # Whether attention's weights were seen as a matrix, and labels that are left out of a loss.
+        self.attends = False
+        self.ignores = False
+        # The optimizer that was first asked to step, for which piece one was last, and whether a backward came after that.
+        self.asked_first = None
+        self.asked_for = None
+        self.backward_since = False
+        self.alternates = False
 
     def arm(self):
+        for home in (self.session.torch, self.session.torch.Tensor):
+            self._arm_softmax(home)
         module, facts = self.session.torch.nn.Module, self
         original = module.load_state_dict
 
@@ -31,6 +49,36 @@ class Facts:
 
         module.load_state_dict = load_state_dict
 
+    def _arm_softmax(self, home):
+        """Weights of attention that is written out are a softmax of a matrix for each head, with a gradient."""
+        original, facts, is_compiling = home.softmax, self, self.session.torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def softmax(scores, *args, **kwargs):
+            if not facts.attends and not is_compiling() and isinstance(scores, facts.session.torch.Tensor):
+                facts.attends = scores.requires_grad and is_attention(tuple(scores.shape))
+            return original(scores, *args, **kwargs)
+
+        home.softmax = softmax
+
+    def backward(self):
+        """A backward begins."""
+        self.backward_since = True
+
+    def asked_to_step(self, optimizer, batch):
+        """An optimizer is asked to step: whether it is seen for the first time that it takes turns with another one within a batch,
+        each after a backward of its own. Then pieces of the batch would have to go through for each of them.
+        """
+        first = self.asked_first() if self.asked_first is not None else None
+        after_its_own = self.backward_since and self.asked_for is batch
+        if first is None:
+            self.asked_first = weakref.ref(optimizer)
+        self.asked_for, self.backward_since = batch, False
+        if first is None or first is optimizer or self.alternates or not after_its_own:
+            return False
+        self.alternates = True
+        return True
+
     def saw(self, arguments):
         """What an outermost module is called with: a language model's cache may be among it."""
         for value in itertools.islice(arguments[1].values() if arguments[1] else (), 32):
@@ -40,8 +88,10 @@ class Facts:
                 self.tokens = max(self.tokens, int(value.get_seq_length()))
 
     def batch(self, batch):
-        """What a loader gave: pictures have four dimensions."""
+        """What a loader gave: pictures have four dimensions, and labels of -100 are left out of losses."""
         for value in leaves(batch, 16):
+            if not self.ignores and str(getattr(value, "dtype", "")) == "torch.int64":
+                self.ignores = not value.is_cuda and bool((value == IGNORED).any())
             if getattr(value, "ndim", 0) == 4 and value.shape[1] <= 4:
                 self.pictures = max(
                     self.pictures, tuple(value.shape[-2:]), key=lambda sides: sides[0] * sides[1]
@@ -65,8 +115,15 @@ class Facts:
             "cached": self.cached,
             "tokens": self.tokens,
             "pictures": list(self.pictures),
+            "alternates": self.alternates,
+            "ignores": self.ignores,
             "processes": torch.distributed.get_world_size() if several else 1,
         }
+
+
+def is_attention(shape):
+    """Whether a softmax over the last of these dimensions may be that of attention: rows of weights for many queries."""
+    return len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1
 
 
 def nbytes(table):

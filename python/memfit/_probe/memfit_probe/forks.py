@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 
-from . import channel, imports, random_numbers
+from . import ahead, channel, imports, kinds, random_numbers
 
 # While a script gets ready, little of what it makes is garbage.
 SELDOM = (50_000, 20, 100)
@@ -32,8 +32,13 @@ def arm(session):
     count, init = torch._C._cuda_getDeviceCount, torch._C._cuda_init
     # How many cards there are is asked early and often; the device itself must not be asked yet.
     torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
+    asked = contextlib.ExitStack()
+    imports.after(
+        "torch.cuda", lambda _module: asked.enter_context(kinds.told(torch, session.setup["cards"]))
+    )
 
     def serve():
+        asked.close()
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
         if gc.get_threshold() == SELDOM:
             gc.set_threshold(*often)
@@ -93,6 +98,7 @@ def _serve(session):
     requests = os.path.join(channel.run_dir(), "requests")
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
+    session.ahead = ahead.Ahead(session, channel.run_dir())
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
         while True:
@@ -101,6 +107,8 @@ def _serve(session):
                 # The runner is gone.
                 os._exit(0)
             run_dir = line.rstrip("\n")
+            with contextlib.suppress(Exception):
+                session.ahead.catch_up()
             middle = os.fork()
             if middle:
                 os.waitpid(middle, 0)
@@ -114,6 +122,7 @@ def _serve(session):
 
 def _become(session, run_dir):
     os.setsid()
+    session.ahead.forked()
     os.environ["MEMFIT_RUN_DIR"] = run_dir
     for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import deque
 
-from . import channel, facts, handles, imports, inputs, trainers
+from . import channel, facts, handles, imports, inputs, measured, trainers
 
 # Levers that are put on the optimizers, which a script may make late.
 OF_OPTIMIZERS = frozenset(
@@ -29,6 +29,8 @@ OF_OPTIMIZERS = frozenset(
 )
 
 
+# Levers that make sense where no gradients are recorded: a plan with one of them, which a person may have written, is for that.
+OF_INFERENCE = frozenset(("quantized-weights", "kv-cache-8-bit", "kv-cache-window"))
 # Levers that act on what loaders give.
 OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
 NO_LOADER = "no batch came from a DataLoader of PyTorch's"
@@ -87,6 +89,7 @@ class Planned:
         # It lasts over the tries.
         self.inputs = inputs.Inputs(session)
         self.facts = facts.Facts(session)
+        self.blocks = measured.Blocks(session)
         self.framework = ""
         self.read(plan)
 
@@ -101,7 +104,7 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
-        self.infers = bool(plan.get("infers"))
+        self.infers = bool(plan.get("infers")) or any(name in OF_INFERENCE for name, _ in self.levers)
         self.forget()
 
     def forget(self):
@@ -125,8 +128,7 @@ class Planned:
         self.largest_idle = 0
         self.autocast = False
         self.clipped = False
-        self.blocks = {}
-        self.marks = {}
+        self.blocks.forget()
         self.inputs.sampled = ""
         self.loading = None
         self.equipped = weakref.WeakSet()
@@ -140,6 +142,7 @@ class Planned:
         self.facts.arm()
         trainers.arm(self)
         self.arm_shards()
+        self._arm_first_call()
         imports.after("torch.utils.data.dataloader", self._arm_loaders)
         if not self.serves:
             self.set_environment()
@@ -163,6 +166,21 @@ class Planned:
                 original(self, *args, **kwargs)
 
         scheduler.step = step
+
+    def _arm_first_call(self):
+        """A call has looked up the model's forward by the time that its hooks run: levers are put on before it."""
+        module, planned = self.session.torch.nn.Module, self
+        original = module.__call__
+
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if planned.target is None:
+                planned.about_to_call(self)
+            else:
+                module.__call__ = original
+            return original(self, *args, **kwargs)
+
+        module.__call__ = call
 
     def arm_shards(self):
         """Shards come where replicas would be made."""
@@ -372,6 +390,8 @@ class Planned:
                 loss = closure()
             self.step(optimizer, original)
             return loss
+        if self.facts.asked_to_step(optimizer, self.piece) and self.micro_batch is not None:
+            self._refuse("micro-batch", facts.TURNS)
         if not self.ends_step():
             return self.held_back()
         self.calls = self.whole = 0
@@ -413,6 +433,19 @@ class Planned:
         self._apply([optimizer], OF_OPTIMIZERS)
 
     # Forward and backward
+
+    def about_to_call(self, model):
+        """A module is about to be called, and no levers are on a model yet."""
+        session, torch = self.session, self.session.torch
+        if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
+            return
+        if self.levers and (self.infers or (model.training and torch.is_grad_enabled())):
+            self.model = weakref.ref(model)
+            self.autocast = torch.is_autocast_enabled("cuda")
+            try:
+                self._put_on(model)
+            except Exception as error:
+                session.note(f"the plan failed at the model's first call: {type(error).__name__}: {error}")
 
     def forward_begins(self, model):
         """An outermost module begins."""
@@ -460,6 +493,7 @@ class Planned:
 
     def seeds(self, gradients):
         """What a backward begins with: weighted, where the loss is that of a piece, and scaled."""
+        self.facts.backward()
         weight = 1.0
         if self.by_name:
             weight = 1 / (self.pieces() * self.accumulate)
@@ -487,7 +521,7 @@ class Planned:
         if self.target.scales and not self.autocast:
             self.scaler = self.session.torch.amp.GradScaler("cuda")
         if self.measures:
-            self._measure(model, blocks(model))
+            self.blocks.measure(model, blocks(model))
 
     def _apply(self, optimizers, only):
         import memfit_levers
@@ -508,34 +542,6 @@ class Planned:
         channel.send("refused", lever=name, why=str(why))
 
     # What is learnt
-
-    def _measure(self, model, names):
-        """What each repeated block keeps for the backward, and how long it takes."""
-        watch, known = self.session.watch, dict(model.named_modules())
-        if watch is None:
-            return
-        device = next((parameter.device.index or 0 for parameter in model.parameters()), 0)
-
-        def now():
-            clock = watch.clock()
-            return watch.stats(device).allocated, sum(clock["busy"]) if clock else 0
-
-        for name in names:
-
-            def before(_module, _args, name=name):
-                if self.session.torch.is_grad_enabled():
-                    self.marks[name] = now()
-
-            def after(_module, _args, output, name=name):
-                begin = self.marks.pop(name, None)
-                if begin is None:
-                    return
-                kept, busy = now()
-                # The last measurement stays: the first ones may have warmed up.
-                self.blocks[name] = (kept - begin[0], busy - begin[1], facts.output_bytes(output))
-
-            known[name].register_forward_pre_hook(before)
-            known[name].register_forward_hook(after)
 
     def tell(self):
         """At the end: what the training is."""
@@ -565,8 +571,8 @@ class Planned:
             classes=max(
                 (each.out_features for each in modules if isinstance(each, torch.nn.Linear)), default=0
             ),
-            explicit_attention=getattr(getattr(model, "config", None), "_attn_implementation", None)
-            == "eager",
+            explicit_attention=self.facts.attends
+            or getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager",
             autocast=self.autocast,
             half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
             if model
@@ -588,8 +594,5 @@ class Planned:
             whole=self.whole_steps,
             lengths=facts.lengths(self.inputs.of(self.loading)),
             **self.facts.tell(model),
-            blocks=[
-                {"name": name, "kept": max(0, kept), "busy_ns": busy, "output": output}
-                for name, (kept, busy, output) in self.blocks.items()
-            ],
+            blocks=self.blocks.tell(),
         )

@@ -88,6 +88,8 @@ class Session:
         self.checkpoints = checkpoints.Checkpoints(self)
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
+        # Where this process is forked for each try.
+        self.ahead = None
 
     def _forget(self):
         """Nothing has happened yet, in this process."""
@@ -410,6 +412,8 @@ class Session:
             self.sizes.read()
         if self.planned is not None:
             self._tell_training()
+        if self.ahead is not None:
+            self._tell_imports()
         steps = self.steps.complete if reason == "steps" else self.steps.at_the_end()
         forward_only = steps == 0 and not self.steps.any and bool(self.passes)
         channel.send(
@@ -427,6 +431,10 @@ class Session:
     @guarded
     def _tell_training(self):
         self.planned.tell()
+
+    @guarded
+    def _tell_imports(self):
+        self.ahead.tell()
 
     def _stats(self, device):
         stats = self.torch.cuda.memory_stats(device)

@@ -1,0 +1,74 @@
+//! The simplest of those that are as fast: what does not make a step noticeably faster is not worth a change.
+
+use memfit_levers::{Harm, Label, Lever};
+
+use super::divide::NOTICEABLE;
+use super::{Search, label_of_dividing, milliseconds};
+use crate::answer::Tried;
+use crate::trial::{Candidate, Room, Training, Trial};
+
+/// So many are run on the card, at most.
+const MOST: usize = 2;
+
+/// How much a candidate changes, the least first: what becomes of the training, and by how many levers.
+fn changes(candidate: &Candidate, training: &Training) -> (Harm, Label, usize) {
+    let divided = candidate.micro_batch.is_some();
+    let of_dividing = if divided { label_of_dividing(training) } else { Label::Exact };
+    let levers = candidate.settings.len() + usize::from(divided);
+    (candidate.harm(), candidate.label().max(of_dividing), levers)
+}
+
+impl<T: Trial> Search<'_, T> {
+    /// Of what was run and fits, what is as good as fast as the best and changes the least.
+    pub(super) fn simplest(&mut self, best: Tried, training: &Training) -> Result<Tried, T::Error> {
+        let enough = milliseconds(&best.outcome) * (1.0 + NOTICEABLE);
+        let of_best = changes(&best.candidate, training);
+        let may_be = |tried: &&Tried| {
+            let outcome = &tried.outcome;
+            outcome.fits
+                && outcome.refused.is_empty()
+                && outcome.peak.device_upper <= self.limits.budget
+                && tried.candidate.accumulate == best.candidate.accumulate
+                && milliseconds(outcome) <= enough
+                && changes(&tried.candidate, training) < of_best
+        };
+        let mut simpler: Vec<Tried> = self.tried.iter().filter(may_be).cloned().collect();
+        simpler.sort_by(|a, b| {
+            changes(&a.candidate, training)
+                .cmp(&changes(&b.candidate, training))
+                .then(milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
+        });
+        simpler.dedup_by(|later, earlier| later.candidate == earlier.candidate);
+        for tried in simpler.into_iter().take(MOST) {
+            let Some(outcome) = self.run(&tried.candidate, Room::Budget)? else { break };
+            if outcome.fits && outcome.refused.is_empty() && milliseconds(&outcome) <= enough {
+                let simple = Tried { candidate: tried.candidate, outcome, on_card: true };
+                self.tell_of_dropped(&best, &simple);
+                return Ok(simple);
+            }
+        }
+        Ok(best)
+    }
+
+    /// What the fastest has and the simplest does without.
+    fn tell_of_dropped(&mut self, fastest: &Tried, simple: &Tried) {
+        let mut dropped: Vec<Lever> =
+            fastest.candidate.settings.iter().map(|setting| setting.lever).collect();
+        dropped.retain(|lever| simple.candidate.value(*lever).is_none());
+        if fastest.candidate.micro_batch.is_some() && simple.candidate.micro_batch.is_none() {
+            dropped.push(Lever::MicroBatch);
+        }
+        let share = 1.0 - milliseconds(&fastest.outcome) / milliseconds(&simple.outcome);
+        for lever in dropped {
+            let why = if share > 0.0 {
+                format!(
+                    "it fits without it, and a step would be {:.1} % faster: not worth a change",
+                    share * 100.0
+                )
+            } else {
+                "it fits without it, and is as fast".to_owned()
+            };
+            self.reject(lever.name(), why);
+        }
+    }
+}
