@@ -68,7 +68,15 @@ pub enum Problem {
 impl Snapshot {
     /// Reads a pickle. Nothing in it is executed. What was read before an error is kept, and the error is among the
     /// problems.
-    pub fn read(reader: impl Read, limits: PickleLimits) -> Result<(Self, Vec<Problem>), SnapshotError> {
+    pub fn read(mut reader: impl Read, limits: PickleLimits) -> Result<(Self, Vec<Problem>), SnapshotError> {
+        Self::read_parts(&mut reader, limits)
+    }
+
+    /// The same for any reader: one machine, compiled here together with what it builds, whoever reads.
+    fn read_parts(
+        reader: &mut dyn Read,
+        limits: PickleLimits,
+    ) -> Result<(Self, Vec<Problem>), SnapshotError> {
         let mut builder = Builder::new();
         let (value, heap, error) = Machine::new(reader, &mut builder, limits).run();
         let Builder { mut snapshot, malformed, unknown_actions, .. } = builder;
