@@ -47,7 +47,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         return _promise(forward, hidden, int(tokens), head, target)
 
     # A compiled model stops before the promise, and leaves its loss to this.
-    return wrap(head, torch.compiler.disable(around) if hasattr(torch.compiler, "disable") else around)
+    return wrap(head, _left_alone(around))
+
+
+def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that no compiler looks into, nor into what it calls."""
+    return torch.compiler.disable(function) if hasattr(torch.compiler, "disable") else function
 
 
 def _head(model: nn.Module, name: str) -> Any:
@@ -99,7 +104,9 @@ class Logits(torch.Tensor):
     _memfit_deferred: _Deferred
     _memfit_real: torch.Tensor | None
 
+    # What a compiler made of this would be of no use, and some releases fall in the attempt.
     @classmethod
+    @_left_alone
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -7,6 +7,7 @@ they are traced, so they neither break graphs nor see what is inside them: memor
 labelled with the outermost module that was called.
 """
 
+import functools
 import sys
 import weakref
 
@@ -69,6 +70,36 @@ class Modules:
 
         torch.nn.modules.module.register_module_forward_pre_hook(before)
         torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
+        self._arm_compiled(before, after)
+
+    def _arm_compiled(self, before, after):
+        """A module that is compiled in place is traced with its hooks, which fold to nothing; they run around it."""
+        module_class, is_compiling = self.session.torch.nn.Module, self.session.torch.compiler.is_compiling
+        original = module_class.compile
+
+        def around(module, compiled):
+            # Named as torch names what calls a module: that is how such a call is found on the stack.
+            @functools.wraps(compiled)
+            def _call_impl(*args, **kwargs):
+                if is_compiling():
+                    return compiled(*args, **kwargs)
+                before(module, args)
+                output = None
+                try:
+                    output = compiled(*args, **kwargs)
+                    return output
+                finally:
+                    after(module, args, output)
+
+            return _call_impl
+
+        @functools.wraps(original)
+        def compile_in_place(module, *args, **kwargs):
+            result = original(module, *args, **kwargs)
+            module._compiled_call_impl = around(module, module._compiled_call_impl)
+            return result
+
+        module_class.compile = compile_in_place
 
     # Names
 

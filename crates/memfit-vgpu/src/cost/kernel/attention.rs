@@ -34,6 +34,8 @@ struct Shape {
     queries: f64,
     keys: f64,
     width: f64,
+    /// Where the parameters say so, and not the kernel's name.
+    causal: bool,
 }
 
 impl Attention {
@@ -79,7 +81,7 @@ impl Attention {
         // Two products forward; five backward, which computes the scores again.
         let products = if self.backward { 5.0 } else { 2.0 };
         let mut scores = shape.queries * shape.keys;
-        if self.causal {
+        if self.causal || shape.causal {
             // Only what lies below the diagonal, and whole tiles along it.
             scores *= 0.5 * (1.0 + 64.0 / shape.keys.max(64.0));
         }
@@ -151,25 +153,52 @@ fn flash(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
     fits.then_some(shape)
 }
 
-/// Reads the memory-efficient kernels' grid: tiles of queries, heads, batch; the name says how large a tile is, the
-/// parameters are found where they agree with it.
+/// Reads the memory-efficient kernels' parameters: behind the addresses stand the widths of keys and values and the numbers of
+/// queries and keys, and a little further on the kind of mask. In which words, the grid tells: forward its first extent is
+/// that of tiles of queries; backward it is that of parts of the keys, and the number of heads follows the lengths.
 fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
     const SEARCHED: usize = 60;
     let [tiles, heads, batch] = grid.blocks;
-    // `head_dim, head_dim_value, num_queries, num_keys` stand together, in this order or with the lengths first.
     let word = |index: usize| arguments.get_at::<i32>(0, 4 * index);
-    let start = if backward { 40 } else { 20 };
+    let start = if backward { 28 } else { 20 };
     for index in start..start + SEARCHED {
-        let four = [word(index)?, word(index + 1)?, word(index + 2)?, word(index + 3)?];
-        let [width, value_width, queries, keys] = four;
-        let plausible = (8..=WIDEST).contains(&width) && width == value_width && keys > 0;
-        let covered =
-            i64::from(queries) <= i64::from(tiles) * 128 && i64::from(queries) > (i64::from(tiles) - 1) * 32;
-        if plausible && covered && queries > 0 {
-            return checked(heads as i32, batch as i32, queries, keys, width);
+        let [width, value_width, queries, keys] =
+            [word(index)?, word(index + 1)?, word(index + 2)?, word(index + 3)?];
+        let widths = 8..=WIDEST;
+        if !widths.contains(&width) || !widths.contains(&value_width) || queries <= 0 || keys <= 0 {
+            continue;
+        }
+        let agrees = if backward {
+            i64::from(word(index + 4)?) == i64::from(heads)
+        } else {
+            let queries = i64::from(queries);
+            queries <= i64::from(tiles) * 128 && queries > (i64::from(tiles) - 1) * 32
+        };
+        if agrees {
+            let mask = if backward { mask_of_backward(&word, index)? } else { index + 5 };
+            let causal = matches!(arguments.get_at::<u8>(0, 4 * mask)?, 1 | 2);
+            let middle = i32::midpoint(width, value_width);
+            return checked(heads as i32, batch as i32, queries, keys, middle)
+                .map(|shape| Shape { causal, ..shape });
         }
     }
     None
+}
+
+/// The word of the kind of mask, where the lengths begin at a word of the backward's parameters. Before it, later releases have
+/// one more (2.15 does, 2.13 does not). They are told by what follows: six strides of 64 bits, the first three of them never
+/// small, and a byte that is one or three.
+fn mask_of_backward(word: &impl Fn(usize) -> Option<i32>, lengths: usize) -> Option<usize> {
+    let strides_at = |first: usize| {
+        let stride = |number: usize| {
+            let at = lengths + first + 2 * number;
+            Some(word(at)? >= 8 && word(at + 1)? == 0)
+        };
+        let packed = word(lengths + first + 12)? & 0xff;
+        Some(stride(0)? && stride(1)? && stride(2)? && matches!(packed, 1 | 3))
+    };
+    let later = strides_at(8)? && !strides_at(6)?;
+    Some(lengths + if later { 6 } else { 5 })
 }
 
 fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Option<Shape> {
@@ -183,6 +212,7 @@ fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Optio
         queries: f64::from(queries),
         keys: f64::from(keys),
         width: f64::from(width),
+        causal: false,
     })
 }
 
@@ -194,5 +224,5 @@ fn guess(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
     let queries = tiles * TILE;
     let largest = operands.iter().copied().reduce(f64::max)?;
     let width = (largest / (element * heads * queries)).clamp(16.0, 256.0);
-    Some(Shape { heads, queries, keys: queries, width })
+    Some(Shape { heads, queries, keys: queries, width, causal: false })
 }

@@ -117,6 +117,51 @@ fn attention_without_a_readable_shape_is_guessed() {
     assert!((40.0..200.0).contains(&rate), "{rate} TFLOP/s");
 }
 
+/// Parameters of a memory-efficient kernel: so many words of addresses, then what there is to read.
+fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32]) -> f64 {
+    let attention = Attention::of(name).unwrap();
+    let mut parameters = vec![0x7f00_i32; addresses];
+    parameters.extend_from_slice(words);
+    parameters.resize(128, 0);
+    let list = [parameters.as_ptr() as u64];
+    let arguments = Arguments::new(In::from_address(list.as_ptr() as u64));
+    let grid = Grid { blocks, threads: 128 };
+    attention.work(grid, arguments, &of_card("a100-80gb"), &[1e9]).length as f64
+}
+
+#[test]
+fn the_memory_efficient_kernels_say_their_shapes_and_masks() {
+    const FORWARD: &str = "fmha_cutlassF_bf16_aligned_64x128_rf_sm80";
+    const BACKWARD: &str = "fmha_cutlassB_bf16_aligned_64x64_k64_sm80";
+    let forward = |mask: i32| {
+        let words = [64, 64, 1024, 1024, 1024, mask, 768, 768, 768];
+        efficient_work(FORWARD, [16, 12, 32], 24, &words)
+    };
+    let plain = forward(0x5500);
+    for mask in [1, 2] {
+        assert!((0.5..0.58).contains(&(forward(0x5500 + mask) / plain)), "half of it, and whole tiles");
+    }
+    // By release: strides of 32 bits; of 64; and of 64 with one more word before the mask.
+    let layouts: [(&str, fn(i32) -> Vec<i32>); 3] = [
+        ("2.6", |mask| vec![64, 64, 1024, 1024, 12, mask, 64, 64, 64, 1024, 768, 1024, 1]),
+        ("2.9", |mask| {
+            vec![64, 64, 1024, 1024, 12, mask, 64, 0, 64, 0, 64, 0, 1024, 0, 768, 0, 1024, 0, 0x0001_0001]
+        }),
+        ("2.15", |mask| {
+            let strides = [64, 0, 64, 0, 64, 0, 1024, 0, 768, 0, -1, -1, 1];
+            [&[64, 64, 1024, 1024, 12, 1, mask, 0][..], &strides].concat()
+        }),
+    ];
+    for (release, words) in layouts {
+        for parts in [1, 16] {
+            let backward = |mask: i32| efficient_work(BACKWARD, [parts, 12, 32], 36, &words(0x3b00 + mask));
+            let ratio = backward(0) / plain;
+            assert!((2.4..3.3).contains(&ratio), "{release}: five products instead of two: {ratio}");
+            assert!((0.5..0.58).contains(&(backward(1) / backward(0))), "{release}");
+        }
+    }
+}
+
 #[test]
 fn products_in_groups_take_as_long_as_all_of_them() {
     const PREPARES: &str =
