@@ -329,7 +329,8 @@ import colorsys
 of_maker = torch.optim.Adam(makes.parameters())
 of_judge = torch.optim.Adam(judges.parameters())
 for _ in range(5):
-    noise = torch.randn(batch_size, 1024, 128, device="cuda")
+    # A module too, and none that trains.
+    noise = nn.Identity()(torch.randn(batch_size, 1024, 128, device="cuda"))
     made = makes(noise)
     of_judge.zero_grad()
     (judges(made.detach()).mean() - judges(noise).mean()).backward()

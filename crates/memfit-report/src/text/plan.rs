@@ -128,7 +128,7 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
                 if as_many {
                     format!("with {micro_batch} there are no more passes")
                 } else {
-                    "a step is no faster with them".to_owned()
+                    "a step is hardly faster with them".to_owned()
                 }
             ),
             Some(refuted) => format!("{refuted} samples together do not fit: that was run"),

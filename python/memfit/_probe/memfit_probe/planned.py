@@ -439,7 +439,9 @@ class Planned:
         session, torch = self.session, self.session.torch
         if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
             return
-        if self.levers and (self.infers or (model.training and torch.is_grad_enabled())):
+        trains = model.training and torch.is_grad_enabled()
+        # A transform of data is a module without parameters.
+        if self.levers and (self.infers or trains) and next(model.parameters(), None) is not None:
             self.model = weakref.ref(model)
             self.autocast = torch.is_autocast_enabled("cuda")
             try:
