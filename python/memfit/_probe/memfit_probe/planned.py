@@ -444,10 +444,9 @@ class Planned:
         if self.levers and (self.infers or trains) and next(model.parameters(), None) is not None:
             self.model = weakref.ref(model)
             self.autocast = torch.is_autocast_enabled("cuda")
-            try:
+            # One that fails is tried once more, and told, where the forward begins.
+            with contextlib.suppress(Exception):
                 self._put_on(model)
-            except Exception as error:
-                session.note(f"the plan failed at the model's first call: {type(error).__name__}: {error}")
 
     def forward_begins(self, model):
         """An outermost module begins."""
