@@ -9,144 +9,25 @@ from typing import Any
 
 import pytest
 import torch
+from lever_models import (
+    CLASSES,
+    TOKENS,
+    WIDTH,
+    Language,
+    Pictures,
+    adam,
+    language_loss,
+    sgd,
+    target_of,
+    traces,
+    train,
+)
 from memfit import _levers
 from memfit._levers import CannotApply, Target
 from memfit._levers.blocks import blocks
 from memfit._levers.codes import decode, encode
 from torch import nn
-from torch.nn import functional
 from training import flat
-
-torch.set_num_threads(1)
-CLASSES, WIDTH, LENGTH = 5000, 16, 12
-
-
-class Attention(nn.Module):
-    """Attention written out, as people write it."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.drop = nn.Dropout(dropout)
-        self.register_buffer("mask", torch.tril(torch.ones(LENGTH, LENGTH)).view(1, 1, LENGTH, LENGTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).split(width, dim=2)
-        q, k, v = (each.view(batch, length, 2, width // 2).transpose(1, 2) for each in (q, k, v))
-        scores = (q @ k.transpose(-2, -1)) * (1.0 / (width // 2) ** 0.5)
-        scores = scores.masked_fill(self.mask[:, :, :length, :length] == 0, float("-inf"))
-        weights = self.drop(functional.softmax(scores, dim=-1))
-        return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
-
-
-class Block(nn.Module):
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.norm, self.attention = nn.LayerNorm(WIDTH), Attention(dropout)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH), nn.Dropout(dropout))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm(x))
-        return x + self.mlp(x)
-
-
-class Language(nn.Module):
-    """A small language model with a large vocabulary."""
-
-    def __init__(self, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(CLASSES, WIDTH)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
-        self.head = nn.Linear(WIDTH, CLASSES, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-class Pictures(nn.Module):
-    """Residual blocks with batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.body = nn.Sequential(
-            *(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(2))
-        )
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(self.stem(x)).mean((2, 3)))
-
-
-def language_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    logits = model(tokens)
-    return functional.cross_entropy(
-        logits[:, :-1].float().reshape(-1, logits.size(-1)), tokens[:, 1:].flatten(), ignore_index=3
-    )
-
-
-def picture_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    return functional.cross_entropy(model(batch[0]), batch[1])
-
-
-TOKENS = torch.randint(0, CLASSES, (4, LENGTH), generator=torch.Generator().manual_seed(5))
-PICTURES = (
-    torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(6)),
-    torch.tensor([0, 1, 2, 3]),
-)
-Make = Callable[[nn.Module], torch.optim.Optimizer]
-
-
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01)
-
-
-def target_of(model: nn.Module, make: Make = adam) -> Target:
-    pictures = isinstance(model, Pictures)
-    return Target(model, [make(model)], picture_loss if pictures else language_loss)
-
-
-def train(target: Target, steps: int = 2) -> list[float]:
-    """Steps as whoever applies levers runs them; the loss of each."""
-    torch.manual_seed(11)
-    losses = []
-    batch: Any = PICTURES if isinstance(target.model, Pictures) else TOKENS
-    for _ in range(steps):
-        assert target.loss is not None
-        with target.around():
-            loss = target.loss(target.model, target.prepare(target.arrive(batch)))
-        loss.backward()
-        for optimizer in target.optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses
-
-
-def traces(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What a lever could leave behind on a model and its optimizer."""
-    found: list[Any] = [type(optimizer), sorted(optimizer.__dict__), len(optimizer.param_groups)]
-    found += [sorted(group) for group in optimizer.param_groups]
-    found += [[id(each) for each in group["params"]] for group in optimizer.param_groups]
-    found += [len(optimizer._optimizer_state_dict_post_hooks)]
-    for name, module in model.named_modules():
-        hooks = [len(held) for key, held in sorted(module.__dict__.items()) if key.endswith("_hooks")]
-        found.append((name, type(module), sorted(module.__dict__), hooks, module._compiled_call_impl is None))
-    for name, parameter in model.named_parameters():
-        hooks = len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
-        found.append(
-            (name, id(parameter), parameter.stride(), parameter.dtype, parameter.requires_grad, hooks)
-        )
-    return found
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
 
 # Each lever with a value, a model, and how near its training has to come to the plain one: the greatest difference of a
 # parameter after two steps of gradient descent with momentum. None where the training is another.
@@ -522,63 +403,6 @@ def test_the_allocators_settings_go_into_the_environment(monkeypatch: pytest.Mon
     wanted = _levers.environment([("allocator-settings", "max_split_size_mb:128")])
     assert "max_split_size_mb:128" in wanted["PYTORCH_ALLOC_CONF"]
     assert "max_split_size_mb:64" not in wanted["PYTORCH_ALLOC_CONF"]
-
-
-def test_compiled_blocks_may_be_checkpointed() -> None:
-    torch.manual_seed(0)
-    model = Language(0.0)
-    plain = target_of(copy.deepcopy(model), sgd)
-    train(plain)
-    target = target_of(model, sgd)
-    marks = traces(model, target.optimizers[0])
-    chosen = [("compile", {"backend": "aot_eager"}), ("checkpointing", "blocks"), ("chunked-loss", 16)]
-    applied = _levers.apply(target, chosen)
-    train(target)
-    assert float((flat(model) - flat(plain.model)).abs().max()) < 1e-5
-    applied.undo()
-    assert traces(model, target.optimizers[0]) == marks
-    torch._dynamo.reset()
-
-
-def test_checkpointed_blocks_that_cannot_be_one_graph_are_compiled_in_pieces() -> None:
-    graphs: list[int] = []
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        graphs.append(len(list(graph.graph.nodes)))
-        return graph.forward
-
-    @torch.compiler.disable
-    def left_alone(x: torch.Tensor) -> torch.Tensor:
-        return x.sin()
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + left_alone(self.norm(self.inner(x)).relu()).cos()
-
-    torch.manual_seed(0)
-    model = nn.Sequential(*[Block() for _ in range(3)])
-    plain, batch = copy.deepcopy(model), torch.randn(4, 8)
-    compiling = ("compile", {"backend": backend, "modules": "blocks"})
-    try:
-        applied = _levers.apply(Target(model), [compiling, ("checkpointing", "blocks")])
-        model(batch).square().sum().backward()
-        plain(batch).square().sum().backward()
-        # Before and behind what is left alone, in the forward and again in the backward.
-        assert len(graphs) >= 2
-        assert sum(graphs) > 8
-        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-            assert torch.allclose(one.grad, other.grad, atol=1e-6)
-        # The second pass leaves running statistics as the first left them.
-        for one, other in zip(model.buffers(), plain.buffers(), strict=True):
-            assert torch.allclose(one, other)
-        applied.undo()
-        assert all(block._compiled_call_impl is None for block in model)
-    finally:
-        torch._dynamo.reset()
 
 
 def test_shards_are_put_together_again(tmp_path: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from lever_models import CLASSES, TOKENS, Language, language_loss, target_of
 from memfit import _levers
 from memfit._levers import Target
-from test_levers import CLASSES, TOKENS, Language, language_loss, target_of
 from torch import nn
 from torch.nn import functional
 

@@ -281,6 +281,38 @@ def test_replicas_are_sharded_where_a_plan_says_so():
     assert all(rank["device"] <= spread["peak"]["device"] for rank in spread["ranks"])
 
 
+COMPILED_IN_PLACE = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kinds = []
+for _ in range(4):
+    made = model(torch.randn(8, 64, device="cuda"))
+    kinds.append(str(made.dtype))
+    made.float().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("kinds", *sorted(set(kinds)))
+"""
+
+
+def test_a_model_compiled_as_a_whole_is_called_within_what_the_plan_puts_around_it():
+    with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
+        (Path(folder) / "train.py").write_text(COMPILED_IN_PLACE)
+        (Path(folder) / "plan.toml").write_text(
+            '[[lever]]\nname = "autocast-bf16"\nvalue = true\nlabel = "precision"\n'
+            '[[lever]]\nname = "compile"\nvalue = true\nlabel = "rounding"\n'
+        )
+        arguments = ["run", "--gpu", "t4", "--format", "json", "--show-output", "--steps", "0"]
+        done = invoke([*arguments, "--plan", "plan.toml", "--", sys.executable, "train.py"], cwd=Path(folder))
+    assert done.status == 0, done.stderr
+    # From the second call on it is compiled, and none of them is without autocast.
+    assert "kinds torch.bfloat16\n" in done.stderr
+    assert done.report["at_peak"]["phase"] != "unknown"
+
+
 def test_one_process_stands_for_all_until_the_plan_is_run_with_them():
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
     shape = "--width 2048 --batch-size 4096"

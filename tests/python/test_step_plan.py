@@ -12,8 +12,8 @@ from typing import Any
 import memfit
 import pytest
 import torch
+from lever_models import TOKENS, Language, language_loss, traces
 from support import on_device
-from test_levers import TOKENS, Language, language_loss, traces
 from training import FailAt, Perceptron, Transformer, flat, mean_loss
 
 MIB = 2**20
