@@ -142,7 +142,8 @@ fn the_memory_efficient_kernels_say_their_shapes_and_masks() {
         assert!((0.5..0.58).contains(&(forward(0x5500 + mask) / plain)), "half of it, and whole tiles");
     }
     // By release: strides of 32 bits; of 64; and of 64 with one more word before the mask.
-    let layouts: [(&str, fn(i32) -> Vec<i32>); 3] = [
+    type Layout = fn(i32) -> Vec<i32>;
+    let layouts: [(&str, Layout); 3] = [
         ("2.6", |mask| vec![64, 64, 1024, 1024, 12, mask, 64, 64, 64, 1024, 768, 1024, 1]),
         ("2.9", |mask| {
             vec![64, 64, 1024, 1024, 12, mask, 64, 0, 64, 0, 64, 0, 1024, 0, 768, 0, 1024, 0, 0x0001_0001]
