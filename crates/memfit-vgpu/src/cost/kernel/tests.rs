@@ -131,6 +131,7 @@ fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32])
 
 #[test]
 fn the_memory_efficient_kernels_say_their_shapes_and_masks() {
+    type Layout = fn(i32) -> Vec<i32>;
     const FORWARD: &str = "fmha_cutlassF_bf16_aligned_64x128_rf_sm80";
     const BACKWARD: &str = "fmha_cutlassB_bf16_aligned_64x64_k64_sm80";
     let forward = |mask: i32| {
@@ -142,7 +143,6 @@ fn the_memory_efficient_kernels_say_their_shapes_and_masks() {
         assert!((0.5..0.58).contains(&(forward(0x5500 + mask) / plain)), "half of it, and whole tiles");
     }
     // By release: strides of 32 bits; of 64; and of 64 with one more word before the mask.
-    type Layout = fn(i32) -> Vec<i32>;
     let layouts: [(&str, Layout); 3] = [
         ("2.6", |mask| vec![64, 64, 1024, 1024, 12, mask, 64, 64, 64, 1024, 768, 1024, 1]),
         ("2.9", |mask| {
