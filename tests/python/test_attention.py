@@ -128,6 +128,60 @@ def test_only_the_mathematical_form_makes_the_scores(tmp_path: Path) -> None:
     assert kept["MATH"] >= scores
 
 
+# Dense bf16 in TFLOP/s, as the makers publish it.
+PEAKS = {"a100-80gb": 312, "h100-sxm": 989}
+
+
+@pytest.mark.parametrize("card", list(PEAKS))
+def test_each_fused_kernel_takes_the_time_of_what_it_computes(card: str, tmp_path: Path) -> None:
+    """Two products of matrices forward, five backward, half of them where the future is left out, whatever the layout."""
+    found = on_device(
+        """
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        batch, heads, length = 16, 12, 2048
+
+        def timed(work):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            result = work()
+            end.record()
+            torch.cuda.synchronize()
+            return result, begin.elapsed_time(end)
+
+        attend = torch.nn.functional.scaled_dot_product_attention
+        mask = torch.zeros(batch, heads, length, length, device=device, dtype=torch.bfloat16)
+        times = {}
+        for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"):
+            for head in (64, 128):
+                for kind, options in {"plain": {}, "causal": {"is_causal": True}, "mask": {"attn_mask": mask}}.items():
+                    if kind == "mask" and name == "FLASH_ATTENTION":
+                        continue
+                    query, key, value = (
+                        torch.empty(batch, length, heads, head, device=device, dtype=torch.bfloat16, requires_grad=True)
+                        for _ in range(3)
+                    )
+                    with sdpa_kernel(getattr(SDPBackend, name)):
+                        output, forward = timed(lambda: attend(*(each.transpose(1, 2) for each in (query, key, value)), **options))
+                        seed = torch.ones_like(output)
+                        _, backward = timed(lambda: output.backward(seed))
+                    times[f"{name} {head} {kind}"] = [forward, backward]
+        answer(times=times, operations={head: 4 * batch * heads * length**2 * head for head in (64, 128)})
+        """,
+        tmp_path,
+        gpu=card,
+    )
+    assert found.status == 0, found.output
+    times = found.said["times"]
+    for name, (forward, backward) in times.items():
+        kernel, head, kind = name.split()
+        operations = found.said["operations"][head] * (0.5 if kind == "causal" else 1.0)
+        for took, products in ((forward, 1.0), (backward, 2.5)):
+            share = products * operations / (took * 1e-3) / (PEAKS[card] * 1e12)
+            assert 0.10 < share < 0.75, (name, share)
+        for took, whole in zip((forward, backward), times[f"{kernel} {head} plain"], strict=True):
+            assert took / whole == pytest.approx(0.53 if kind == "causal" else 1.0, abs=0.1), name
+
+
 def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
     """Packed sequences, nested tensors and compiled flex attention train, and ask for what their shapes say."""
     found = on_device(

@@ -13,7 +13,7 @@ mod tests;
 
 use std::sync::OnceLock;
 
-use attention::Attention;
+pub(crate) use attention::{Attention, Shape};
 use family::Family;
 use flex::Flex;
 use foreach::Foreach;

@@ -3,6 +3,8 @@
 //! Descriptors are the real library's; beside each, what was set on it is remembered here, and passed on to whatever it is set
 //! on itself. So a plan knows its operations even when their descriptors are long gone.
 
+mod attention;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,7 +25,12 @@ pub(super) mod kind {
     pub(crate) const CONVOLUTION_FILTER: i32 = 11;
     pub(crate) const CONVOLUTION_DATA: i32 = 12;
     pub(crate) const VARIANT_PACK: i32 = 16;
+    pub(crate) const POINTWISE: i32 = 13;
     pub(crate) const MATMUL: i32 = 19;
+    /// Fused attention as one operation, which later releases have for the forward.
+    pub(crate) const ATTENTION: i32 = 41;
+    /// Only scores in a band along the diagonal.
+    pub(crate) const BAND: i32 = 44;
 }
 
 /// Attributes that are looked at.
@@ -36,6 +43,9 @@ pub(super) mod attribute {
     pub(super) const DATA: [i32; 3] = [710, 709, 711];
     pub(super) const FILTER: [i32; 3] = [716, 715, 717];
     pub(super) const MATMUL: [i32; 3] = [1520, 1521, 1522];
+    pub(super) const POINTWISE: [i32; 2] = [751, 752];
+    /// Queries and keys.
+    pub(super) const ATTENTION: [i32; 2] = [2800, 2801];
     pub(super) const TENSOR_TYPE: i32 = 901;
     pub(super) const TENSOR_EXTENTS: i32 = 902;
     pub(super) const TENSOR_ID: i32 = 906;
@@ -137,7 +147,10 @@ impl Known {
     pub(super) fn work(&self, tensor_cores: bool, workspace: f64, speeds: &Speeds) -> Work {
         let mut operations = Vec::new();
         self.collect(&mut operations);
-        let (mut length, mut products, mut moved) = (0.0, 0, 0.0);
+        if let Some((attention, shape)) = attention::of(&operations) {
+            return attention.of_shape(shape, speeds);
+        }
+        let (mut length, mut moved) = (0.0, 0.0);
         let mut kind = WorkKind::Memory;
         for operation in &operations {
             if let Some(convolution) = operation.convolution(tensor_cores, workspace) {
@@ -145,15 +158,9 @@ impl Known {
                 kind = WorkKind::Convolution;
             } else if let Some(gemm) = operation.product(tensor_cores) {
                 length += gemm.nanoseconds(speeds) - speeds.launch;
-                products += 1;
                 kind = WorkKind::Matmul;
             }
             moved += operation.tensors().map(Known::bytes).sum::<f64>();
-        }
-        if products > 1 {
-            // Fused attention, whose parts overlap less well than one large product.
-            length /= if speeds.version >= 90 { 0.75 } else { 0.65 };
-            kind = WorkKind::Attention;
         }
         if kind != WorkKind::Convolution {
             length = speeds.launch + length.max(speeds.traffic(moved, 0.8));
