@@ -111,13 +111,12 @@ impl Attention {
     pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
         let make = match (self.make, speeds.version) {
             (Make::Flash, 90..) if speeds.version < 120 => 0.47,
-            (Make::Flash, _) => 0.72,
             (Make::Efficient, 90..) if speeds.version < 120 => 0.30,
             (Make::Efficient, 70..) if speeds.version != 75 => 0.45,
             (Make::Efficient, _) => 0.60,
             // With Hopper's own instructions: FlashAttention 3's authors measured 600 of 989 TFLOP/s forward.
-            (Make::Graph, 90..) => 0.82,
-            (Make::Graph, _) => 0.72,
+            (Make::Graph, 90..) if speeds.version < 120 => 0.82,
+            (Make::Flash | Make::Graph, _) => 0.72,
         };
         let narrow = if width < 64.0 {
             width / 64.0
