@@ -5,7 +5,7 @@
 Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more in the micro-batch
 (where the plan divides the batch). The habits beside it, on the same card: halving the batch with accumulation until it fits, and
 computing every block again, with as many halvings as that needs; each of them in the script's own precision, and with those levers of
-the plan that neither divide nor recompute; and, for some cases, PyTorch's own `activation_memory_budget` under `torch.compile`.
+the plan that neither divide nor recompute; and, for some cases planned for with `--compile`, PyTorch's own `activation_memory_budget`.
 
 Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run again, so it can be
 ended and started anew at any time. The table is measurements/plan.md.
@@ -71,10 +71,14 @@ CASES = {
         "gpt2.py --layers 48 --hidden 1600 --heads 25 --batch-size 8",
     ),
 }
+# The same with `--compile`, beside which stands PyTorch's own budget: cases small enough to be compiled for every share.
+COMPILED = {
+    f"{name}, compiled": CASES[name]
+    for name in ("GPT-2 124M, batch 32", "BERT-large, batch 32", "ViT-L, batch 128")
+}
+CASES |= COMPILED
 # Levers that divide the batch or say what becomes of activations; the others go with a habit as well.
 OF_SIZE = ("micro-batch", "checkpointing", "activation-offload")
-# Cases small enough to be compiled for every budget.
-COMPILED = ("GPT-2 124M, batch 32",)
 
 
 class Store:
@@ -119,8 +123,10 @@ def plan(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="memfit-reference-") as folder:
         path = Path(folder) / "plan.toml"
         before = processor_seconds()
+        compiled = ("--compile",) if name in COMPILED else ()
         _, report = memfit(
-            "plan", "--gpu", gpu, "--allow", allow, "-o", str(path), "--", sys.executable, *words.split()
+            *("plan", "--gpu", gpu, "--allow", allow, *compiled, "-o", str(path)),
+            *("--", sys.executable, *words.split()),
         )
         # Which interpreter it was is this machine's own affair.
         text = path.read_text().replace(sys.executable, "python") if path.exists() else None
@@ -203,7 +209,7 @@ def habit(name: str, full: bool, helped: bool) -> Any:
 def budgeted(name: str) -> Any:
     """Compiled, with a share of what would be kept; the batch halved where that does not fit."""
     known = Store().of(name)["plan"]
-    levers = [each for each in known["chosen"]["levers"] if each["name"] not in OF_SIZE]
+    levers = [each for each in known["chosen"]["levers"] if each["name"] not in (*OF_SIZE, "compile")]
     levers.append({"name": "compile", "value": True, "label": "rounding"})
     helper = str(Path(__file__).with_name("budget.py"))
     batch = known["baseline"]["micro_batch"] or 1
@@ -234,12 +240,14 @@ def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     todo: dict[str, Any] = {"again": again}
     if (known["plan"]["limit"] or {}).get("refuted"):
         todo["more"] = more
-    todo["halved, helped"] = lambda name: habit(name, full=False, helped=True)
-    todo["full, helped"] = lambda name: habit(name, full=True, helped=True)
-    todo["halved"] = lambda name: habit(name, full=False, helped=False)
-    todo["full"] = lambda name: habit(name, full=True, helped=False)
     if name in COMPILED:
+        # The other habits stand with the case itself.
         todo["budget"] = budgeted
+    else:
+        todo["halved, helped"] = lambda name: habit(name, full=False, helped=True)
+        todo["full, helped"] = lambda name: habit(name, full=True, helped=True)
+        todo["halved"] = lambda name: habit(name, full=False, helped=False)
+        todo["full"] = lambda name: habit(name, full=True, helped=False)
     yield from ((key, job) for key, job in todo.items() if key not in known)
 
 
