@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +140,13 @@ def traces(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def beside_a_plain_one() -> tuple[Target, Target, list[Any]]:
+    """A training to put levers on, the same trained without them, and what there is to be seen of the first before."""
+    torch.manual_seed(0)
+    model = Language(0.0)
+    plain = target_of(copy.deepcopy(model), sgd)
+    train(plain)
+    target = target_of(model, sgd)
+    return target, plain, traces(model, target.optimizers[0])

@@ -16,6 +16,7 @@ from lever_models import (
     Language,
     Pictures,
     adam,
+    beside_a_plain_one,
     language_loss,
     sgd,
     target_of,
@@ -97,12 +98,8 @@ def test_blocks_are_found_by_repetition() -> None:
 
 
 def test_levers_are_applied_in_their_order_and_undone_together() -> None:
-    torch.manual_seed(0)
-    model = Language(0.0)
-    plain = target_of(copy.deepcopy(model), sgd)
-    train(plain)
-    target = target_of(model, sgd)
-    marks, before = traces(model, target.optimizers[0]), flat(model)
+    target, plain, marks = beside_a_plain_one()
+    model, before = target.model, flat(target.model)
     chosen = [
         ("optimizer-in-backward", True),
         ("sdpa", True),
@@ -410,12 +407,8 @@ def test_shards_are_put_together_again(tmp_path: Any) -> None:
 
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:
-        torch.manual_seed(0)
-        model = Language(0.0)
-        plain = target_of(copy.deepcopy(model), sgd)
-        train(plain)
-        target = target_of(model, sgd)
-        marks, before = traces(model, target.optimizers[0]), flat(model)
+        target, plain, marks = beside_a_plain_one()
+        model, before = target.model, flat(target.model)
         chosen = [("checkpointing", "blocks"), ("shard", True)]
         _levers.apply(target, chosen).undo()
         assert torch.equal(flat(model), before)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from lever_models import CLASSES, TOKENS, Language, sgd, target_of, traces, train
+from lever_models import CLASSES, TOKENS, Language, beside_a_plain_one, traces, train
 from memfit import _levers
 from memfit._levers import Target
 from torch import nn
@@ -15,12 +15,8 @@ from training import flat
 
 
 def test_compiled_blocks_may_be_checkpointed() -> None:
-    torch.manual_seed(0)
-    model = Language(0.0)
-    plain = target_of(copy.deepcopy(model), sgd)
-    train(plain)
-    target = target_of(model, sgd)
-    marks = traces(model, target.optimizers[0])
+    target, plain, marks = beside_a_plain_one()
+    model = target.model
     chosen = [("compile", {"backend": "aot_eager"}), ("checkpointing", "blocks"), ("chunked-loss", 16)]
     applied = _levers.apply(target, chosen)
     train(target)

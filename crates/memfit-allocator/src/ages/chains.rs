@@ -115,9 +115,7 @@ impl Chains {
         let own = self.index_of(chosen);
         let first = all.iter().min_by_key(|place| self.links[place.index()].position);
         let first = first.map_or(own, |first| self.index_of(*first));
-        let order = &self.chains[self.chain(chosen)].order[first..=own];
-        let (moving, staying): (Vec<Place>, Vec<Place>) =
-            order.iter().partition(|place| **place == chosen || is_before(**place));
+        let (moving, staying) = self.parted(chosen, first..=own, is_before);
         let count = moving.len();
         let new: Vec<Place> = moving.into_iter().chain(staying).collect();
         self.rearrange(chosen, first, &new, 0..count)
@@ -133,12 +131,21 @@ impl Chains {
         let own = self.index_of(chosen);
         let last = all.iter().max_by_key(|place| self.links[place.index()].position);
         let last = last.map_or(own, |last| self.index_of(*last));
-        let order = &self.chains[self.chain(chosen)].order[own..=last];
-        let (moving, staying): (Vec<Place>, Vec<Place>) =
-            order.iter().partition(|place| **place == chosen || is_behind(**place));
+        let (moving, staying) = self.parted(chosen, own..=last, is_behind);
         let stay = staying.len();
         let new: Vec<Place> = staying.into_iter().chain(moving).collect();
         self.rearrange(chosen, own, &new, stay..new.len())
+    }
+
+    /// Of a part of one's chain: itself and those that go along with it, and the others.
+    fn parted(
+        &self,
+        chosen: Place,
+        part: std::ops::RangeInclusive<usize>,
+        goes_along: impl Fn(Place) -> bool,
+    ) -> (Vec<Place>, Vec<Place>) {
+        let order = &self.chains[self.chain(chosen)].order[part];
+        order.iter().partition(|place| **place == chosen || goes_along(**place))
     }
 
     /// Replaces a part of a chain by the same in another order, in which some have new positions.

@@ -4,7 +4,7 @@ Global forward hooks open and close a scope in the watcher library at each modul
 the node that made a module's output gets a pre-hook that labels the thread it runs on. (Full backward hooks
 would be simpler and break models that work in place.) Under `torch.compile` the hooks fold to nothing when
 they are traced, so they neither break graphs nor see what is inside them: memory of a compiled module is
-labelled with the outermost module that was called.
+labelled with that module, around whose call they run, and not with its parts.
 """
 
 import functools

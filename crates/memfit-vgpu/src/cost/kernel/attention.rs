@@ -81,9 +81,8 @@ impl Attention {
             Make::Efficient => efficient(grid, arguments, self.backward),
             Make::Graph => None,
         };
-        let element = if self.math == Math::F32 { 4.0 } else { 2.0 };
         let moved: f64 = operands.iter().sum();
-        let Some(shape) = read.or_else(|| guess(grid, operands, element)) else {
+        let Some(shape) = read.or_else(|| guess(grid, operands, self.element())) else {
             return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, 0.6));
         };
         self.of_shape(shape, speeds)
@@ -91,7 +90,6 @@ impl Attention {
 
     /// How long it takes for what is computed.
     pub(crate) fn of_shape(self, shape: Shape, speeds: &Speeds) -> Work {
-        let element = if self.math == Math::F32 { 4.0 } else { 2.0 };
         // Two products forward; five backward, which computes the scores again.
         let products = if self.backward { 5.0 } else { 2.0 };
         let mut scores = shape.queries * shape.keys;
@@ -100,10 +98,15 @@ impl Attention {
             scores *= 0.5 * (1.0 + 64.0 / shape.keys.max(64.0));
         }
         let operations = products * 2.0 * shape.heads * scores * shape.width;
-        let tensors = shape.heads * shape.width * element * if self.backward { 4.0 } else { 2.0 };
+        let tensors = shape.heads * shape.width * self.element() * if self.backward { 4.0 } else { 2.0 };
         let bytes = tensors * (shape.queries + shape.keys);
         let computing = operations / (speeds.rate(self.math) * self.share(speeds, shape.width));
         Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, 0.8)))
+    }
+
+    /// Bytes of one number.
+    fn element(self) -> f64 {
+        if self.math == Math::F32 { 4.0 } else { 2.0 }
     }
 
     /// What it achieves of a large product of matrices on the card. FlashAttention 2 was written for Ampere, and does not use

@@ -226,6 +226,15 @@ impl Known {
         self.extents.iter().map(|extent| *extent as f64).product()
     }
 
+    /// How many matrices, and their rows and columns.
+    fn matrices(&self) -> (f64, [f64; 2]) {
+        let last = |from_end: usize| {
+            self.extents.len().checked_sub(from_end).map_or(1.0, |dimension| self.extent(dimension))
+        };
+        let [rows, columns] = [last(2), last(1)];
+        (self.elements() / (rows * columns).max(1.0), [rows, columns])
+    }
+
     /// Bytes in memory.
     fn bytes(&self) -> f64 {
         if self.is_virtual { 0.0 } else { self.elements() * of_cudnn(self.numbers).0 }
@@ -260,20 +269,13 @@ impl Known {
         }
         let [first, second, result] = attribute::MATMUL.map(|attribute| self.part(attribute));
         let (first, second, result) = (first?, second?, result?);
-        let last = |tensor: &Known, from_end: usize| {
-            tensor.extents.len().checked_sub(from_end).map_or(1.0, |dimension| tensor.extent(dimension))
-        };
-        let (m, n, k) = (last(result, 2), last(result, 1), last(first, 1));
+        let (count, [m, n]) = result.matrices();
+        let (_, [_, k]) = first.matrices();
         let (element, mut math) = first.math(tensor_cores);
         if math == Math::F32 && first.is_virtual {
             // What is between two products of one kernel is computed like its operands.
             math = second.math(tensor_cores).1;
         }
-        Some(Gemm::new(
-            [m, n, k, result.elements() / (m * n).max(1.0)],
-            math,
-            element,
-            of_cudnn(result.numbers).0,
-        ))
+        Some(Gemm::new([m, n, k, count], math, element, of_cudnn(result.numbers).0))
     }
 }

@@ -41,27 +41,18 @@ struct Side {
 impl Side {
     /// One vector a row.
     fn rows_of(tensor: &Known) -> Self {
-        let (heads, [length, width]) = tensor.matrix();
+        let (heads, [length, width]) = tensor.matrices();
         Self { heads, length, width }
     }
 
     /// One vector a column.
     fn columns_of(tensor: &Known) -> Self {
-        let (heads, [width, length]) = tensor.matrix();
+        let (heads, [width, length]) = tensor.matrices();
         Self { heads, length, width }
     }
 }
 
 impl Known {
-    /// How many matrices, and their extents.
-    fn matrix(&self) -> (f64, [f64; 2]) {
-        let extents: Vec<f64> = self.extents.iter().map(|extent| *extent as f64).collect();
-        match extents.as_slice() {
-            [batches @ .., rows, columns] => (batches.iter().product(), [*rows, *columns]),
-            _ => (1.0, [1.0, 1.0]),
-        }
-    }
-
     /// Whether it, or a graph within it, leaves scores out by their place: in a band, or where one counted index is compared
     /// with another.
     fn is_causal(&self) -> bool {
