@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lever_models import CLASSES, TOKENS, Language, beside_a_plain_one, traces, train
 from memfit import _levers
-from memfit._levers import Target
+from memfit._levers import CannotApply, Target
+from memfit._levers.activation_budget import _draws
+from runs import invoke
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 from training import flat
 
@@ -91,3 +97,112 @@ def test_checkpointed_blocks_that_cannot_be_one_graph_are_compiled_in_pieces() -
         assert all(block._compiled_call_impl is None for block in model)
     finally:
         torch._dynamo.reset()
+
+
+def attend(dropout: float) -> Any:
+    attention = torch.ops.aten._scaled_dot_product_flash_attention
+    return lambda x: attention(x, x, x, dropout)[0]
+
+
+@pytest.mark.parametrize(
+    ("computes", "draws"),
+    [
+        (lambda x: (x @ x).relu().softmax(-1), False),
+        (attend(0.0), False),
+        (attend(0.1), True),
+        (lambda x: functional.dropout(x, 0.5), True),
+        (lambda x: functional.dropout(x, 0.5, training=False), False),
+        (lambda x: x + torch.randn_like(x), True),
+        (torch.bernoulli, True),
+    ],
+)
+def test_graphs_that_draw_random_numbers_are_told_from_others(computes: Any, draws: bool) -> None:
+    graph = make_fx(computes)(torch.rand(1, 2, 8, 8, device="meta")).graph
+    assert any(map(_draws, graph.nodes)) == draws
+
+
+def test_a_share_is_of_what_is_compiled_and_in_hundredths() -> None:
+    for model, value, why in [
+        (nn.Linear(2, 2), 50, "nothing of the model is compiled"),
+        (torch.compile(nn.Linear(2, 2)), 101, "hundredths"),
+        (torch.compile(nn.Linear(2, 2)), True, "hundredths"),
+    ]:
+        with pytest.raises(CannotApply, match=why):
+            _levers.apply(Target(model), [("activation-budget", value)])
+    inside = nn.Sequential(nn.Linear(2, 2))
+    inside[0].compile()
+    before = torch._inductor.config.joint_custom_pre_pass
+    applied = _levers.apply(Target(inside), [("activation-budget", 50)])
+    assert torch._inductor.config.joint_custom_pre_pass is not before
+    applied.undo()
+    assert torch._inductor.config.joint_custom_pre_pass is before
+
+
+BLOCKS = """
+import sys
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(256), nn.Linear(256, 1024), nn.Linear(1024, 256)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return x + self.drop(self.down(nn.functional.gelu(self.up(self.norm(x)))))
+
+
+model = nn.Sequential(*[Block(float(sys.argv[1])) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8192, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def allocated(folder: Path, modules: str, share: int | None, dropout: float) -> tuple[int, str]:
+    """The peak with a share of what is kept, and what was said."""
+    plan = f'[[lever]]\nname = "compile"\nvalue = {modules}\nlabel = "rounding"\n'
+    if share is not None:
+        plan += f'[[lever]]\nname = "activation-budget"\nvalue = {share}\nlabel = "rounding"\n'
+    (folder / "plan.toml").write_text(plan)
+    (folder / "train.py").write_text(BLOCKS)
+    arguments = [
+        "run",
+        "--gpu",
+        "t4",
+        "--format",
+        "json",
+        "--show-output",
+        "--steps",
+        "0",
+        "--plan",
+        "plan.toml",
+    ]
+    done = invoke([*arguments, "--", sys.executable, "train.py", str(dropout)], cwd=folder)
+    assert done.status == 0, done.stderr
+    return done.report["peak"]["allocated"], done.stderr
+
+
+def test_a_share_makes_activations_smaller(tmp_path: Path) -> None:
+    (all_kept, _), (little_kept, _) = (
+        allocated(tmp_path, "true", None, 0.0),
+        allocated(tmp_path, "true", 20, 0.0),
+    )
+    # Four blocks with a hidden layer of 32 MiB each, once before and once after what bends it.
+    assert all_kept - little_kept > 4 * 8192 * 1024 * 4
+
+
+def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is found compiled already says nothing any more.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    (all_kept, _), (as_before, said) = (
+        allocated(tmp_path, '"blocks"', None, 0.1),
+        allocated(tmp_path, '"blocks"', 20, 0.1),
+    )
+    assert as_before > 0.95 * all_kept
+    assert "draws random numbers" in said

@@ -275,6 +275,8 @@ fn training(told: &memfit_link::message::Training) -> Training {
         explicit_attention: told.explicit_attention,
         alternates: told.alternates,
         ignores: told.ignores,
+        compiled: told.compiled,
+        drops: told.drops,
         reduced: told.autocast || told.half,
         half: told.half,
         replicated: told.replicated,

@@ -111,6 +111,7 @@ impl Lever {
             | Self::ChunkedLoss
             | Self::Sdpa
             | Self::Compile
+            | Self::ActivationBudget
             | Self::ChannelsLast
             | Self::Shard => Label::Rounding,
             Self::AutocastBf16 | Self::AutocastFp16 | Self::Tf32 => Label::Precision,
@@ -165,7 +166,8 @@ impl Lever {
             | Self::ChunkedLoss
             | Self::Shard
             | Self::GradientAsBucketView
-            | Self::Compile => Stage::Model,
+            | Self::Compile
+            | Self::ActivationBudget => Stage::Model,
             Self::FusedOptimizer
             | Self::ForeachOff
             | Self::EightBitOptimizer

@@ -235,6 +235,8 @@ vocabulary! {
         KvCache8Bit = 43, "kv-cache-8-bit";
         /// Only the last tokens' keys and values are kept.
         KvCacheWindow = 44, "kv-cache-window";
+        /// Compiled graphs keep a share of what they would, and compute the rest again.
+        ActivationBudget = 45, "activation-budget";
     }
 }
 

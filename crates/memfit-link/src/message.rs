@@ -124,6 +124,12 @@ pub struct Training {
     /// Whether some of its labels are left out of the loss.
     #[serde(default)]
     pub ignores: bool,
+    /// Whether the script compiles its model itself.
+    #[serde(default)]
+    pub compiled: bool,
+    /// Whether its model drops numbers at random.
+    #[serde(default)]
+    pub drops: bool,
     /// Whether the script uses autocast itself.
     pub autocast: bool,
     /// Whether parameters are in 16 bits.

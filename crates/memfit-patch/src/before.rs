@@ -16,6 +16,12 @@ const RECOMPUTE: &str = r#"def recompute(model, names):
         )
 "#;
 
+const COMPILE_EACH: &str = r#"def compile_each(model, names):
+    """Each of these modules is compiled by itself, and those that are alike share the code."""
+    for name in names:
+        model.get_submodule(name).compile()
+"#;
+
 const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
     """What these modules keep for the backward waits in the host's memory."""
 
@@ -57,6 +63,15 @@ pub(crate) fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value) -> Resul
             );
         }
         (Lever::Compile, Value::Switch(true)) => draft.before.push(format!("{model}.compile()")),
+        (Lever::Compile, Value::Names(names)) => {
+            draft.helpers.push(COMPILE_EACH);
+            draft.before.push(format!("compile_each({model}, {})", listed(names)));
+        }
+        (Lever::ActivationBudget, Value::Count(hundredths)) => {
+            draft.import("torch._functorch.config");
+            let share = *hundredths as f64 / 100.0;
+            draft.before.push(format!("torch._functorch.config.activation_memory_budget = {share}"));
+        }
         (Lever::ChannelsLast, Value::Switch(true)) => {
             draft.before.push(format!("{model}.to(memory_format=torch.channels_last)"));
             draft.import("torch");

@@ -74,9 +74,11 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
                     draft.environment.push(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"));
                     Ok(())
                 }
-                Lever::Checkpointing | Lever::ActivationOffload | Lever::Compile | Lever::ChannelsLast => {
-                    before::write(&mut draft, lever, &value)
-                }
+                Lever::Checkpointing
+                | Lever::ActivationOffload
+                | Lever::Compile
+                | Lever::ActivationBudget
+                | Lever::ChannelsLast => before::write(&mut draft, lever, &value),
                 _ => Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it"
                     .to_owned()),
             };

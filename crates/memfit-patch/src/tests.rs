@@ -167,6 +167,18 @@ fn workloads_take_a_plan_or_say_why_not() {
 }
 
 #[test]
+fn a_model_is_compiled_as_a_whole_or_block_by_block_and_told_what_to_keep() {
+    let text = patch(LOADER, &levers(None, &[("compile", "true"), ("activation-budget", "45")])).text;
+    assert!(text.contains("import torch._functorch.config\n"), "{text}");
+    assert!(
+        text.contains("\nmodel.compile()\ntorch._functorch.config.activation_memory_budget = 0.45\n"),
+        "{text}"
+    );
+    let text = patch(LOADER, &levers(None, &[("compile", "[\"1.0\", \"1.1\"]")])).text;
+    assert!(text.contains("\ncompile_each(model, [f\"1.{i}\" for i in range(0, 2)])\n"), "{text}");
+}
+
+#[test]
 fn rows_of_modules_are_comprehensions() {
     let check = |names: &[&str], told: &str| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

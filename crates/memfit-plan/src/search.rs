@@ -11,6 +11,7 @@ mod divide;
 mod help;
 mod simplify;
 mod variants;
+mod whole;
 
 use memfit_levers::{Harm, Label, Lever};
 
@@ -91,18 +92,7 @@ fn forbidden(label: Label, allow: Label) -> Option<String> {
 
 /// Searches for the fastest plan.
 pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>, T::Error> {
-    let mut search = Search {
-        trial,
-        limits,
-        tried: Vec::new(),
-        rejected: Vec::new(),
-        considered: Vec::new(),
-        paying: None,
-        harm: Harm::Digits,
-        divided: Vec::new(),
-        runs: 0,
-        interrupted: false,
-    };
+    let mut search = Search::new(trial, limits);
     let as_is = Candidate::as_is();
     let Some(own) = search.run(&as_is, Room::Budget)? else { return Ok(None) };
     let wants_more = |training: &Training| {
@@ -138,7 +128,22 @@ struct Search<'a, T: Trial> {
     interrupted: bool,
 }
 
-impl<T: Trial> Search<'_, T> {
+impl<'a, T: Trial> Search<'a, T> {
+    const fn new(trial: &'a mut T, limits: &'a Limits) -> Self {
+        Self {
+            trial,
+            limits,
+            tried: Vec::new(),
+            rejected: Vec::new(),
+            considered: Vec::new(),
+            paying: None,
+            harm: Harm::Digits,
+            divided: Vec::new(),
+            runs: 0,
+            interrupted: false,
+        }
+    }
+
     /// Runs a candidate, once in each room; nothing once whoever waits has had enough.
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, T::Error> {
         let on_card = room == Room::Budget;
@@ -239,7 +244,10 @@ impl<T: Trial> Search<'_, T> {
             best = self.combine(best)?;
         }
         best = match best {
-            Some(best) if best.candidate != Candidate::as_is() => Some(self.simplest(best, &training)?),
+            Some(best) if best.candidate != Candidate::as_is() => {
+                let best = self.as_a_whole(best, &training)?;
+                Some(self.simplest(best, &training)?)
+            }
             other => other,
         };
         if let Some(best) = &best {

@@ -61,6 +61,9 @@ impl Candidate {
         parts.extend(self.settings.iter().map(|setting| match &setting.value {
             Value::Names(names) => format!("{} of {} blocks", setting.lever, names.len()),
             Value::Switch(true) => setting.lever.name().to_owned(),
+            Value::Count(share) if setting.lever == Lever::ActivationBudget => {
+                format!("{} {share} %", setting.lever)
+            }
             value => format!("{} {value}", setting.lever),
         }));
         if parts.is_empty() { "as it is".to_owned() } else { parts.join(", ") }
@@ -129,6 +132,10 @@ pub struct Training {
     pub alternates: bool,
     /// Whether some of its labels are left out of the loss.
     pub ignores: bool,
+    /// Whether the script compiles its model.
+    pub compiled: bool,
+    /// Whether its model drops numbers at random.
+    pub drops: bool,
     /// Whether fewer bits are used already.
     pub reduced: bool,
     /// Whether its weights are in 16 bits.

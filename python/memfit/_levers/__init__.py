@@ -47,6 +47,7 @@ HOMES = {
     "activation-offload": "offload",
     "gradient-as-bucket-view": "bucket_view",
     "compile": "compiling",
+    "activation-budget": "activation_budget",
     "shard": "shard",
     "adafactor": "adafactor",
     "foreach-off": "foreach",

@@ -121,6 +121,9 @@ fn what(lever: Lever) -> &'static str {
         Lever::PureBf16 => "weights, gradients and optimizer state in bf16",
         Lever::ChannelsLast => "pictures with their channels last in memory",
         Lever::Compile => "kernels that torch.compile fuses",
+        Lever::ActivationBudget => {
+            "so many hundredths of what compiled graphs would keep for the backward are kept"
+        }
         Lever::ActivationOffload => "these modules' activations wait for the backward in the host's memory",
         Lever::OptimizerInBackward => "each parameter is updated as soon as its gradient is there",
         Lever::Bf16OptimizerState => "optimizer state in bf16",

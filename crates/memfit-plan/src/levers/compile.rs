@@ -1,4 +1,5 @@
-//! `compile`: kernels that a compiler fuses. Alike blocks are compiled once, where the model has blocks.
+//! `compile`: kernels that a compiler fuses. Alike blocks are compiled once, where the model has blocks; the search tries the model as a
+//! whole where that stands (`search/whole.rs`).
 
 use memfit_levers::Lever;
 
@@ -17,6 +18,6 @@ fn sense(asked: Asked<'_>) -> Sense {
             "not tried: each try takes as long as compiling does; `--compile` tries it".to_owned(),
         );
     }
-    let blocks = asked.training.blocks.len() > 1;
-    Sense::Try(if blocks { Value::Word("blocks".to_owned()) } else { Value::default() })
+    let blocks: Vec<String> = asked.training.blocks.iter().map(|block| block.name.clone()).collect();
+    Sense::Try(if blocks.len() > 1 { Value::Names(blocks) } else { Value::default() })
 }

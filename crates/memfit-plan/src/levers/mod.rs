@@ -3,6 +3,7 @@
 //! What a lever is called, its label and what it excludes are of `memfit-levers`; how it is applied is of `python/memfit/_levers`.
 //! Dividing the batch, computing blocks again and sending them to the host are no entries here: how far those go is calculated.
 
+mod activation_budget;
 mod adafactor;
 mod autocast;
 mod bf16_state;
@@ -96,6 +97,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     compile::ENTRY,
     gradient_as_bucket_view::ENTRY,
     expandable_segments::ENTRY,
+    activation_budget::ENTRY,
     in_backward::ENTRY,
     host_state::ENTRY,
     bf16_state::ENTRY,
@@ -110,6 +112,11 @@ pub(crate) const ENTRIES: &[Entry] = &[
     kv_cache::WINDOW,
     resize::ENTRY,
 ];
+
+/// The one that moves a lever.
+pub(crate) fn entry(lever: Lever) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.lever == lever)
+}
 
 /// The levers that a search may move.
 pub fn movable() -> Vec<Lever> {

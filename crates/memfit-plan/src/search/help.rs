@@ -8,12 +8,53 @@ use crate::answer::{Limit, Tried};
 use crate::levers::{Asked, ENTRIES, Sense, Turn, may_be_divided};
 use crate::predict::exposed_ns;
 use crate::setting::Value;
-use crate::trial::{Candidate, Room, Training, Trial};
+use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
 /// So many ways are told where nothing fits.
 const WAYS: usize = 2;
 /// So many runs look for the largest batch.
 const BATCHES: u32 = 10;
+/// So many runs look where memory says that the card is full, before what is left is halved.
+const GUESSES: u32 = 6;
+
+/// How the peak rises with the samples that go through together.
+struct Rise {
+    from: (u64, u64),
+    each: f64,
+}
+
+impl Rise {
+    /// As one run tells: what is neither parameter, gradient, state nor the context rises with the samples.
+    fn of(best: &Tried, training: &Training) -> Self {
+        let peak = best.outcome.peak;
+        let samples = best.candidate.micro_batch.unwrap_or(training.batch).max(1);
+        let rising = peak.device_upper.saturating_sub(fixed(&best.outcome, training));
+        Self { from: (samples, peak.device_upper), each: rising as f64 / samples as f64 }
+    }
+
+    /// So many more samples took so much.
+    fn learn(&mut self, samples: u64, bytes: u64) {
+        let (before, at) = self.from;
+        if samples > before && bytes > at {
+            self.each = (bytes - at) as f64 / (samples - before) as f64;
+        }
+        self.from = (samples, bytes);
+    }
+
+    /// The samples that fill so many bytes.
+    fn reaches(&self, budget: u64) -> u64 {
+        let (samples, bytes) = self.from;
+        let room = budget.saturating_sub(bytes) as f64;
+        samples + if self.each > 0.0 { (room / self.each) as u64 } else { 0 }
+    }
+}
+
+/// Bytes of the peak that are there whatever goes through: parameters, gradients, the optimizer's state, the context.
+pub(super) fn fixed(outcome: &Outcome, training: &Training) -> u64 {
+    let told = outcome.training.as_ref().unwrap_or(training);
+    let outside = outcome.peak.device_upper.saturating_sub(outcome.peak.reserved);
+    told.parameters.saturating_add(told.trained).saturating_add(told.state).saturating_add(outside)
+}
 
 impl<T: Trial> Search<'_, T> {
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
@@ -110,12 +151,16 @@ impl<T: Trial> Search<'_, T> {
     pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
         let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
         let batch = training.batch;
-        let mut step = 1;
-        let mut refuted = None;
-        while largest < batch && refuted.is_none_or(|refuted| refuted > largest + 1) {
-            let ceiling = refuted.unwrap_or(batch + 1);
-            let next =
-                if refuted.is_some() { largest.midpoint(ceiling) } else { (largest + step).min(batch) };
+        let mut rise = Rise::of(best, training);
+        let mut refuted: Option<u64> = None;
+        for run in 0.. {
+            let end = refuted.unwrap_or(batch + 1);
+            if largest + 1 >= end {
+                break;
+            }
+            // What memory says is near, and halving comes to an end.
+            let guess = if run < GUESSES { rise.reaches(self.limits.budget) } else { largest.midpoint(end) };
+            let next = guess.clamp(largest + 1, end - 1);
             let candidate = Candidate {
                 micro_batch: (next < batch).then_some(next),
                 pieces: batch.div_ceil(next),
@@ -124,7 +169,7 @@ impl<T: Trial> Search<'_, T> {
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
             if outcome.fits {
                 largest = next;
-                step *= 2;
+                rise.learn(next, outcome.peak.device_upper);
             } else {
                 refuted = Some(next);
             }

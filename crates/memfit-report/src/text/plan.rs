@@ -175,7 +175,17 @@ pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
         }
         "tf32" => "products of fp32 matrices in tf32".to_owned(),
         "pure-bf16" => "weights, gradients and the optimizer's state in bf16".to_owned(),
+        "compile" if lever.value == true => {
+            "kernels that torch.compile fuses, the model compiled as a whole".to_owned()
+        }
+        "compile" if lever.value.is_array() => {
+            format!("kernels that torch.compile fuses, each block compiled by itself: {}", told(&lever.value))
+        }
         "compile" => "kernels that torch.compile fuses".to_owned(),
+        "activation-budget" => format!(
+            "compiled graphs keep {} % of what they would keep for the backward, and compute the rest again",
+            lever.value
+        ),
         "optimizer-in-backward" => {
             "each parameter is updated as soon as its gradient is there, which is then let go".to_owned()
         }

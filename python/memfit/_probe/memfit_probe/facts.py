@@ -106,19 +106,40 @@ class Facts:
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         return {
             "parameters": sum(parameter.nbytes for parameter in parameters),
-            "linears": sum(
-                each.weight.nbytes
-                for each in (model.modules() if model is not None else ())
-                if type(each) is torch.nn.Linear
-            ),
+            "linears": sum(each.weight.nbytes for each in parts(model) if type(each) is torch.nn.Linear),
             "pretrained": bool(named) or 2 * self.loaded > numbers > 0,
             "cached": self.cached,
             "tokens": self.tokens,
             "pictures": list(self.pictures),
             "alternates": self.alternates,
             "ignores": self.ignores,
+            "compiled": is_compiled(model),
+            "drops": drops(model),
             "processes": torch.distributed.get_world_size() if several else 1,
         }
+
+
+def is_compiled(model):
+    """Whether the script has its model, or some of its modules, compiled."""
+    return any(
+        getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod")
+        for each in parts(model)
+    )
+
+
+def drops(model):
+    """Whether some module drops numbers at random while it trains, as its own fields say: `p`, `dropout`, `attn_drop`."""
+    return any(
+        isinstance(value, float) and value > 0 and ("drop" in name or "drop" in type(each).__name__.lower())
+        for each in parts(model)
+        if each.training
+        for name, value in vars(each).items()
+    )
+
+
+def parts(model):
+    """A model's modules, itself among them."""
+    return model.modules() if model is not None else ()
 
 
 def is_attention(shape):

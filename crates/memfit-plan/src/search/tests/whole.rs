@@ -1,0 +1,184 @@
+//! The model compiled as a whole, and shares of what it keeps.
+
+use super::*;
+
+/// A training whose steps a compiler makes faster, and whose activations it may make smaller.
+#[derive(Clone, Debug)]
+struct Fused {
+    budget: u64,
+    /// Milliseconds of a step in one piece: as it is, with blocks compiled, as a whole.
+    times: [f64; 3],
+    /// Milliseconds more for each piece beyond the first.
+    each: f64,
+    /// Milliseconds more for what is computed again of a batch, where nothing is kept.
+    again: f64,
+    /// By how much more the compiler keeps than it was told, in hundredths.
+    more: u64,
+    /// Whether the script compiles its model.
+    own: bool,
+    /// Whether the whole model does not compile.
+    breaks: bool,
+    drops: bool,
+    tried: Vec<Candidate>,
+}
+
+const BATCH: u64 = 64;
+/// Bytes that a sample keeps in each of eight blocks, and those of everything else.
+const KEPT: u64 = GIB / 64;
+const FIXED: u64 = GIB;
+
+impl Fused {
+    fn peak(candidate: &Candidate, more: u64) -> u64 {
+        let samples = candidate.micro_batch.unwrap_or(BATCH);
+        let again = match candidate.value(Lever::Checkpointing) {
+            Some(Value::Names(names)) => names.len() as u64,
+            _ => 0,
+        };
+        let kept = samples * (KEPT * (8 - again) + again * KEPT / 10 + if again > 0 { KEPT } else { 0 });
+        match candidate.value(Lever::ActivationBudget) {
+            Some(Value::Count(share)) => FIXED + kept * (share + more).min(100) / 100,
+            _ => FIXED + kept,
+        }
+    }
+
+    fn judge(&self, candidate: &Candidate) -> (u64, f64) {
+        let time = match candidate.value(Lever::Compile) {
+            None if self.own => self.times[2],
+            None => self.times[0],
+            Some(Value::Names(_)) => self.times[1],
+            Some(_) => self.times[2],
+        };
+        let shared = match candidate.value(Lever::ActivationBudget) {
+            Some(Value::Count(share)) => (100 - share) as f64 / 100.0 * self.again,
+            _ => 0.0,
+        };
+        let recomputed = match candidate.value(Lever::Checkpointing) {
+            Some(Value::Names(names)) => names.len() as f64 / 8.0 * self.times[0] / 3.0,
+            _ => 0.0,
+        };
+        let time = time + shared + recomputed + (candidate.pieces - 1) as f64 * self.each;
+        (Self::peak(candidate, self.more), time)
+    }
+}
+
+impl Trial for Fused {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        self.tried.push(candidate.clone());
+        let samples = candidate.micro_batch.unwrap_or(BATCH);
+        let (peak, time) = self.judge(candidate);
+        let block = |index: u64| Measured {
+            name: format!("h.{index}"),
+            kept: KEPT * samples,
+            busy_ns: (self.times[0] / 24.0 / BATCH as f64 * samples as f64 * 1e6) as u64,
+            output: KEPT * samples / 10,
+        };
+        let whole = candidate.value(Lever::Compile) == Some(&Value::default());
+        let fails = self.breaks && whole;
+        Ok(Some(Outcome {
+            fits: !fails && (room == Room::Boundless || peak <= self.budget),
+            problem: fails.then(|| "Unsupported: a graph break".to_owned()),
+            peak: Expected { device_upper: peak, reserved: peak, step_ms: Some(time), ..Expected::default() },
+            training: Some(Training {
+                batch: BATCH,
+                own_accumulation: 1,
+                optimizes: true,
+                parameters: FIXED,
+                compiled: self.own,
+                drops: self.drops,
+                blocks: (0..8).map(block).collect(),
+                ..Training::default()
+            }),
+            ..Outcome::default()
+        }))
+    }
+}
+
+fn fused() -> Fused {
+    Fused {
+        budget: 6 * GIB,
+        times: [1000.0, 800.0, 780.0],
+        each: 30.0,
+        again: 20.0,
+        more: 0,
+        own: false,
+        breaks: false,
+        drops: false,
+        tried: Vec::new(),
+    }
+}
+
+fn answer(trial: &mut Fused) -> Answer {
+    let limits = Limits { compiles: true, budget: trial.budget, most_runs: 60, ..Limits::default() };
+    search(trial, &limits).unwrap().unwrap()
+}
+
+fn compiled(answer: &Answer) -> (Option<&Value>, Option<&Value>) {
+    let candidate = &answer.chosen.as_ref().unwrap().candidate;
+    (candidate.value(Lever::Compile), candidate.value(Lever::ActivationBudget))
+}
+
+fn why_not(answer: &Answer) -> &str {
+    let name = "compile (the model as a whole)";
+    answer.rejected.iter().find(|rejected| rejected.lever == name).map_or("", |rejected| &rejected.why)
+}
+
+#[test]
+fn the_model_as_a_whole_is_taken_where_that_is_faster() {
+    let mut trial = Fused { again: 1000.0, ..fused() };
+    let found = answer(&mut trial);
+    assert_eq!(compiled(&found).0, Some(&Value::default()));
+    let chosen = found.chosen.unwrap();
+    assert!(Fused::peak(&chosen.candidate, 0) <= trial.budget);
+    // A share that costs so much is not in it.
+    assert_eq!(chosen.candidate.value(Lever::ActivationBudget), None);
+}
+
+#[test]
+fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told() {
+    let mut trial = Fused { times: [1000.0, 700.0, 800.0], again: 1000.0, ..fused() };
+    let found = answer(&mut trial);
+    assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
+    assert!(why_not(&found).contains("with the plan"), "{}", why_not(&found));
+}
+
+#[test]
+fn a_model_that_cannot_be_compiled_as_a_whole_has_its_blocks_compiled() {
+    let found = answer(&mut Fused { breaks: true, again: 1000.0, ..fused() });
+    assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
+    assert!(why_not(&found).contains("a graph break"), "{}", why_not(&found));
+}
+
+#[test]
+fn a_share_makes_room_for_more_samples_together() {
+    // What is computed again costs next to nothing, and pieces cost much.
+    for more in [0, 15] {
+        let mut trial = Fused { more, each: 200.0, again: 5.0, ..fused() };
+        let found = answer(&mut trial);
+        let (_, share) = compiled(&found);
+        assert!(matches!(share, Some(Value::Count(5..=95))), "{share:?}");
+        let chosen = found.chosen.unwrap();
+        assert!(Fused::peak(&chosen.candidate, more) <= trial.budget);
+        assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.told());
+    }
+}
+
+#[test]
+fn no_share_where_random_numbers_would_be_drawn_anew() {
+    let mut trial = Fused { drops: true, each: 200.0, again: 5.0, ..fused() };
+    let found = answer(&mut trial);
+    assert_eq!(compiled(&found).1, None);
+    assert!(trial.tried.iter().all(|candidate| candidate.value(Lever::ActivationBudget).is_none()));
+    assert!(found.rejected.iter().any(|rejected| rejected.lever == "activation-budget"));
+}
+
+#[test]
+fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
+    let mut trial = Fused { own: true, each: 200.0, again: 5.0, ..fused() };
+    let limits = Limits { budget: trial.budget, most_runs: 60, ..Limits::default() };
+    let found = search(&mut trial, &limits).unwrap().unwrap();
+    assert_eq!(compiled(&found).0, None);
+    assert!(matches!(compiled(&found).1, Some(Value::Count(_))));
+    assert!(trial.tried.iter().all(|candidate| candidate.value(Lever::Compile).is_none()));
+}
