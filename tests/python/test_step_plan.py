@@ -333,6 +333,9 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
             "checkpointing": {"checkpointing": "blocks"},
             "offload": {"activation-offload": "blocks"},
             "both": {"checkpointing": "blocks", "activation-offload": "blocks"},
+            "compiled offload": {
+                "compile": {"backend": "aot_eager", "modules": "blocks"}, "activation-offload": "blocks"
+            },
             "chunked": {"chunked-loss": 512},
             "sdpa": {"sdpa": True},
             "8-bit": {"8-bit-optimizer": True},
@@ -373,6 +376,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert saves("checkpointing") > 0.4 * plain["peak"]
     assert saves("offload") > 0.4 * plain["peak"]
     assert saves("both") > saves("checkpointing")
+    assert saves("compiled offload") > 0.4 * plain["peak"]
     # Of each attention matrix, the logarithm of its sums stays.
     assert saves("sdpa") > 6 * 16 * 8 * 512 * (512 - 2) * 4
     # Two moments of four bytes: eight of them become two and a little, four, none.

@@ -86,7 +86,6 @@ const EXCLUDED: &[(Lever, Lever, &str)] = {
         ),
         (L::OptimizerInBackward, L::Shard, "gradients are not reduced yet when they appear"),
         (L::OptimizerInBackward, L::GradientAsBucketView, "gradients are not exchanged yet when they appear"),
-        (L::Compile, L::ActivationOffload, "compiled graphs do not ask where to keep what they save"),
         (L::Shard, L::GradientAsBucketView, "sharded gradients are in no bucket"),
         (L::Shard, L::EightBitOptimizer, "a shard's moments are not cut again"),
         (L::Shard, L::Bf16OptimizerState, "a shard's moments are not cut again"),

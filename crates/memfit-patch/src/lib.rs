@@ -74,6 +74,11 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
                     draft.environment.push(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"));
                     Ok(())
                 }
+                Lever::ActivationOffload if plan.moves(Lever::Compile) => Err(
+                    "what compiled modules keep is sent to the host from outside of them, for which plain PyTorch has no few lines: \
+                     `memfit.Step(…, plan=\"FILE\")` does it"
+                        .to_owned(),
+                ),
                 Lever::Checkpointing
                 | Lever::ActivationOffload
                 | Lever::Compile

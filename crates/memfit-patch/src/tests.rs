@@ -176,6 +176,9 @@ fn a_model_is_compiled_as_a_whole_or_block_by_block_and_told_what_to_keep() {
     );
     let text = patch(LOADER, &levers(None, &[("compile", "[\"1.0\", \"1.1\"]")])).text;
     assert!(text.contains("\ncompile_each(model, [f\"1.{i}\" for i in range(0, 2)])\n"), "{text}");
+    let both = levers(None, &[("compile", "[\"1.0\", \"1.1\"]"), ("activation-offload", "[\"1.0\"]")]);
+    let left = patch(LOADER, &both).left;
+    assert_eq!(left.iter().map(|left| left.lever).collect::<Vec<_>>(), [Lever::ActivationOffload]);
 }
 
 #[test]

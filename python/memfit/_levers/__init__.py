@@ -24,10 +24,20 @@ from typing import Any
 
 from .target import Applied, CannotApply, Target, Undo
 
-__all__ = ["HOMES", "Applied", "CannotApply", "Target", "Undo", "apply", "apply_one", "environment"]
+__all__ = [
+    "HOMES",
+    "Applied",
+    "CannotApply",
+    "Target",
+    "Undo",
+    "apply",
+    "apply_one",
+    "environment",
+    "ordered",
+]
 
 # Levers by name, each with its module, in the order in which they are applied: what changes weights comes before what wraps
-# blocks, and compiling sees all of it.
+# blocks, compiling sees all of it, and what compiled modules keep goes to the host from outside.
 HOMES = {
     "allocator-settings": "allocator",
     "expandable-segments": "allocator",
@@ -44,10 +54,10 @@ HOMES = {
     "sdpa": "sdpa",
     "chunked-loss": "chunked_loss",
     "checkpointing": "checkpointing",
-    "activation-offload": "offload",
     "gradient-as-bucket-view": "bucket_view",
     "compile": "compiling",
     "activation-budget": "activation_budget",
+    "activation-offload": "offload",
     "shard": "shard",
     "adafactor": "adafactor",
     "foreach-off": "foreach",
@@ -73,13 +83,18 @@ def apply(target: Target, chosen: Iterable[tuple[str, Any]]) -> Applied:
         )
     applied = Applied()
     try:
-        for name in HOMES:
-            if name in wanted:
-                applied.add(name, apply_one(target, name, wanted[name]))
+        for name, value in ordered(wanted.items()):
+            applied.add(name, apply_one(target, name, value))
     except BaseException:
         applied.undo()
         raise
     return applied
+
+
+def ordered(chosen: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Levers in the order in which they are applied; those that nobody knows come last."""
+    places = {name: place for place, name in enumerate(HOMES)}
+    return sorted(chosen, key=lambda lever: places.get(lever[0], len(places)))
 
 
 def apply_one(target: Target, name: str, value: Any) -> Undo:

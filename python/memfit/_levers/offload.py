@@ -2,7 +2,7 @@
 
 Copies run on a stream of their own, beside the computing one, into pinned memory: out while the forward goes on, and back one
 tensor ahead of the backward. Blocks on the card belong to the computing stream throughout, and are let go or used only after
-an event of the copying one, so the allocator needs to be told nothing.
+an event of the copying one, so the allocator needs to be told nothing. What a compiled module keeps is copied once its graph is through.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .blocks import blocks
 from .target import CannotApply, Target, Undo, modules
-from .wrapping import together, wrap
+from .wrapping import together, wrap_call
 
 # Smaller tensors are not worth a copy.
 LEAST = 1 << 20
@@ -42,6 +42,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             "activations are in the host's memory already, so offloading them does nothing on this device"
         )
         return lambda: None
+    for module in chosen:
+        if module._compiled_call_impl is None and _is_compiled_around(target.model, module):
+            raise CannotApply(
+                name,
+                "what a compiled graph keeps leaves it as a whole: compile these modules one by one, or offload `all`",
+            )
     mover = Mover(target.place())
 
     def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +60,17 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         with saved_tensors_hooks(lambda tensor: mover.out(tensor, fixed), mover.back):
             return forward(*args, **kwargs)
 
-    return together([mover.settle, *[wrap(module, around) for module in chosen]])
+    return together([mover.settle, *[wrap_call(module, around) for module in chosen]])
+
+
+def _is_compiled_around(model: nn.Module, module: nn.Module) -> bool:
+    """Whether a module that it is a part of was compiled."""
+    return any(
+        each is not module
+        and each._compiled_call_impl is not None
+        and any(module is part for part in each.modules())
+        for each in model.modules()
+    )
 
 
 class _Away:

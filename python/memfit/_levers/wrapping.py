@@ -53,6 +53,28 @@ def wrap(module: nn.Module, around: Around) -> Undo:
     return undo
 
 
+def wrap_call(module: nn.Module, around: Around) -> Undo:
+    """The same around what the module was compiled to, outside of the compiled code; around its forward where it was not."""
+    name = "_compiled_call_impl"
+    compiled = getattr(module, name, None)
+    if compiled is None:
+        return wrap(module, around)
+    layer = _Layer(around, compiled)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return layer.around(compiled, *args, **kwargs) if layer.around else compiled(*args, **kwargs)
+
+    setattr(module, name, call)
+
+    def undo() -> None:
+        if module.__dict__.get(name) is call:
+            setattr(module, name, compiled)
+        else:
+            layer.around = None
+
+    return undo
+
+
 class _Layer:
     __slots__ = ("around", "inner")
 

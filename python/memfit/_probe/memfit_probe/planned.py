@@ -528,7 +528,7 @@ class Planned:
         import memfit_levers
 
         self.target.optimizers = optimizers
-        for name, value in self.levers:
+        for name, value in memfit_levers.ordered(self.levers):
             if (only is not None and name not in only) or (name in OF_OPTIMIZERS and not optimizers):
                 continue
             if name in OF_DATA:
