@@ -163,14 +163,29 @@ for _ in range(3):
     optimizer.zero_grad()
 """
 
+ATTENTION = BLOCKS.replace(
+    "self.up(self.norm(x))",
+    "self.attended(self.up(self.norm(x)))",
+).replace(
+    "    def forward(self, x):",
+    """    def attended(self, wide):
+        query, key, value, rest = (each.view(16, 512, 4, 64).transpose(1, 2) for each in wide.split(256, -1))
+        made = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True) + rest
+        return torch.cat([made.transpose(1, 2).reshape(8192, 256)] * 4, -1)
 
-def allocated(folder: Path, modules: str, share: int | None, dropout: float) -> tuple[int, str]:
-    """The peak with a share of what is kept, and what was said."""
-    plan = f'[[lever]]\nname = "compile"\nvalue = {modules}\nlabel = "rounding"\n'
-    if share is not None:
-        plan += f'[[lever]]\nname = "activation-budget"\nvalue = {share}\nlabel = "rounding"\n'
-    (folder / "plan.toml").write_text(plan)
-    (folder / "train.py").write_text(BLOCKS)
+    def forward(self, x):""",
+)
+
+
+def allocated(folder: Path, dropout: float, *, script: str = BLOCKS, **levers: str) -> tuple[int, str]:
+    """The peak with these levers, and what was said."""
+    (folder / "plan.toml").write_text(
+        "".join(
+            f'[[lever]]\nname = "{name.replace("_", "-")}"\nvalue = {value}\nlabel = "rounding"\n'
+            for name, value in levers.items()
+        )
+    )
+    (folder / "train.py").write_text(script)
     arguments = [
         "run",
         "--gpu",
@@ -190,8 +205,8 @@ def allocated(folder: Path, modules: str, share: int | None, dropout: float) -> 
 
 def test_a_share_makes_activations_smaller(tmp_path: Path) -> None:
     (all_kept, _), (little_kept, _) = (
-        allocated(tmp_path, "true", None, 0.0),
-        allocated(tmp_path, "true", 20, 0.0),
+        allocated(tmp_path, 0.0, compile="true"),
+        allocated(tmp_path, 0.0, compile="true", activation_budget="20"),
     )
     # Four blocks with a hidden layer of 32 MiB each, once before and once after what bends it.
     assert all_kept - little_kept > 4 * 8192 * 1024 * 4
@@ -201,8 +216,17 @@ def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pyt
     # What is found compiled already says nothing any more.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     (all_kept, _), (as_before, said) = (
-        allocated(tmp_path, '"blocks"', None, 0.1),
-        allocated(tmp_path, '"blocks"', 20, 0.1),
+        allocated(tmp_path, 0.1, compile='"blocks"'),
+        allocated(tmp_path, 0.1, compile='"blocks"', activation_budget="20"),
     )
     assert as_before > 0.95 * all_kept
     assert "draws random numbers" in said
+
+
+def test_what_compiled_blocks_keep_waits_on_the_host_and_comes_back_as_it_lay(tmp_path: Path) -> None:
+    # Queries, keys and values are pieces of one tensor, gaps between them, as the compiled backward expects them.
+    (kept, _), (away, _) = (
+        allocated(tmp_path, 0.0, script=ATTENTION, compile='"blocks"'),
+        allocated(tmp_path, 0.0, script=ATTENTION, compile='"blocks"', activation_offload='"blocks"'),
+    )
+    assert kept - away > 2 * 8192 * 1024 * 4

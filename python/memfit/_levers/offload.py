@@ -24,6 +24,8 @@ from .wrapping import together, wrap_call
 LEAST = 1 << 20
 # Copies out that may be under way before the computing stream waits for the oldest.
 AHEAD = 4
+# A piece is copied with the tensor that it lies in where that is no larger than so many times the piece.
+_ROOM = 4
 # Tensors that are remembered before those that are gone are sorted out.
 _KNOWN = 256
 
@@ -60,6 +62,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         with saved_tensors_hooks(lambda tensor: mover.out(tensor, fixed), mover.back):
             return forward(*args, **kwargs)
 
+    # A compiled graph has fixed strides, which it wants back.
+    mover.exact = any(module._compiled_call_impl is not None for module in chosen)
     return together([mover.settle, *[wrap_call(module, around) for module in chosen]])
 
 
@@ -76,7 +80,7 @@ def _is_compiled_around(model: nn.Module, module: nn.Module) -> bool:
 class _Away:
     """A tensor that waits on the host."""
 
-    __slots__ = ("__weakref__", "before", "copy", "event", "here")
+    __slots__ = ("__weakref__", "again", "before", "copy", "event", "here")
 
     def __init__(self, copy: torch.Tensor, event: Any, before: _Away | None) -> None:
         self.copy = copy
@@ -84,12 +88,26 @@ class _Away:
         # The one that went out just before: the backward wants it next.
         self.before = before
         self.here: tuple[torch.Tensor, Any] | None = None
+        # Where it was last: several operations may have saved it.
+        self.again: StorageWeakRef | None = None
+
+
+class _View:
+    """A tensor that lies within one that waits on the host, gaps and all."""
+
+    __slots__ = ("of", "offset", "shape", "stride")
+
+    def __init__(self, of: _Away, tensor: torch.Tensor) -> None:
+        self.of = of
+        self.shape, self.stride, self.offset = tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 class Mover:
     """Moves saved tensors to the host and back."""
 
     def __init__(self, device: torch.device) -> None:
+        # Whether a piece of a larger tensor has to come back as it lay there.
+        self.exact = False
         self._device = device
         self._stream = torch.cuda.Stream(device)
         # What is being copied out: each tensor is held until its copy is done.
@@ -106,6 +124,13 @@ class Mover:
         # An expanded tensor's memory is smaller than itself, and stays.
         if storage.data_ptr() in fixed or storage.nbytes() < tensor.nbytes:
             return tensor
+        if self.exact and not _dense(tensor):
+            if storage.nbytes() > _ROOM * tensor.nbytes:
+                return tensor
+            numbers = storage.nbytes() // tensor.element_size()
+            whole = torch.as_strided(tensor.detach(), (numbers,), (1,), 0)
+            away = self.out(whole, fixed)
+            return _View(away, tensor) if isinstance(away, _Away) else tensor
         key = (
             storage.data_ptr(),
             tensor.storage_offset(),
@@ -140,6 +165,8 @@ class Mover:
 
     def back(self, kept: Any) -> torch.Tensor:
         """The tensor, on the card again."""
+        if isinstance(kept, _View):
+            return self.back(kept.of).as_strided(kept.shape, kept.stride, kept.offset)
         if not isinstance(kept, _Away):
             return kept  # type: ignore[no-any-return]
         computing = torch.cuda.current_stream(self._device)
@@ -148,8 +175,11 @@ class Mover:
             self._let_go(computing)
         self._last = None
         self._known.clear()
+        still_here = _still_here(kept)
+        if still_here is not None:
+            return still_here
         tensor, event = kept.here or self._fetch(kept, computing)
-        kept.here = None
+        kept.here, kept.again = None, StorageWeakRef(tensor.untyped_storage())
         if kept.before is not None and kept.before.here is None:
             kept.before.here = self._fetch(kept.before, computing)
         kept.before = None
@@ -176,6 +206,17 @@ class Mover:
     def _let_go(self, computing: Any) -> None:
         _, event = self._leaving.popleft()
         computing.wait_event(event)
+
+
+def _still_here(away: _Away) -> torch.Tensor | None:
+    """What came back for another operation that saved it, where that still holds it."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(away.again.cdata) if away.again is not None else None
+    if storage is None:
+        return None
+    known = away.copy
+    return torch.empty(0, dtype=known.dtype, device=storage.device).set_(
+        storage, 0, known.shape, known.stride()
+    )
 
 
 def _dense(tensor: torch.Tensor) -> bool:
