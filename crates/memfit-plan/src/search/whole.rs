@@ -11,7 +11,7 @@ use super::divide::sizes;
 use super::help::fixed;
 use super::{Search, milliseconds};
 use crate::answer::Tried;
-use crate::levers::{Asked, Sense, entry};
+use crate::levers::{Asked, Sense, entry, may_be_divided};
 use crate::setting::Value;
 use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 
@@ -19,6 +19,8 @@ use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 const NAME: &str = "compile (the model as a whole)";
 /// So many shares are tried, at most.
 const MOST: u32 = 4;
+/// So often the batch is divided further, where what memory says was not enough.
+const GUESSES: u32 = 3;
 /// Shares are hundredths in such steps: a compiler that is told to keep so much keeps a little more or less.
 const STEP: u64 = 5;
 /// Less than this is computing nearly everything again, which checkpointing does.
@@ -39,12 +41,43 @@ impl<T: Trial> Search<'_, T> {
             self.reject(NAME, why);
             return Ok(best);
         }
+        let known = if whole.fits { Some(whole.clone()) } else { self.run(&base, Room::Boundless)? };
+        let Some(known) = known.filter(|known| known.fits) else { return Ok(best) };
+        let line = Line::of(&base, &known, training);
         let mut fastest = faster(best.clone(), &base, &whole);
-        fastest = self.with_shares(fastest, &base, &whole, training)?;
+        if !whole.fits {
+            fastest = self.in_more_pieces(fastest, &base, &line, training)?;
+        }
+        fastest = self.with_shares(fastest, &base, &whole, &line, training)?;
         if !was_best && fastest.candidate == best.candidate {
             self.tell_of_whole(&best);
         }
         Ok(fastest)
+    }
+
+    /// All that is kept stays, and the batch is divided until that fits.
+    fn in_more_pieces(
+        &mut self,
+        mut best: Tried,
+        base: &Candidate,
+        line: &Line,
+        training: &Training,
+    ) -> Result<Tried, T::Error> {
+        if may_be_divided(base).is_err() || !self.may_divide(training) {
+            return Ok(best);
+        }
+        let samples = line.samples(self.limits.budget).clamp(1, training.batch.max(1));
+        let mut pieces = training.batch.div_ceil(samples).max(base.pieces + 1);
+        for _ in 0..GUESSES {
+            let Some(candidate) = divided(base, training, pieces) else { break };
+            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
+            best = faster(best, &candidate, &outcome);
+            if outcome.fits {
+                break;
+            }
+            pieces = candidate.pieces + 1;
+        }
+        Ok(best)
     }
 
     /// Whether a lever makes sense, and is allowed.
@@ -62,17 +95,15 @@ impl<T: Trial> Search<'_, T> {
         mut best: Tried,
         base: &Candidate,
         whole: &Outcome,
+        line: &Line,
         training: &Training,
     ) -> Result<Tried, T::Error> {
         if (whole.fits && base.pieces == 1) || !self.may(Lever::ActivationBudget, training, whole) {
             return Ok(best);
         }
-        let known = if whole.fits { Some(whole.clone()) } else { self.run(base, Room::Boundless)? };
-        let Some(known) = known.filter(|known| known.fits) else { return Ok(best) };
-        let line = Line::of(base, &known, training);
         let mut pieces = if whole.fits { base.pieces.div_ceil(2) } else { base.pieces };
         let mut left = MOST;
-        while let Some(found) = self.share_that_fits(base, &line, training, pieces, &mut left)? {
+        while let Some(found) = self.share_that_fits(base, line, training, pieces, &mut left)? {
             if milliseconds(&found.outcome) >= milliseconds(&best.outcome) {
                 break;
             }
@@ -185,6 +216,12 @@ impl Line {
         let samples = base.micro_batch.unwrap_or(training.batch).max(1) as f64;
         let fixed = fixed(known, training).min(known.peak.device_upper) as f64;
         Self { fixed, each: (known.peak.device_upper as f64 - fixed) / samples }
+    }
+
+    /// The samples that fit with all that they keep.
+    fn samples(&self, budget: u64) -> u64 {
+        let room = (budget as f64 - self.fixed).max(0.0);
+        if self.each > 0.0 { (room / self.each) as u64 } else { u64::MAX }
     }
 
     /// The hundredths of the activations that fit beside the rest; nothing where so few do that the compiler has no choice.

@@ -10,8 +10,8 @@ struct Fused {
     times: [f64; 3],
     /// Milliseconds more for each piece beyond the first.
     each: f64,
-    /// Milliseconds more for what is computed again of a batch, where nothing is kept.
-    again: f64,
+    /// Milliseconds more for what is computed again of a batch, where nothing is kept: of blocks, and of the model as a whole.
+    again: [f64; 2],
     /// By how much more the compiler keeps than it was told, in hundredths.
     more: u64,
     /// Whether the script compiles its model.
@@ -48,8 +48,9 @@ impl Fused {
             Some(Value::Names(_)) => self.times[1],
             Some(_) => self.times[2],
         };
+        let is_whole = !matches!(candidate.value(Lever::Compile), Some(Value::Names(_)));
         let shared = match candidate.value(Lever::ActivationBudget) {
-            Some(Value::Count(share)) => (100 - share) as f64 / 100.0 * self.again,
+            Some(Value::Count(share)) => (100 - share) as f64 / 100.0 * self.again[usize::from(is_whole)],
             _ => 0.0,
         };
         let recomputed = match candidate.value(Lever::Checkpointing) {
@@ -100,7 +101,7 @@ fn fused() -> Fused {
         budget: 6 * GIB,
         times: [1000.0, 800.0, 780.0],
         each: 30.0,
-        again: 20.0,
+        again: [20.0, 20.0],
         more: 0,
         own: false,
         breaks: false,
@@ -126,7 +127,7 @@ fn why_not(answer: &Answer) -> &str {
 
 #[test]
 fn the_model_as_a_whole_is_taken_where_that_is_faster() {
-    let mut trial = Fused { again: 1000.0, ..fused() };
+    let mut trial = Fused { again: [1000.0, 1000.0], ..fused() };
     let found = answer(&mut trial);
     assert_eq!(compiled(&found).0, Some(&Value::default()));
     let chosen = found.chosen.unwrap();
@@ -137,7 +138,7 @@ fn the_model_as_a_whole_is_taken_where_that_is_faster() {
 
 #[test]
 fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told() {
-    let mut trial = Fused { times: [1000.0, 700.0, 800.0], again: 1000.0, ..fused() };
+    let mut trial = Fused { times: [1000.0, 700.0, 800.0], again: [1000.0, 1000.0], ..fused() };
     let found = answer(&mut trial);
     assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
     assert!(why_not(&found).contains("with the plan"), "{}", why_not(&found));
@@ -145,7 +146,7 @@ fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told()
 
 #[test]
 fn a_model_that_cannot_be_compiled_as_a_whole_has_its_blocks_compiled() {
-    let found = answer(&mut Fused { breaks: true, again: 1000.0, ..fused() });
+    let found = answer(&mut Fused { breaks: true, again: [1000.0, 1000.0], ..fused() });
     assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
     assert!(why_not(&found).contains("a graph break"), "{}", why_not(&found));
 }
@@ -154,7 +155,7 @@ fn a_model_that_cannot_be_compiled_as_a_whole_has_its_blocks_compiled() {
 fn a_share_makes_room_for_more_samples_together() {
     // What is computed again costs next to nothing, and pieces cost much.
     for more in [0, 15] {
-        let mut trial = Fused { more, each: 200.0, again: 5.0, ..fused() };
+        let mut trial = Fused { more, each: 200.0, again: [5.0, 5.0], ..fused() };
         let found = answer(&mut trial);
         let (_, share) = compiled(&found);
         assert!(matches!(share, Some(Value::Count(5..=95))), "{share:?}");
@@ -165,8 +166,23 @@ fn a_share_makes_room_for_more_samples_together() {
 }
 
 #[test]
+fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
+    // With half of what they keep, compiled blocks bear the whole batch, and the model as a whole is faster in two pieces.
+    let mut trial = Fused { times: [1000.0, 800.0, 780.0], each: 20.0, again: [10.0, 100.0], ..fused() };
+    let found = answer(&mut trial);
+    assert_eq!(compiled(&found), (Some(&Value::default()), None));
+    let chosen = found.chosen.unwrap();
+    assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.told());
+    let blocks = |candidate: &&Candidate| matches!(candidate.value(Lever::Compile), Some(Value::Names(_)));
+    let fits = |candidate: &&Candidate| Fused::peak(candidate, 0) <= trial.budget;
+    let of_blocks = trial.tried.iter().filter(blocks).filter(fits);
+    let fastest = of_blocks.min_by(|a, b| trial.judge(a).1.total_cmp(&trial.judge(b).1)).unwrap();
+    assert!(fastest.pieces == 1 && fastest.value(Lever::ActivationBudget).is_some(), "{}", fastest.told());
+}
+
+#[test]
 fn no_share_where_random_numbers_would_be_drawn_anew() {
-    let mut trial = Fused { drops: true, each: 200.0, again: 5.0, ..fused() };
+    let mut trial = Fused { drops: true, each: 200.0, again: [5.0, 5.0], ..fused() };
     let found = answer(&mut trial);
     assert_eq!(compiled(&found).1, None);
     assert!(trial.tried.iter().all(|candidate| candidate.value(Lever::ActivationBudget).is_none()));
@@ -175,7 +191,7 @@ fn no_share_where_random_numbers_would_be_drawn_anew() {
 
 #[test]
 fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
-    let mut trial = Fused { own: true, each: 200.0, again: 5.0, ..fused() };
+    let mut trial = Fused { own: true, each: 200.0, again: [5.0, 5.0], ..fused() };
     let limits = Limits { budget: trial.budget, most_runs: 60, ..Limits::default() };
     let found = search(&mut trial, &limits).unwrap().unwrap();
     assert_eq!(compiled(&found).0, None);
