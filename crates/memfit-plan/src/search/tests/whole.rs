@@ -69,9 +69,13 @@ impl Trial for Fused {
         self.tried.push(candidate.clone());
         let samples = candidate.micro_batch.unwrap_or(BATCH);
         let (peak, time) = self.judge(candidate);
+        let share = match candidate.value(Lever::ActivationBudget) {
+            Some(Value::Count(share)) => (share + self.more).min(100),
+            _ => 100,
+        };
         let block = |index: u64| Measured {
             name: format!("h.{index}"),
-            kept: KEPT * samples,
+            kept: KEPT * samples * share / 100,
             busy_ns: (self.times[0] / 24.0 / BATCH as f64 * samples as f64 * 1e6) as u64,
             output: KEPT * samples / 10,
         };
