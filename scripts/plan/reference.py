@@ -5,7 +5,8 @@
 Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more in the micro-batch
 (where the plan divides the batch). The habits beside it, on the same card: halving the batch with accumulation until it fits, and
 computing every block again, with as many halvings as that needs; each of them in the script's own precision, and with those levers of
-the plan that neither divide nor recompute; and, for some cases planned for with `--compile`, PyTorch's own `activation_memory_budget`.
+the plan that neither divide nor recompute; and, for cases planned for with `--compile`, PyTorch's own `activation_memory_budget`, in both
+ways.
 
 Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run again, so it can be
 ended and started anew at any time. The table is measurements/plan.md.
@@ -74,11 +75,21 @@ CASES = {
 # The same with `--compile`, beside which stands PyTorch's own budget: cases small enough to be compiled for every share.
 COMPILED = {
     f"{name}, compiled": CASES[name]
-    for name in ("GPT-2 124M, batch 32", "BERT-large, batch 32", "ViT-L, batch 128")
+    for name in (
+        "ResNet-50, batch 192",
+        "GPT-2 124M, batch 32",
+        "U-Net, 1024 x 1024, batch 4, in parts",
+        "ViT-L, batch 128",
+        "BERT-large, batch 32",
+        "GPT-2 350M, batch 16",
+        "Llama-like 1B, batch 4",
+    )
 }
 CASES |= COMPILED
 # Levers that divide the batch or say what becomes of activations; the others go with a habit as well.
 OF_SIZE = ("micro-batch", "checkpointing", "activation-offload")
+# What a budget's own run says itself.
+OF_COMPILED = ("compile", "activation-budget")
 
 
 class Store:
@@ -206,16 +217,18 @@ def habit(name: str, full: bool, helped: bool) -> Any:
         size //= 2
 
 
-def budgeted(name: str) -> Any:
+def budgeted(name: str, helped: bool) -> Any:
     """Compiled, with a share of what would be kept; the batch halved where that does not fit."""
     known = Store().of(name)["plan"]
-    levers = [each for each in known["chosen"]["levers"] if each["name"] not in (*OF_SIZE, "compile")]
+    others = [each for each in known["chosen"]["levers"] if each["name"] not in (*OF_SIZE, *OF_COMPILED)]
+    levers = others if helped else []
     levers.append({"name": "compile", "value": True, "label": "rounding"})
     helper = str(Path(__file__).with_name("budget.py"))
     batch = known["baseline"]["micro_batch"] or 1
-    tried = []
+    tried, fitting = [], batch
     for budget in BUDGETS:
-        size = batch
+        # What fitted with more of the activations fits with less; so may up to four times the samples.
+        size = min(batch, 4 * fitting)
         while size >= 1:
             result = run(
                 name,
@@ -224,6 +237,8 @@ def budgeted(name: str) -> Any:
                 prefix=(helper, str(budget)),
             )
             tried.append(result | {"size": size, "budget": budget})
+            if result["fits"]:
+                fitting = size
             if result["fits"] or size % 2:
                 break
             size //= 2
@@ -242,7 +257,8 @@ def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         todo["more"] = more
     if name in COMPILED:
         # The other habits stand with the case itself.
-        todo["budget"] = budgeted
+        todo["budget, helped"] = lambda name: budgeted(name, helped=True)
+        todo["budget"] = lambda name: budgeted(name, helped=False)
     else:
         todo["halved, helped"] = lambda name: habit(name, full=False, helped=True)
         todo["full, helped"] = lambda name: habit(name, full=True, helped=True)
@@ -253,7 +269,8 @@ def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 HEAD = (
     *("case", "card", "as it is", "the plan", "with it", "fits when run", "one sample more", "step"),
-    *("halved", "halved, same levers", "all recomputed", "all recomputed, same levers", "compiled, budget"),
+    *("halved", "halved, same levers", "all recomputed", "all recomputed, same levers"),
+    *("compiled, budget", "compiled, budget, same levers"),
     *("runs", "s", "processor s"),
 )
 
@@ -285,7 +302,11 @@ def row(name: str, known: dict[str, Any]) -> list[str]:
             yes(known.get("again")) or "in the search",
             beyond if refuted else "no batch divided" if not found["limit"] else "the whole batch fits",
             f"{chosen['step_ms_estimate']:.0f} ms",
-            *(told(known.get(key)) for key in ("halved", "halved, helped", "full", "full, helped", "budget")),
+            *(
+                told(known.get(key))
+                for habit in ("halved", "full", "budget")
+                for key in (habit, f"{habit}, helped")
+            ),
         ]
     return [
         *start,
