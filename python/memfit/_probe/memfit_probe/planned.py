@@ -176,7 +176,8 @@ class Planned:
         def call(self, *args, **kwargs):
             if planned.target is None:
                 planned.about_to_call(self)
-            else:
+            # Gone before what is called is compiled: a compiler would find it in each of the model's modules.
+            if planned.target is not None:
                 module.__call__ = original
             return original(self, *args, **kwargs)
 
