@@ -305,7 +305,7 @@ def test_a_model_compiled_as_a_whole_is_called_within_what_the_plan_puts_around_
             '[[lever]]\nname = "autocast-bf16"\nvalue = true\nlabel = "precision"\n'
             '[[lever]]\nname = "compile"\nvalue = true\nlabel = "rounding"\n'
         )
-        arguments = ["run", "--gpu", "t4", "--format", "json", "--show-output", "--steps", "0"]
+        arguments = ["run", "--gpu", "l4", "--format", "json", "--show-output", "--steps", "0"]
         done = invoke([*arguments, "--plan", "plan.toml", "--", sys.executable, "train.py"], cwd=Path(folder))
     assert done.status == 0, done.stderr
     # It is compiled once, whole, from the first call on, and none of them is without autocast.
