@@ -1,6 +1,11 @@
 """What each repeated block of a model keeps for the backward, and how long it takes, as it was measured."""
 
+import functools
+
 from . import facts
+
+# Where one of these is on, hooks of modules may lie within what is compiled.
+OF_COMPILED = frozenset(("compile", "activation-budget"))
 
 
 class Blocks:
@@ -15,8 +20,10 @@ class Blocks:
         self.blocks = {}
         self.marks = {}
 
-    def measure(self, model, names):
-        """From now on, at each of their forwards."""
+    def measure(self, model, names, levers):
+        """From now on, at each of their forwards. Where the plan has something to do with compiling, those alone that are compiled one
+        by one, and from outside: within a graph there is nothing to measure, and whoever looked would cut it in two.
+        """
         watch, known = self.session.watch, dict(model.named_modules())
         if watch is None:
             return
@@ -40,8 +47,27 @@ class Blocks:
                 # The last measurement stays: the first ones may have warmed up.
                 self.blocks[name] = (kept - begin[0], busy - begin[1], facts.output_bytes(output))
 
-            known[name].register_forward_pre_hook(before)
-            known[name].register_forward_hook(after)
+            module = known[name]
+            if module._compiled_call_impl is not None:
+                module._compiled_call_impl = self._around(module, before, after)
+            elif OF_COMPILED.isdisjoint(levers):
+                module.register_forward_pre_hook(before)
+                module.register_forward_hook(after)
+
+    def _around(self, module, before, after):
+        """What a module was compiled to, measured."""
+        compiled, is_compiling = module._compiled_call_impl, self.session.torch.compiler.is_compiling
+
+        @functools.wraps(compiled)
+        def _call_impl(*args, **kwargs):
+            if is_compiling():
+                return compiled(*args, **kwargs)
+            before(module, args)
+            output = compiled(*args, **kwargs)
+            after(module, args, output)
+            return output
+
+        return _call_impl
 
     def tell(self):
         """As a field of the message."""

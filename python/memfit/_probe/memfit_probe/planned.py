@@ -523,7 +523,7 @@ class Planned:
         if self.target.scales and not self.autocast:
             self.scaler = self.session.torch.amp.GradScaler("cuda")
         if self.measures:
-            self.blocks.measure(model, blocks(model))
+            self.blocks.measure(model, blocks(model), dict(self.levers))
 
     def _apply(self, optimizers, only):
         import memfit_levers
