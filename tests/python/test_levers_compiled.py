@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from lever_models import CLASSES, TOKENS, Language, beside_a_plain_one, traces, 
 from memfit import _levers
 from memfit._levers import CannotApply, Target
 from memfit._levers.activation_budget import _draws
-from runs import invoke
+from runs import ROOT, invoke
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
@@ -136,6 +138,56 @@ def test_a_share_is_of_what_is_compiled_and_in_hundredths() -> None:
     assert torch._inductor.config.joint_custom_pre_pass is not before
     applied.undo()
     assert torch._inductor.config.joint_custom_pre_pass is before
+
+
+class Watched:
+    """A session whose card has as many bytes and nanoseconds as it was asked."""
+
+    torch = torch
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.watch = self
+
+    def clock(self) -> dict[str, list[int]]:
+        return {"busy": [10 * self.asked]}
+
+    def stats(self, _device: int) -> types.SimpleNamespace:
+        self.asked += 1
+        return types.SimpleNamespace(allocated=self.asked)
+
+
+@pytest.mark.parametrize(
+    ("compiles", "levers", "measured", "graphs"),
+    [
+        ("blocks", ("compile",), ["0", "1", "2"], 1),
+        ("whole", ("compile",), [], 1),
+        ("whole", ("activation-budget",), [], 1),
+        ("nothing", (), ["0", "1", "2"], 0),
+    ],
+)
+def test_compiled_blocks_are_measured_from_outside(
+    monkeypatch: pytest.MonkeyPatch, compiles: str, levers: tuple[str, ...], measured: list[str], graphs: int
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "python" / "memfit" / "_probe"))
+    seen: list[Any] = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        seen.append(graph)
+        return graph.forward
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)])
+    for module in {"blocks": list(model), "whole": [model]}.get(compiles, []):
+        module.compile(backend=backend)
+    blocks = importlib.import_module("memfit_probe.measured").Blocks(Watched())
+    blocks.measure(model, ["0", "1", "2"], dict.fromkeys(levers, True))
+    try:
+        model(torch.randn(2, 4, requires_grad=True))
+    finally:
+        torch._dynamo.reset()
+    assert [block["name"] for block in blocks.tell()] == measured
+    assert all(block["kept"] > 0 and block["busy_ns"] > 0 for block in blocks.tell())
+    assert len(seen) == graphs
 
 
 BLOCKS = """
