@@ -45,10 +45,13 @@ impl<T: Trial> Search<'_, T> {
         let Some(known) = known.filter(|known| known.fits) else { return Ok(best) };
         let line = Line::of(&base, &known, training);
         let mut fastest = faster(best.clone(), &base, &whole);
-        if !whole.fits {
-            fastest = self.in_more_pieces(fastest, &base, &line, training)?;
+        // Where all that is kept stays and that is no faster, nothing will be that is divided further or computes again.
+        if milliseconds(&known) <= milliseconds(&best.outcome) {
+            if !whole.fits {
+                fastest = self.in_more_pieces(fastest, &base, &line, training)?;
+            }
+            fastest = self.with_shares(fastest, &base, &whole, &line, training)?;
         }
-        fastest = self.with_shares(fastest, &base, &whole, &line, training)?;
         if !was_best && fastest.candidate == best.candidate {
             self.tell_of_whole(&best);
         }
@@ -147,19 +150,21 @@ impl<T: Trial> Search<'_, T> {
     /// What the model compiled as a whole came to, where the plan is without it.
     fn tell_of_whole(&mut self, best: &Tried) {
         let is_whole = |tried: &&Tried| {
-            tried.on_card && tried.candidate.value(Lever::Compile) == Some(&Value::default())
+            tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&Value::default())
         };
-        let fitting = self.tried.iter().filter(is_whole).filter(|tried| tried.fits());
-        let fastest = fitting.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
-        let why = match fastest {
-            Some(fastest) => format!(
-                "a step takes {:.1} ms with {}, {:.1} with the plan",
-                milliseconds(&fastest.outcome),
-                fastest.candidate.told(),
-                milliseconds(&best.outcome)
-            ),
-            None => "it does not fit where the plan does".to_owned(),
-        };
+        let on_the_card = |tried: &Tried| (!tried.fits(), milliseconds(&tried.outcome));
+        let nearest = self.tried.iter().filter(is_whole).min_by(|a, b| {
+            let (a, b) = (on_the_card(a), on_the_card(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
+        let Some(nearest) = nearest else { return };
+        let too_big = if nearest.fits() { "" } else { "it does not fit where the plan does, and " };
+        let why = format!(
+            "{too_big}a step takes {:.1} ms with {}, {:.1} with the plan",
+            milliseconds(&nearest.outcome),
+            nearest.candidate.told(),
+            milliseconds(&best.outcome)
+        );
         self.reject(NAME, why);
     }
 }

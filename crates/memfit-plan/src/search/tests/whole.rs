@@ -146,6 +146,9 @@ fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told()
     let found = answer(&mut trial);
     assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
     assert!(why_not(&found).contains("with the plan"), "{}", why_not(&found));
+    // One look was enough: on the card, and what it takes where there is room.
+    let whole = |candidate: &&Candidate| candidate.value(Lever::Compile) == Some(&Value::default());
+    assert!(trial.tried.iter().filter(whole).count() <= 2);
 }
 
 #[test]
