@@ -44,7 +44,10 @@ pub(crate) fn patched(
             changed.left.extend(left);
         }
     }
-    let Attempt { changed, proof, .. } = attempt;
+    let Attempt { mut changed, proof, .. } = attempt;
+    changed
+        .remarks
+        .extend(proof.as_ref().and_then(|proof| of_what_is_left_out(&changed.left, proof.verdict)));
     Ok(PlanPatch {
         diff: diff(&file, &text, &changed.text),
         file,
@@ -58,6 +61,18 @@ pub(crate) fn patched(
         remarks: changed.remarks,
         proof,
     })
+}
+
+/// What to do where a change lacks levers without which it does not fit.
+fn of_what_is_left_out(left: &[Left], verdict: Verdict) -> Option<String> {
+    if verdict != Verdict::Oom || left.is_empty() {
+        return None;
+    }
+    let without: Vec<String> = left.iter().map(|left| format!("--without {}", left.lever)).collect();
+    Some(format!(
+        "the plan fits with what this change lacks; `memfit plan {}` looks for one that a change can carry whole",
+        without.join(" ")
+    ))
 }
 
 /// The script changed as the plan says, run.
@@ -136,4 +151,19 @@ fn diff(file: &str, before: &str, after: &str) -> String {
     let changes = similar::TextDiff::from_lines(before, after);
     let (old, new) = (format!("a/{file}"), format!("b/{file}"));
     changes.unified_diff().context_radius(CONTEXT).header(&old, &new).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_lacks_what_it_needs_says_how_to_plan_without_that() {
+        let left =
+            [Lever::ChunkedLoss, Lever::EightBitOptimizer].map(|lever| Left { lever, why: String::new() });
+        let told = of_what_is_left_out(&left, Verdict::Oom).unwrap();
+        assert!(told.contains("`memfit plan --without chunked-loss --without 8-bit-optimizer`"), "{told}");
+        assert_eq!(of_what_is_left_out(&left, Verdict::Fits), None);
+        assert_eq!(of_what_is_left_out(&[], Verdict::Oom), None);
+    }
 }
