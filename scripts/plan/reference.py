@@ -226,7 +226,11 @@ def budgeted(name: str, helped: bool) -> Any:
     helper = str(Path(__file__).with_name("budget.py"))
     batch = known["baseline"]["micro_batch"] or 1
     tried, fitting = [], batch
-    for budget in BUDGETS:
+    # Where random numbers are drawn, what is computed again would be something else: gradients would be wrong.
+    draws = any(
+        each["lever"] == "activation-budget" and "at random" in each["why"] for each in known["rejected"]
+    )
+    for budget in BUDGETS[:1] if draws else BUDGETS:
         # What fitted with more of the activations fits with less; so may up to four times the samples.
         size = min(batch, 4 * fitting)
         while size >= 1:
@@ -383,7 +387,8 @@ TEXT = """# Plans for the reference cases
 Made by `scripts/plan/reference.py`, whose head says how. Every figure is the virtual card's: memory is the card's peak with what lies
 outside the allocator at its upper bound, on a card with 3 % of its memory set aside; time is the estimate of one optimizer
 step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
-divide the batch nor compute again. The seconds depend on how busy the machine was (often several times its two processors), and on
+divide the batch nor compute again. A model with dropout is given no share of PyTorch's budget below the whole: its gradients would be wrong
+(docs/plan.md). The seconds depend on how busy the machine was (often several times its two processors), and on
 how it was built: these are of the installed program. The processor's seconds tell more. "in the search" is what the planner itself ran on
 the card; an empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
 
