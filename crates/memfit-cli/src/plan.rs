@@ -201,6 +201,8 @@ impl Tries<'_> {
         let doubt = doubt(room, &report);
         let fits = report.verdict == Verdict::Fits
             || completed && report.verdict == Verdict::Unknown && doubt.is_none();
+        // Where memory ran out, or might have, nothing else is said to be wrong.
+        let short = doubt.is_some() || outcome.facts.oom.is_some() || report.verdict == Verdict::Oom;
         if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
             self.doubted = true;
             self.notes.push(format!(
@@ -241,7 +243,9 @@ impl Tries<'_> {
             step_ms_low: of_batch(report.time.step_ms_low),
             step_ms_high: of_batch(report.time.step_ms_high),
             refused,
-            problem: (!fits).then(|| failure::told(&outcome.facts, report.problem.as_ref())).flatten(),
+            problem: (!fits && !short)
+                .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+                .flatten(),
             training,
         }))
     }

@@ -4,11 +4,13 @@
 //! cost nothing are tried one after the other and stay where they make it smaller without making it slower. Then the batch
 //! is divided and blocks are computed again, as far as a model of memory and time from two runs says; its best guess is run
 //! on the card, what that teaches goes into the model, and so on until nothing that is expected to be faster than the best
-//! plan is left. Last, the plan's micro-batch is raised by one to see that it cannot be.
+//! plan is left. What is compiled block by block is then tried as a whole. Last, the plan's micro-batch is raised until one more
+//! sample does not fit.
 
 mod combine;
 mod divide;
 mod help;
+mod rise;
 mod simplify;
 mod variants;
 mod whole;
@@ -173,6 +175,10 @@ impl<'a, T: Trial> Search<'a, T> {
         }
     }
 
+    fn is_rejected(&self, lever: Lever) -> bool {
+        self.rejected.iter().any(|rejected| rejected.lever == lever.name())
+    }
+
     fn fits_as_is(mut self, own: Outcome) -> Result<Answer, T::Error> {
         let training = own.training.clone().unwrap_or_default();
         // What would be faster or smaller still is shown, and not done: nobody asked for a change.
@@ -260,6 +266,7 @@ impl<'a, T: Trial> Search<'a, T> {
             Some(best) => self.limit(&best.clone(), &training)?,
             None => None,
         };
+        best = best.map(|best| self.with_more_samples(best));
         if best.is_none() && !self.interrupted {
             self.what_would_help(&training, &mut advice)?;
             if let Some((candidate, _)) = smallest {
@@ -267,6 +274,29 @@ impl<'a, T: Trial> Search<'a, T> {
             }
         }
         Ok(self.answer(full, best, limit, advice))
+    }
+
+    /// The plan with more samples together, where that turned out to be noticeably faster as it was looked how many fit.
+    fn with_more_samples(&self, best: Tried) -> Tried {
+        let Some(micro_batch) = best.candidate.micro_batch else { return best };
+        let alike = |tried: &&Tried| {
+            let of_its_own = Candidate {
+                micro_batch: tried.candidate.micro_batch,
+                pieces: tried.candidate.pieces,
+                ..best.candidate.clone()
+            };
+            tried.fits()
+                && tried.outcome.refused.is_empty()
+                && tried.candidate == of_its_own
+                && tried.candidate.micro_batch.is_none_or(|samples| samples > micro_batch)
+        };
+        let fastest = self
+            .tried
+            .iter()
+            .filter(alike)
+            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
+        let enough = milliseconds(&best.outcome) * (1.0 - NOTICEABLE);
+        fastest.filter(|tried| milliseconds(&tried.outcome) < enough).cloned().unwrap_or(best)
     }
 
     /// The loader's batches in one step, for the samples that are wanted in it.

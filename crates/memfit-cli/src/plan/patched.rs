@@ -45,9 +45,9 @@ pub(crate) fn patched(
         }
     }
     let Attempt { mut changed, proof, .. } = attempt;
-    changed
-        .remarks
-        .extend(proof.as_ref().and_then(|proof| of_what_is_left_out(&changed.left, proof.verdict)));
+    let lacks =
+        proof.as_ref().and_then(|proof| of_what_is_left_out(&changed.left, &changed.done, proof.verdict));
+    changed.remarks.extend(lacks);
     Ok(PlanPatch {
         diff: diff(&file, &text, &changed.text),
         file,
@@ -63,12 +63,15 @@ pub(crate) fn patched(
     })
 }
 
-/// What to do where a change lacks levers without which it does not fit.
-fn of_what_is_left_out(left: &[Left], verdict: Verdict) -> Option<String> {
-    if verdict != Verdict::Oom || left.is_empty() {
+/// What to do where a change lacks levers without which it does not fit. A batch that is not divided needs more, and no less.
+fn of_what_is_left_out(left: &[Left], done: &[Lever], verdict: Verdict) -> Option<String> {
+    let mut without: Vec<Lever> = left.iter().map(|left| left.lever).collect();
+    without.retain(|lever| *lever != Lever::MicroBatch && !done.contains(lever));
+    without.dedup();
+    if verdict != Verdict::Oom || without.is_empty() {
         return None;
     }
-    let without: Vec<String> = left.iter().map(|left| format!("--without {}", left.lever)).collect();
+    let without: Vec<String> = without.iter().map(|lever| format!("--without {lever}")).collect();
     Some(format!(
         "the plan fits with what this change lacks; `memfit plan {}` looks for one that a change can carry whole",
         without.join(" ")
@@ -159,11 +162,23 @@ mod tests {
 
     #[test]
     fn a_change_that_lacks_what_it_needs_says_how_to_plan_without_that() {
-        let left =
-            [Lever::ChunkedLoss, Lever::EightBitOptimizer].map(|lever| Left { lever, why: String::new() });
-        let told = of_what_is_left_out(&left, Verdict::Oom).unwrap();
-        assert!(told.contains("`memfit plan --without chunked-loss --without 8-bit-optimizer`"), "{told}");
-        assert_eq!(of_what_is_left_out(&left, Verdict::Fits), None);
-        assert_eq!(of_what_is_left_out(&[], Verdict::Oom), None);
+        let check = |left: &[Lever], done: &[Lever], verdict: Verdict, options: Option<&str>| {
+            let left: Vec<Left> =
+                left.iter().map(|lever| Left { lever: *lever, why: String::new() }).collect();
+            let told = of_what_is_left_out(&left, done, verdict);
+            match (told, options) {
+                (Some(told), Some(options)) => assert!(told.contains(options), "{told}"),
+                (told, options) => assert_eq!(told.is_some(), options.is_some(), "{told:?}"),
+            }
+        };
+        let (loss, state, batch) = (Lever::ChunkedLoss, Lever::EightBitOptimizer, Lever::MicroBatch);
+        let both = "`memfit plan --without chunked-loss --without 8-bit-optimizer`";
+        check(&[loss, state], &[], Verdict::Oom, Some(both));
+        check(&[loss, state], &[], Verdict::Fits, None);
+        check(&[], &[loss], Verdict::Oom, None);
+        // Without a batch in pieces it would fit even less; what is in the change is not lacking.
+        check(&[batch], &[], Verdict::Oom, None);
+        check(&[loss, state, batch], &[], Verdict::Oom, Some(both));
+        check(&[loss, state], &[state], Verdict::Oom, Some("`memfit plan --without chunked-loss`"));
     }
 }

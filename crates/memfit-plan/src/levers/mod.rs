@@ -145,6 +145,13 @@ fn when(true_of: bool) -> Sense {
 }
 
 impl Entry {
+    /// Whether a candidate has what this lever acts on.
+    pub(crate) fn acts_on(&self, candidate: &Candidate, training: &Training) -> bool {
+        self.lever != Lever::ActivationBudget
+            || training.compiled
+            || candidate.value(Lever::Compile).is_some()
+    }
+
     /// The candidate with this lever; why not, where it cannot stand beside what is there.
     pub(crate) fn on(&self, candidate: &Candidate, value: Value) -> Result<Candidate, String> {
         let mut with = candidate.clone();

@@ -194,7 +194,7 @@ impl<T: Trial> Search<'_, T> {
         let ways = Ways { recompute: self.may_recompute(&training), link: self.limits.way_to_host() };
         let mut divisible = may_be_divided(base).is_ok() && self.may_divide(&training);
         let small = if divisible { self.smaller(base, batch)? } else { None };
-        divisible &= !self.rejected.iter().any(|rejected| rejected.lever == Lever::MicroBatch.name());
+        divisible &= !self.is_rejected(Lever::MicroBatch);
         let mut sizes = if divisible { sizes(batch) } else { vec![(batch, 1)] };
         if !training.names.is_empty() {
             // The script's batches are all of one size, and have to add up.

@@ -3,12 +3,13 @@
 
 use memfit_levers::Lever;
 
+use super::rise::Rise;
 use super::{Search, gib, label_of_dividing};
 use crate::answer::{Limit, Tried};
-use crate::levers::{Asked, ENTRIES, Sense, Turn, may_be_divided};
+use crate::levers::{Asked, ENTRIES, Entry, Sense, Turn, may_be_divided};
 use crate::predict::exposed_ns;
 use crate::setting::Value;
-use crate::trial::{Candidate, Outcome, Room, Training, Trial};
+use crate::trial::{Candidate, Room, Training, Trial};
 
 /// So many ways are told where nothing fits.
 const WAYS: usize = 2;
@@ -16,45 +17,6 @@ const WAYS: usize = 2;
 const BATCHES: u32 = 10;
 /// So many runs look where memory says that the card is full, before what is left is halved.
 const GUESSES: u32 = 6;
-
-/// How the peak rises with the samples that go through together.
-struct Rise {
-    from: (u64, u64),
-    each: f64,
-}
-
-impl Rise {
-    /// As one run tells: what is neither parameter, gradient, state nor the context rises with the samples.
-    fn of(best: &Tried, training: &Training) -> Self {
-        let peak = best.outcome.peak;
-        let samples = best.candidate.micro_batch.unwrap_or(training.batch).max(1);
-        let rising = peak.device_upper.saturating_sub(fixed(&best.outcome, training));
-        Self { from: (samples, peak.device_upper), each: rising as f64 / samples as f64 }
-    }
-
-    /// So many more samples took so much.
-    fn learn(&mut self, samples: u64, bytes: u64) {
-        let (before, at) = self.from;
-        if samples > before && bytes > at {
-            self.each = (bytes - at) as f64 / (samples - before) as f64;
-        }
-        self.from = (samples, bytes);
-    }
-
-    /// The samples that fill so many bytes.
-    fn reaches(&self, budget: u64) -> u64 {
-        let (samples, bytes) = self.from;
-        let room = budget.saturating_sub(bytes) as f64;
-        samples + if self.each > 0.0 { (room / self.each) as u64 } else { 0 }
-    }
-}
-
-/// Bytes of the peak that are there whatever goes through: parameters, gradients, the optimizer's state, the context.
-pub(super) fn fixed(outcome: &Outcome, training: &Training) -> u64 {
-    let told = outcome.training.as_ref().unwrap_or(training);
-    let outside = outcome.peak.device_upper.saturating_sub(outcome.peak.reserved);
-    told.parameters.saturating_add(told.trained).saturating_add(told.state).saturating_add(outside)
-}
 
 impl<T: Trial> Search<'_, T> {
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
@@ -87,7 +49,9 @@ impl<T: Trial> Search<'_, T> {
 
     pub(super) fn may_recompute(&mut self, training: &Training) -> bool {
         if training.blocks.is_empty() {
-            let why = if training.optimizes {
+            let why = if training.optimizes && training.compiled {
+                "the script compiles its model: what blocks keep within a compiled graph cannot be measured"
+            } else if training.optimizes {
                 "the model has no repeated blocks that could be told from its structure"
             } else {
                 "nothing is kept for a backward where there is none"
@@ -147,31 +111,41 @@ impl<T: Trial> Search<'_, T> {
         found.outcome.training.clone()
     }
 
-    /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
+    /// How many samples together the plan bears: one more than it has, and where that fits, on from there. Nothing where whoever waits has
+    /// had enough before that was seen.
     pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
         let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
         let batch = training.batch;
-        let mut rise = Rise::of(best, training);
+        let mut rise = Rise::of(&best.candidate, &best.outcome, training);
         let mut refuted: Option<u64> = None;
+        // Whether what is known of the peak has become better with the last run.
+        let mut learnt = true;
         for run in 0.. {
             let end = refuted.unwrap_or(batch + 1);
             if largest + 1 >= end {
                 break;
             }
-            // What memory says is near, and halving comes to an end.
-            let guess = if run < GUESSES { rise.reaches(self.limits.budget) } else { largest.midpoint(end) };
+            // Where memory says that the card is full, as long as it says something new, and else in the middle.
+            let guess = if learnt && run < GUESSES {
+                rise.reaches(self.limits.budget)
+            } else {
+                largest.midpoint(end)
+            };
             let next = guess.clamp(largest + 1, end - 1);
             let candidate = Candidate {
                 micro_batch: (next < batch).then_some(next),
                 pieces: batch.div_ceil(next),
                 ..best.candidate.clone()
             };
-            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
+            let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(None) };
+            learnt = outcome.fits;
             if outcome.fits {
                 largest = next;
                 rise.learn(next, outcome.peak.device_upper);
             } else {
                 refuted = Some(next);
+                // By one it may be wrong.
+                learnt = run == 0;
             }
         }
         Ok(Some(Limit { largest, refuted }))
@@ -202,7 +176,8 @@ impl<T: Trial> Search<'_, T> {
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
         let asked = Asked { training, peak: &peak, limits: self.limits };
-        for entry in ENTRIES.iter().filter(|entry| entry.turn == Turn::WhereShort) {
+        let acts = |entry: &&Entry| entry.turn == Turn::WhereShort && entry.acts_on(&plain, training);
+        for entry in ENTRIES.iter().filter(acts) {
             if let Sense::Try(value) = (entry.sense)(asked) {
                 rows.extend(entry.on(&plain, value));
             }

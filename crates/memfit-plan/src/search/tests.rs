@@ -9,6 +9,7 @@ use crate::plan::Expected;
 use crate::setting::Value;
 use crate::trial::Measured;
 
+mod limit;
 mod optimum;
 mod whole;
 
@@ -130,24 +131,6 @@ fn pretended() -> Pretended {
         runs: 0,
         patience: u64::MAX,
     }
-}
-
-#[test]
-fn how_far_the_micro_batch_goes_takes_few_runs() {
-    let mut trial = Pretended { batch: 4096, kept: GIB / 4096, ..pretended() };
-    let (mut largest, budget) = (0, trial.budget);
-    let whole = Candidate { micro_batch: Some(1024), pieces: 4, ..Candidate::as_is() };
-    while trial.peak(&Candidate { micro_batch: Some(largest + 1), ..whole.clone() }) <= budget {
-        largest += 1;
-    }
-    let outcome = trial.run(&whole, Room::Budget).unwrap().unwrap();
-    let training = outcome.training.clone().unwrap();
-    let best = Tried { candidate: whole, outcome, on_card: true };
-    let limits = limits(budget, Label::Rounding);
-    let mut search = Search::new(&mut trial, &limits);
-    let limit = search.limit(&best, &training).unwrap().unwrap();
-    assert_eq!((limit.largest, limit.refuted), (largest, Some(largest + 1)));
-    assert!(search.runs <= 4, "{}", search.runs);
 }
 
 #[test]

@@ -145,6 +145,9 @@ impl<T: Trial> Search<'_, T> {
         let Some(mut paying) = self.paying.clone() else { return Ok((more, late)) };
         let (base, without) = (paying.base.clone(), paying.without.clone());
         for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
+            if !entry.acts_on(&base, training) {
+                continue;
+            }
             let Some(with) = self.with(entry, &value, &base)? else { continue };
             self.considered.push((entry.lever, told(&without, &with.1)));
             let smaller = with.1.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;

@@ -8,7 +8,7 @@
 use memfit_levers::Lever;
 
 use super::divide::sizes;
-use super::help::fixed;
+use super::rise::{LEAST, Rise};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::levers::{Asked, Sense, entry, may_be_divided};
@@ -19,14 +19,12 @@ use crate::trial::{Candidate, Outcome, Room, Training, Trial};
 const NAME: &str = "compile (the model as a whole)";
 /// So many shares are tried, at most.
 const MOST: u32 = 4;
-/// So often the batch is divided further, where what memory says was not enough.
+/// So often the batch is divided in another way, where what memory says was not enough.
 const GUESSES: u32 = 3;
-/// Shares are hundredths in such steps: a compiler that is told to keep so much keeps a little more or less.
-const STEP: u64 = 5;
-/// Less than this is computing nearly everything again, which checkpointing does.
-const LEAST: u64 = 10;
 /// Where a share was not small enough, the next is smaller by so many hundredths.
 const LESS: u64 = 20;
+/// What is slower by no more than this may be the faster one in fewer pieces.
+const NEAR: f64 = 1.02;
 
 impl<T: Trial> Search<'_, T> {
     /// The faster of the best plan so far and the model compiled as a whole.
@@ -35,52 +33,74 @@ impl<T: Trial> Search<'_, T> {
             return Ok(best);
         }
         let base = compiled(&best.candidate, training);
-        let was_best = base == best.candidate;
-        let Some(whole) = self.run(&base, Room::Budget)? else { return Ok(best) };
-        if let Some(why) = failed(&whole) {
+        // Where there are no blocks, it failed already.
+        if self.is_rejected(Lever::Compile) && base.value(Lever::Compile) == Some(&whole()) {
+            return Ok(best);
+        }
+        let Some(on_card) = self.run(&base, Room::Budget)? else { return Ok(best) };
+        if let Some(why) = failed(&on_card) {
             self.reject(NAME, why);
             return Ok(best);
         }
-        let known = if whole.fits { Some(whole.clone()) } else { self.run(&base, Room::Boundless)? };
-        let Some(known) = known.filter(|known| known.fits) else { return Ok(best) };
-        let line = Line::of(&base, &known, training);
-        let mut fastest = faster(best.clone(), &base, &whole);
-        // Where all that is kept stays and that is no faster, nothing will be that is divided further or computes again.
-        if milliseconds(&known) <= milliseconds(&best.outcome) {
-            if !whole.fits {
-                fastest = self.in_more_pieces(fastest, &base, &line, training)?;
-            }
-            fastest = self.with_shares(fastest, &base, &whole, &line, training)?;
+        let known = if on_card.fits { Some(on_card.clone()) } else { self.run(&base, Room::Boundless)? };
+        let Some(known) = known else { return Ok(best) };
+        if !known.fits {
+            self.reject(NAME, known.failure());
+            return Ok(best);
         }
-        if !was_best && fastest.candidate == best.candidate {
+        let mut rise = Rise::of(&base, &known, training);
+        let mut fastest = faster(best.clone(), &base, &on_card);
+        // Where all that is kept stays and that is no faster, nothing will be that is divided further or computes again; in fewer pieces
+        // it may be.
+        let (ms, bar) = (milliseconds(&known), milliseconds(&best.outcome));
+        if ms <= bar || (on_card.fits && base.pieces > 1 && ms <= bar * NEAR) {
+            let pieces;
+            (fastest, pieces) = self.in_other_pieces(fastest, &base, &on_card, &mut rise, training)?;
+            fastest = self.with_shares(fastest, &base, &on_card, pieces, &rise, training)?;
+        }
+        if best.candidate.value(Lever::Compile) != Some(&whole()) && fastest.candidate == best.candidate {
             self.tell_of_whole(&best);
         }
         Ok(fastest)
     }
 
-    /// All that is kept stays, and the batch is divided until that fits.
-    fn in_more_pieces(
+    /// All that is kept stays, and the batch is in as few pieces as that fits in; how many these are, as far as is known.
+    fn in_other_pieces(
         &mut self,
         mut best: Tried,
         base: &Candidate,
-        line: &Line,
+        on_card: &Outcome,
+        rise: &mut Rise,
         training: &Training,
-    ) -> Result<Tried, T::Error> {
-        if may_be_divided(base).is_err() || !self.may_divide(training) {
-            return Ok(best);
-        }
-        let samples = line.samples(self.limits.budget).clamp(1, training.batch.max(1));
-        let mut pieces = training.batch.div_ceil(samples).max(base.pieces + 1);
-        for _ in 0..GUESSES {
-            let Some(candidate) = divided(base, training, pieces) else { break };
-            let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
-            best = faster(best, &candidate, &outcome);
-            if outcome.fits {
-                break;
+    ) -> Result<(Tried, u64), T::Error> {
+        // The fewest that were seen to fit, and the most that were seen not to.
+        let mut fits = on_card.fits.then_some(base.pieces);
+        let mut refuted = if on_card.fits { 0 } else { base.pieces };
+        let is_refused = self.is_rejected(Lever::MicroBatch);
+        if fits != Some(1) && !is_refused && may_be_divided(base).is_ok() && self.may_divide(training) {
+            for _ in 0..GUESSES {
+                let samples = rise.reaches(self.limits.budget).clamp(1, training.batch.max(1));
+                let wanted = training.batch.div_ceil(samples).max(refuted + 1);
+                let Some(next) = divisions(training).find(|(_, pieces)| *pieces >= wanted) else { break };
+                let candidate = divided(base, training, next);
+                if fits.is_some_and(|fits| candidate.pieces >= fits) {
+                    break;
+                }
+                let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
+                if let Some(why) = failed(&outcome) {
+                    self.reject(NAME, why);
+                    break;
+                }
+                best = faster(best, &candidate, &outcome);
+                if outcome.fits {
+                    fits = Some(candidate.pieces);
+                    rise.learn(candidate.micro_batch.unwrap_or(training.batch), outcome.peak.device_upper);
+                } else {
+                    refuted = candidate.pieces;
+                }
             }
-            pieces = candidate.pieces + 1;
         }
-        Ok(best)
+        Ok((best, fits.unwrap_or(base.pieces)))
     }
 
     /// Whether a lever makes sense, and is allowed.
@@ -97,40 +117,43 @@ impl<T: Trial> Search<'_, T> {
         &mut self,
         mut best: Tried,
         base: &Candidate,
-        whole: &Outcome,
-        line: &Line,
+        on_card: &Outcome,
+        fits: u64,
+        rise: &Rise,
         training: &Training,
     ) -> Result<Tried, T::Error> {
-        if (whole.fits && base.pieces == 1) || !self.may(Lever::ActivationBudget, training, whole) {
+        if (on_card.fits && fits == 1) || !self.may(Lever::ActivationBudget, training, on_card) {
             return Ok(best);
         }
-        let mut pieces = if whole.fits { base.pieces.div_ceil(2) } else { base.pieces };
+        let mut pieces = if on_card.fits { fits.div_ceil(2) } else { base.pieces };
         let mut left = MOST;
-        while let Some(found) = self.share_that_fits(base, line, training, pieces, &mut left)? {
+        while let Some(next) = divisions(training).rfind(|(_, of)| *of <= pieces) {
+            let divided = divided(base, training, next);
+            let Some(found) = self.share_that_fits(&divided, rise, training, &mut left)? else { break };
             if milliseconds(&found.outcome) >= milliseconds(&best.outcome) {
                 break;
             }
             best = found;
-            if pieces == 1 {
+            if divided.pieces == 1 {
                 break;
             }
-            pieces = pieces.div_ceil(2);
+            pieces = divided.pieces.div_ceil(2);
         }
         Ok(best)
     }
 
-    /// The batch in so many pieces, with the largest share that fits of those that are tried.
+    /// The largest share that fits of those that are tried.
     fn share_that_fits(
         &mut self,
-        base: &Candidate,
-        line: &Line,
+        divided: &Candidate,
+        rise: &Rise,
         training: &Training,
-        pieces: u64,
         left: &mut u32,
     ) -> Result<Option<Tried>, T::Error> {
-        let Some(divided) = divided(base, training, pieces) else { return Ok(None) };
         let samples = divided.micro_batch.unwrap_or(training.batch);
-        let Some(mut share) = line.share(samples, self.limits.budget) else { return Ok(None) };
+        let Some(mut share) = rise.share(samples, divided.pieces, self.limits.budget) else {
+            return Ok(None);
+        };
         while share >= LEAST && *left > 0 {
             *left -= 1;
             let candidate = divided.with(Lever::ActivationBudget, Value::Count(share));
@@ -149,9 +172,8 @@ impl<T: Trial> Search<'_, T> {
 
     /// What the model compiled as a whole came to, where the plan is without it.
     fn tell_of_whole(&mut self, best: &Tried) {
-        let is_whole = |tried: &&Tried| {
-            tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&Value::default())
-        };
+        let is_whole =
+            |tried: &&Tried| tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&whole());
         let on_the_card = |tried: &Tried| (!tried.fits(), milliseconds(&tried.outcome));
         let nearest = self.tried.iter().filter(is_whole).min_by(|a, b| {
             let (a, b) = (on_the_card(a), on_the_card(b));
@@ -169,6 +191,11 @@ impl<T: Trial> Search<'_, T> {
     }
 }
 
+/// The value of `compile` where the model is compiled as a whole.
+fn whole() -> Value {
+    Value::default()
+}
+
 /// A plan with its model compiled as a whole, by the script where it does so, and nothing else said of what becomes of activations.
 fn compiled(plan: &Candidate, training: &Training) -> Candidate {
     let mut base = plan.clone();
@@ -177,11 +204,11 @@ fn compiled(plan: &Candidate, training: &Training) -> Candidate {
     // Where it stood, so that what was run already is known again.
     match base.settings.iter_mut().find(|setting| setting.lever == Lever::Compile) {
         Some(setting) => {
-            setting.value = Value::default();
+            setting.value = whole();
             base
         }
         None if training.compiled => base,
-        None => base.with(Lever::Compile, Value::default()),
+        None => base.with(Lever::Compile, whole()),
     }
 }
 
@@ -199,44 +226,16 @@ fn failed(outcome: &Outcome) -> Option<String> {
     refused.or_else(|| outcome.problem.as_ref().map(|_| outcome.failure()))
 }
 
-/// A plan with its batch in so many pieces, or the next more into which it can be cut.
-fn divided(base: &Candidate, training: &Training, pieces: u64) -> Option<Candidate> {
+/// The ways to divide a batch, with the fewest pieces first.
+fn divisions(training: &Training) -> impl DoubleEndedIterator<Item = (u64, u64)> {
     let batch = training.batch.max(1);
     // A script that makes its own batches makes them all of one size.
-    let may_be = |samples: u64| training.names.is_empty() || batch.is_multiple_of(samples);
-    let mut sizes = sizes(batch).into_iter().filter(|(samples, _)| may_be(*samples));
-    let (samples, pieces) = sizes.find(|(_, of)| *of >= pieces)?;
-    Some(Candidate { micro_batch: (samples < batch).then_some(samples), pieces, ..base.clone() })
+    let own = !training.names.is_empty();
+    sizes(batch).into_iter().filter(move |(samples, _)| !own || batch.is_multiple_of(*samples))
 }
 
-/// How the peak rises with the samples and with the share of activations, as far as one run tells: what is neither parameter, gradient,
-/// state nor the context is in proportion to both.
-struct Line {
-    fixed: f64,
-    each: f64,
-}
-
-impl Line {
-    fn of(base: &Candidate, known: &Outcome, training: &Training) -> Self {
-        let samples = base.micro_batch.unwrap_or(training.batch).max(1) as f64;
-        let fixed = fixed(known, training).min(known.peak.device_upper) as f64;
-        Self { fixed, each: (known.peak.device_upper as f64 - fixed) / samples }
-    }
-
-    /// The samples that fit with all that they keep.
-    fn samples(&self, budget: u64) -> u64 {
-        let room = (budget as f64 - self.fixed).max(0.0);
-        if self.each > 0.0 { (room / self.each) as u64 } else { u64::MAX }
-    }
-
-    /// The hundredths of the activations that fit beside the rest; nothing where so few do that the compiler has no choice.
-    fn share(&self, samples: u64, budget: u64) -> Option<u64> {
-        let all = self.each * samples as f64;
-        let room = budget as f64 - self.fixed;
-        if all <= 0.0 || room <= 0.0 {
-            return None;
-        }
-        let hundredths = ((room / all * 100.0) as u64).min(100 - STEP);
-        Some(hundredths / STEP * STEP).filter(|share| *share >= LEAST)
-    }
+/// A plan with its batch divided in one of these ways.
+fn divided(base: &Candidate, training: &Training, (samples, pieces): (u64, u64)) -> Candidate {
+    let micro_batch = (samples < training.batch.max(1)).then_some(samples);
+    Candidate { micro_batch, pieces, ..base.clone() }
 }

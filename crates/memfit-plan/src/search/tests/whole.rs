@@ -19,6 +19,11 @@ struct Fused {
     /// Whether the whole model does not compile.
     breaks: bool,
     drops: bool,
+    /// Hundredths of what its blocks keep that the whole model keeps.
+    of_whole: u64,
+    /// Whether the script makes batches of its own.
+    names: Vec<String>,
+    batch: u64,
     tried: Vec<Candidate>,
 }
 
@@ -28,15 +33,17 @@ const KEPT: u64 = GIB / 64;
 const FIXED: u64 = GIB;
 
 impl Fused {
-    fn peak(candidate: &Candidate, more: u64) -> u64 {
-        let samples = candidate.micro_batch.unwrap_or(BATCH);
+    fn peak(&self, candidate: &Candidate) -> u64 {
+        let samples = candidate.micro_batch.unwrap_or(self.batch);
         let again = match candidate.value(Lever::Checkpointing) {
             Some(Value::Names(names)) => names.len() as u64,
             _ => 0,
         };
         let kept = samples * (KEPT * (8 - again) + again * KEPT / 10 + if again > 0 { KEPT } else { 0 });
+        let is_whole = candidate.value(Lever::Compile) == Some(&Value::default());
+        let kept = if is_whole { kept * self.of_whole / 100 } else { kept };
         match candidate.value(Lever::ActivationBudget) {
-            Some(Value::Count(share)) => FIXED + kept * (share + more).min(100) / 100,
+            Some(Value::Count(share)) => FIXED + kept * (share + self.more).min(100) / 100,
             _ => FIXED + kept,
         }
     }
@@ -58,7 +65,7 @@ impl Fused {
             _ => 0.0,
         };
         let time = time + shared + recomputed + (candidate.pieces - 1) as f64 * self.each;
-        (Self::peak(candidate, self.more), time)
+        (self.peak(candidate), time)
     }
 }
 
@@ -67,7 +74,7 @@ impl Trial for Fused {
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
         self.tried.push(candidate.clone());
-        let samples = candidate.micro_batch.unwrap_or(BATCH);
+        let samples = candidate.micro_batch.unwrap_or(self.batch);
         let (peak, time) = self.judge(candidate);
         let share = match candidate.value(Lever::ActivationBudget) {
             Some(Value::Count(share)) => (share + self.more).min(100),
@@ -76,7 +83,7 @@ impl Trial for Fused {
         let block = |index: u64| Measured {
             name: format!("h.{index}"),
             kept: KEPT * samples * share / 100,
-            busy_ns: (self.times[0] / 24.0 / BATCH as f64 * samples as f64 * 1e6) as u64,
+            busy_ns: (self.times[0] / 24.0 / self.batch as f64 * samples as f64 * 1e6) as u64,
             output: KEPT * samples / 10,
         };
         let whole = candidate.value(Lever::Compile) == Some(&Value::default());
@@ -86,7 +93,8 @@ impl Trial for Fused {
             problem: fails.then(|| "Unsupported: a graph break".to_owned()),
             peak: Expected { device_upper: peak, reserved: peak, step_ms: Some(time), ..Expected::default() },
             training: Some(Training {
-                batch: BATCH,
+                batch: self.batch,
+                names: self.names.clone(),
                 own_accumulation: 1,
                 optimizes: true,
                 parameters: FIXED,
@@ -110,6 +118,9 @@ fn fused() -> Fused {
         own: false,
         breaks: false,
         drops: false,
+        of_whole: 100,
+        names: Vec::new(),
+        batch: BATCH,
         tried: Vec::new(),
     }
 }
@@ -135,7 +146,7 @@ fn the_model_as_a_whole_is_taken_where_that_is_faster() {
     let found = answer(&mut trial);
     assert_eq!(compiled(&found).0, Some(&Value::default()));
     let chosen = found.chosen.unwrap();
-    assert!(Fused::peak(&chosen.candidate, 0) <= trial.budget);
+    assert!(trial.peak(&chosen.candidate) <= trial.budget);
     // A share that costs so much is not in it.
     assert_eq!(chosen.candidate.value(Lever::ActivationBudget), None);
 }
@@ -167,7 +178,7 @@ fn a_share_makes_room_for_more_samples_together() {
         let (_, share) = compiled(&found);
         assert!(matches!(share, Some(Value::Count(5..=95))), "{share:?}");
         let chosen = found.chosen.unwrap();
-        assert!(Fused::peak(&chosen.candidate, more) <= trial.budget);
+        assert!(trial.peak(&chosen.candidate) <= trial.budget);
         assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.told());
     }
 }
@@ -181,7 +192,7 @@ fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
     let chosen = found.chosen.unwrap();
     assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.told());
     let blocks = |candidate: &&Candidate| matches!(candidate.value(Lever::Compile), Some(Value::Names(_)));
-    let fits = |candidate: &&Candidate| Fused::peak(candidate, 0) <= trial.budget;
+    let fits = |candidate: &&Candidate| trial.peak(candidate) <= trial.budget;
     let of_blocks = trial.tried.iter().filter(blocks).filter(fits);
     let fastest = of_blocks.min_by(|a, b| trial.judge(a).1.total_cmp(&trial.judge(b).1)).unwrap();
     assert!(fastest.pieces == 1 && fastest.value(Lever::ActivationBudget).is_some(), "{}", fastest.told());
@@ -204,4 +215,54 @@ fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
     assert_eq!(compiled(&found).0, None);
     assert!(matches!(compiled(&found).1, Some(Value::Count(_))));
     assert!(trial.tried.iter().all(|candidate| candidate.value(Lever::Compile).is_none()));
+}
+
+#[test]
+fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
+    // Also where the random numbers that it draws allow no share, and where it is slower in as many pieces by a little.
+    for (drops, whole) in [(true, 780.0), (false, 805.0)] {
+        let mut trial = Fused {
+            budget: 4 * GIB,
+            times: [1000.0, 800.0, whole],
+            each: 40.0,
+            again: [1000.0, 1000.0],
+            of_whole: 50,
+            drops,
+            ..fused()
+        };
+        let found = answer(&mut trial);
+        assert_eq!(compiled(&found), (Some(&Value::default()), None));
+        let chosen = found.chosen.unwrap();
+        assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.told());
+    }
+}
+
+#[test]
+fn what_makes_its_own_batches_gets_fewer_pieces_with_a_share_too() {
+    // Fifteen samples go in one, three, five or fifteen pieces alone.
+    let names = vec!["batch_size".to_owned()];
+    let mut trial = Fused { names, batch: 15, each: 200.0, again: [5.0, 5.0], budget: 2 * GIB, ..fused() };
+    let found = answer(&mut trial);
+    let chosen = found.chosen.as_ref().unwrap();
+    assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.told());
+    assert!(matches!(compiled(&found).1, Some(Value::Count(_))));
+}
+
+#[test]
+fn a_plan_that_is_the_whole_model_does_not_say_that_it_was_not_taken() {
+    let mut trial = Fused { times: [1000.0, 990.0, 700.0], again: [10.0, 10.0], ..fused() };
+    let found = answer(&mut trial);
+    assert_eq!(compiled(&found).0, Some(&Value::default()));
+    assert_eq!(why_not(&found), "");
+}
+
+#[test]
+fn nothing_is_said_of_shares_where_nothing_is_compiled() {
+    let mut trial = Fused { times: [1000.0, 2000.0, 2000.0], ..fused() };
+    let found = answer(&mut trial);
+    assert_eq!(compiled(&found), (None, None));
+    let shares = |candidate: &&Candidate| {
+        candidate.value(Lever::ActivationBudget).is_some() && candidate.value(Lever::Compile).is_none()
+    };
+    assert_eq!(trial.tried.iter().filter(shares).count(), 0);
 }
