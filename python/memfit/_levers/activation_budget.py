@@ -39,7 +39,7 @@ def _is_compiled(target: Target) -> bool:
     """Whether the plan or the script compiles something of the model."""
     return target.compiled is not None or any(
         isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
-        for each in (target.model, *target.model.modules())
+        for each in (*target.models(), *target.model.modules())
         if isinstance(each, nn.Module)
     )
 

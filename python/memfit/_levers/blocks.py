@@ -6,6 +6,8 @@ from collections import Counter
 
 from torch import nn
 
+from .several import named
+
 # Fewer blocks of a kind are no repetition.
 LEAST = 2
 
@@ -25,7 +27,8 @@ def blocks(model: nn.Module) -> list[str]:
             else:
                 walk(child, f"{path}.")
 
-    walk(model, "")
+    for prefix, each in named(model):
+        walk(each, prefix)
     return found
 
 

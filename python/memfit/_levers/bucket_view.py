@@ -7,13 +7,18 @@ from typing import Any
 from torch import nn
 
 from .target import CannotApply, Target, Undo
+from .wrapping import together
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Wrap the model's module anew, in place; its value is true. All ranks have to do so together."""
-    model = target.model
-    if not isinstance(model, nn.parallel.DistributedDataParallel):
+    replicas = [each for each in target.models() if isinstance(each, nn.parallel.DistributedDataParallel)]
+    if not replicas:
         raise CannotApply(name, "the model is not wrapped in DistributedDataParallel")
+    return together([_one(each) for each in replicas])
+
+
+def _one(model: nn.parallel.DistributedDataParallel) -> Undo:
     before = bool(model.gradient_as_bucket_view)
     _again(model, True)
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from .piecewise import Pieces, cross_entropy
+from .several import models
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import wrap
 
@@ -57,10 +58,11 @@ def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _head(model: nn.Module, name: str) -> Any:
     """The layer that makes the logits: what the model says it is, or the one with by far the most classes."""
-    known = getattr(model, "get_output_embeddings", None)
-    found = known() if callable(known) else None
-    if isinstance(found, nn.Linear):
-        return found
+    for each in models(model):
+        known = getattr(each, "get_output_embeddings", None)
+        found = known() if callable(known) else None
+        if isinstance(found, nn.Linear):
+            return found
     wide = [
         module
         for module in model.modules()

@@ -39,7 +39,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         target.compiled = before
 
     undone = [
-        _one(module, settings) for module in (modules(target, name, chosen) if chosen else [target.model])
+        _one(module, settings) for module in (modules(target, name, chosen) if chosen else target.models())
     ]
     target.compiled = compiled
     return together([back, *undone])

@@ -33,7 +33,7 @@ _KNOWN = 256
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Offload what modules keep: `value` is a list of their names, "blocks" for all repeated ones, or "all"."""
     if value in ("all", True):
-        chosen: list[nn.Module] = [target.model]
+        chosen: list[nn.Module] = target.models()
     else:
         found = blocks(target.model) if value == "blocks" else value
         if not found:
@@ -45,7 +45,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         )
         return lambda: None
     for module in chosen:
-        if module._compiled_call_impl is None and _is_compiled_around(target.model, module):
+        if module._compiled_call_impl is None and _is_compiled_around(target, module):
             raise CannotApply(
                 name,
                 "what a compiled graph keeps leaves it as a whole: compile these modules one by one, or offload `all`",
@@ -67,13 +67,13 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     return together([mover.settle, *[wrap_call(module, around) for module in chosen]])
 
 
-def _is_compiled_around(model: nn.Module, module: nn.Module) -> bool:
+def _is_compiled_around(target: Target, module: nn.Module) -> bool:
     """Whether a module that it is a part of was compiled."""
     return any(
         each is not module
         and each._compiled_call_impl is not None
         and any(module is part for part in each.modules())
-        for each in model.modules()
+        for each in (*target.models(), *target.model.modules())
     )
 
 

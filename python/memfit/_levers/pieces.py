@@ -62,6 +62,20 @@ class Held:
     dtype: torch.dtype
     parts: dict[tuple[int, int], Any]
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lies on a card, as a tensor says it."""
+        return any(tensor.is_cuda for tensor in self._tensors())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes where it lies, packed."""
+        return sum(tensor.nbytes for tensor in self._tensors())
+
+    def _tensors(self) -> Iterable[torch.Tensor]:
+        for part in self.parts.values():
+            yield from [part] if isinstance(part, torch.Tensor) else _tensors(part).values()
+
     def keep(self) -> Callable[[], None]:
         """Copy all parts to the host; what is returned puts them back."""
         copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]

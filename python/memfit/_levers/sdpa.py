@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from . import einsum
 from .target import CannotApply, Target, Undo
-from .wrapping import wrap
+from .wrapping import together, wrap
 
 # Scores that are at most this are masked: no softmax lets anything of them through.
 _MASKED = -1e8
@@ -25,7 +26,11 @@ _MASKED = -1e8
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Use it in the model's forward; its value is true."""
-    told = _tell(target)
+    return together([_one(model, name) for model in target.models()])
+
+
+def _one(model: nn.Module, name: str) -> Undo:
+    told = _tell(model)
     if told is not None:
         return told
     if not hasattr(functional, "scaled_dot_product_attention"):
@@ -38,12 +43,11 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
             answer = forward(*args, **kwargs)
         return _outside(answer)
 
-    return wrap(target.model, around)
+    return wrap(model, around)
 
 
-def _tell(target: Target) -> Undo | None:
+def _tell(model: nn.Module) -> Undo | None:
     """Hugging Face's models know the ways in which they can compute attention."""
-    model = target.model
     config = getattr(model, "config", None)
     now = getattr(config, "_attn_implementation", None)
     tell = getattr(model, "set_attn_implementation", None)

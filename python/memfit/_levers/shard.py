@@ -27,6 +27,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
     if not hasattr(fsdp, "fully_shard"):
         raise CannotApply(name, "this release of PyTorch has no `fully_shard` in torch.distributed.fsdp")
+    if len(target.models()) > 1:
+        raise CannotApply(name, "several models train together, and this shards one")
     if _SHARDED in target.model.__dict__:
         # It was sharded where the script would have replicated it.
         return lambda: None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .saying import warn
+from .several import models
 
 Undo = Callable[[], None]
 
@@ -54,6 +55,10 @@ class Target:
     undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.
     notes: list[str] = field(default_factory=list)
+
+    def models(self) -> list[nn.Module]:
+        """What is called by itself: the model, or the several that it stands for."""
+        return models(self.model)
 
     def place(self) -> torch.device:
         """Where the model computes."""

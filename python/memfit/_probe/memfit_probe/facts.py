@@ -35,6 +35,9 @@ class Facts:
         self.asked_for = None
         self.backward_since = False
         self.alternates = False
+        # Whether a model's training forward drew random numbers, and how many the card had drawn before the one that is under way.
+        self.draws = False
+        self.drawn = None
 
     def arm(self):
         for home in (self.session.torch, self.session.torch.Tensor):
@@ -60,6 +63,23 @@ class Facts:
             return original(scores, *args, **kwargs)
 
         home.softmax = softmax
+
+    def forward_begins(self, model):
+        """An outermost module begins."""
+        self.drawn = self._drawn() if model.training and not self.draws else None
+
+    def forward_ends(self):
+        """It has ended."""
+        self.draws = self.draws or (self.drawn is not None and self._drawn() != self.drawn)
+
+    def _drawn(self):
+        """How far the cards' random numbers have gone."""
+        cuda = self.session.torch.cuda
+        return (
+            [generator.get_offset() for generator in cuda.default_generators]
+            if cuda.is_initialized()
+            else None
+        )
 
     def backward(self):
         """A backward begins."""
@@ -97,24 +117,24 @@ class Facts:
                     self.pictures, tuple(value.shape[-2:]), key=lambda sides: sides[0] * sides[1]
                 )
 
-    def tell(self, model):
-        """As fields of the message."""
+    def tell(self, model, each):
+        """As fields of the message; a model may be several, each of which is called by itself."""
         torch = self.session.torch
         parameters = list(model.parameters()) if model is not None else []
-        named = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+        named = any(getattr(getattr(one, "config", None), "_name_or_path", "") for one in each)
         numbers = sum(parameter.numel() for parameter in parameters)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         return {
             "parameters": sum(parameter.nbytes for parameter in parameters),
-            "linears": sum(each.weight.nbytes for each in parts(model) if type(each) is torch.nn.Linear),
-            "pretrained": bool(named) or 2 * self.loaded > numbers > 0,
+            "linears": sum(part.weight.nbytes for part in parts(model) if type(part) is torch.nn.Linear),
+            "pretrained": named or 2 * self.loaded > numbers > 0,
             "cached": self.cached,
             "tokens": self.tokens,
             "pictures": list(self.pictures),
             "alternates": self.alternates,
             "ignores": self.ignores,
-            "compiled": is_compiled(model),
-            "drops": drops(model),
+            "compiled": any(map(is_compiled, each)),
+            "drops": self.draws or drops(model),
             "processes": torch.distributed.get_world_size() if several else 1,
         }
 
@@ -158,6 +178,16 @@ def lengths(sizes):
     if len(set(sizes.values())) < 2:
         return []
     return list(itertools.islice(sizes.values(), MAX_LENGTHS))
+
+
+def state_bytes(optimizer):
+    """Bytes of the card that an optimizer keeps between steps."""
+    values = (
+        value
+        for kept in optimizer.state.values()
+        for value in (kept.values() if isinstance(kept, dict) else ())
+    )
+    return sum(value.nbytes for value in values if getattr(value, "is_cuda", False))
 
 
 def output_bytes(output):

@@ -44,16 +44,22 @@ def _places(size):
     main = sys.modules.get("__main__")
     if main is not None:
         _within(vars(main), size, found, seen)
+    for frame in frames():
+        if frame.f_locals is not frame.f_globals:
+            _of_frame(frame, size, found, seen)
+        _within(frame.f_globals, size, found, seen)
+    return found
+
+
+def frames():
+    """The script's own frames, the innermost first."""
     frame = sys._getframe(1)
     for _ in range(MAX_FRAMES):
         if frame is None:
-            break
+            return
         if not frame.f_code.co_filename.startswith((*LIBRARIES, PROBE, "<")):
-            if frame.f_locals is not frame.f_globals:
-                _of_frame(frame, size, found, seen)
-            _within(frame.f_globals, size, found, seen)
+            yield frame
         frame = frame.f_back
-    return found
 
 
 def _matches(name, value, size):

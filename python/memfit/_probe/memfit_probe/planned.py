@@ -11,9 +11,9 @@ import functools
 import os
 import types
 import weakref
-from collections import deque
 
-from . import channel, facts, handles, imports, inputs, measured, trainers
+from . import channel, facts, handles, imports, inputs, measured, models, telling, trainers
+from .cuts import Pieces
 
 # Levers that are put on the optimizers, which a script may make late.
 OF_OPTIMIZERS = frozenset(
@@ -34,51 +34,6 @@ OF_INFERENCE = frozenset(("quantized-weights", "kv-cache-8-bit", "kv-cache-windo
 # Levers that act on what loaders give.
 OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
 NO_LOADER = "no batch came from a DataLoader of PyTorch's"
-
-
-class Piece:
-    """Where a piece of a batch lies in it."""
-
-    def __init__(self, samples, batch, last):
-        self.samples = samples
-        self.batch = batch
-        self.last = last
-
-
-class Pieces:
-    """A loader's sampler of batches, with each batch in pieces."""
-
-    def __init__(self, sampler, planned, dataset):
-        self.sampler = sampler
-        self.planned = planned
-        self.dataset = dataset
-        self.made = deque()
-
-    def __iter__(self):
-        worst = self.planned.worst(self.dataset, self.sampler)
-        for indices in self.sampler:
-            if not isinstance(indices, (list, tuple)):
-                self.made.append(None)
-                yield indices
-                continue
-            if worst:
-                indices = (worst * (len(indices) // len(worst) + 1))[: len(indices)]
-            bounds = self.planned.bounds(len(indices))
-            for begin, end in bounds:
-                self.made.append(Piece(end - begin, len(indices), end == bounds[-1][1]))
-                yield indices[begin:end]
-
-    def __len__(self):
-        # What a script plans by is how many batches there are.
-        return len(self.sampler)
-
-    def __getattr__(self, name):
-        # A copy that is being made has no sampler yet.
-        return (
-            getattr(self.__dict__["sampler"], name)
-            if "sampler" in self.__dict__
-            else object.__getattribute__(self, name)
-        )
 
 
 class Planned:
@@ -452,6 +407,7 @@ class Planned:
     def forward_begins(self, model):
         """An outermost module begins."""
         torch = self.session.torch
+        self.facts.forward_begins(model)
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is None or self.model() is model
         if self.model is None or self.model() is None:
@@ -484,6 +440,7 @@ class Planned:
 
     def forward_ends(self, _model):
         """It has ended; its loss follows where there are gradients."""
+        self.facts.forward_ends()
         if not self.session.torch.is_grad_enabled():
             self.leave()
 
@@ -517,13 +474,14 @@ class Planned:
         from memfit_levers.blocks import blocks
 
         optimizers = list(self.session.optimizers)
-        self.target = memfit_levers.Target(model, optimizers, undoes=False)
+        whole = models.together(self.session.torch, model, optimizers)
+        self.target = memfit_levers.Target(whole, optimizers, undoes=False)
         self.equipped.update(optimizers)
         self._apply(optimizers, None)
         if self.target.scales and not self.autocast:
             self.scaler = self.session.torch.amp.GradScaler("cuda")
         if self.measures:
-            self.blocks.measure(model, blocks(model), dict(self.levers))
+            self.blocks.measure(whole, blocks(whole), dict(self.levers))
 
     def _apply(self, optimizers, only):
         import memfit_levers
@@ -547,54 +505,10 @@ class Planned:
 
     def tell(self):
         """At the end: what the training is."""
-        torch = self.session.torch
         if self.arriving is None:
             for name in sorted(OF_DATA.intersection(name for name, _ in self.levers)):
                 self._refuse(name, NO_LOADER)
-        model = self.model() if self.model is not None else None
-        norm = torch.nn.modules.batchnorm._BatchNorm
-        modules = list(model.modules()) if model is not None else []
         optimizers = list(self.session.optimizers)
         if not optimizers and not self.seen:
             self.seen, self.largest = self.seen_idle, self.largest_idle
-        names = [] if self.largest or not self.seen else handles.find(self.seen)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        channel.send(
-            "training",
-            batch=self.largest or (self.seen if names else 0),
-            seen=self.seen,
-            names=names,
-            batches=self.batches if self.largest else self.forwards,
-            sampled=self.inputs.sampled,
-            loading=self.inputs.loading(self.loading),
-            steps=self.steps,
-            couples_samples=any(isinstance(each, norm) and each.training for each in modules),
-            convolves=any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in modules),
-            classes=max(
-                (each.out_features for each in modules if isinstance(each, torch.nn.Linear)), default=0
-            ),
-            explicit_attention=self.facts.attends
-            or getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager",
-            autocast=self.autocast,
-            half=any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
-            if model
-            else False,
-            replicated=isinstance(model, torch.nn.parallel.DistributedDataParallel),
-            state=sum(
-                getattr(value, "nbytes", 0)
-                for optimizer in optimizers
-                for kept in optimizer.state.values()
-                for value in (kept.values() if isinstance(kept, dict) else ())
-            ),
-            trained=sum(parameter.nbytes for group in groups for parameter in group["params"]),
-            optimizers=sorted({type(each).__name__ for each in optimizers}),
-            fusible=bool(groups) and all("fused" in group for group in groups),
-            fused=bool(groups) and all(group.get("fused") for group in groups),
-            foreach_off=bool(groups) and all(group.get("foreach") is False for group in groups),
-            clips=self.clipped,
-            framework=self.framework,
-            whole=self.whole_steps,
-            lengths=facts.lengths(self.inputs.of(self.loading)),
-            **self.facts.tell(model),
-            blocks=self.blocks.tell(),
-        )
+        channel.send("training", **telling.training(self, optimizers))

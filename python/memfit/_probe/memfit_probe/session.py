@@ -213,7 +213,7 @@ class Session:
             if is_compiling():
                 return original(*args, **kwargs)
             if self.planned is not None:
-                args = self._begin_backward(args)
+                args = self._begin_backward(args, kwargs.get("accumulate_grad", True))
             before = watch.phase(codes.BACKWARD)
             self.had_backward = True
             try:
@@ -225,10 +225,11 @@ class Session:
 
         autograd._engine_run_backward = run
 
-    def _begin_backward(self, args):
+    def _begin_backward(self, args, adds_up):
         """A plan's part in a backward: its forward is over, and it begins with other gradients."""
         try:
-            if self.watch.current_phase() != codes.BACKWARD:
+            # Gradients that are asked for and not added up, as a penalty's, are part of what is computed.
+            if self.watch.current_phase() != codes.BACKWARD and adds_up:
                 self.planned.leave()
                 return (args[0], self.planned.seeds(args[1]), *args[2:])
         except Exception as error:

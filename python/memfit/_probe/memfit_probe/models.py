@@ -1,0 +1,92 @@
+"""Which models train together: what the optimizers update need not be parts of the one that is called first."""
+
+import gc
+import sys
+import types
+
+from . import handles
+
+
+def together(torch, model, optimizers):
+    """The model that is called first, with those that train beside it."""
+    others = _beside(torch.nn.Module, model, optimizers)
+    if not others:
+        return model
+    from memfit_levers.several import Several
+
+    names = _names(torch.nn.Module, others)
+    return Several(model, {names.get(id(other), type(other).__name__): other for other in others})
+
+
+def _beside(kind, model, optimizers):
+    """The largest modules that the optimizers update, and that neither hold this one nor are parts of it."""
+    places = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                places.setdefault(id(parameter), len(places))
+    for parameter in model.parameters():
+        places.pop(id(parameter), None)
+    if not places:
+        return []
+    # The type is asked, and not the object: some stand for others, and would be made by that.
+    alive = [
+        each for each in gc.get_objects() if issubclass(type(each), kind) and "_modules" in each.__dict__
+    ]
+    holders = {}
+    for each in alive:
+        for part in each._modules.values():
+            if part is not None:
+                holders.setdefault(id(part), []).append(each)
+    above = {id(each) for each in _all_above(model, holders)}
+    within = {id(each) for each in model.modules()}
+    found = {}
+    for each in alive:
+        own = [places[id(parameter)] for parameter in each._parameters.values() if id(parameter) in places]
+        if not own or id(each) in within or id(each) in above:
+            continue
+        largest = each
+        while True:
+            outer = next((one for one in holders.get(id(largest), ()) if id(one) not in above), None)
+            if outer is None or outer is largest:
+                break
+            largest = outer
+        known = found.get(id(largest))
+        found[id(largest)] = (min([*own, *([known[0]] if known else [])]), largest)
+    return [largest for _, largest in sorted(found.values(), key=lambda entry: entry[0])]
+
+
+def _all_above(model, holders):
+    """What holds it, however far out."""
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        for outer in holders.get(id(waiting.pop()), ()):
+            if id(outer) not in seen:
+                seen.add(id(outer))
+                waiting.append(outer)
+                yield outer
+
+
+def _names(kind, wanted):
+    """What the script calls them: variables and attributes that its own frames see."""
+    names, ids = {}, {id(each) for each in wanted}
+    for table in _tables(kind):
+        for name, value in list(table.items()):
+            if id(value) in ids and isinstance(name, str) and name.isidentifier():
+                names.setdefault(id(value), name)
+    return names
+
+
+def _tables(kind):
+    """The variables of the script's frames, the innermost first; then the attributes of what is in them."""
+    frames = [frame.f_locals for frame in handles.frames()]
+    main = sys.modules.get("__main__")
+    if main is not None:
+        frames.append(vars(main))
+    yield from frames
+    for table in frames:
+        for value in list(table.values()):
+            if issubclass(type(value), kind):
+                yield value._modules
+            elif type(value) is not types.ModuleType and isinstance(getattr(value, "__dict__", None), dict):
+                yield value.__dict__
