@@ -272,6 +272,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
     Training {
         batch: told.batch,
         names: told.names.clone(),
+        models: told.models.clone(),
         own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
         couples_samples: told.couples_samples,
         convolves: told.convolves,
@@ -280,7 +281,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
         alternates: told.alternates,
         ignores: told.ignores,
         compiled: told.compiled,
-        drops: told.drops,
+        draws: told.draws,
         reduced: told.autocast || told.half,
         half: told.half,
         replicated: told.replicated,

@@ -98,6 +98,9 @@ pub struct Training {
     pub seen: u64,
     /// Names of the script's own that hold that number, where it has no loader of torch's.
     pub names: Vec<String>,
+    /// What the script calls the models that train beside the first one.
+    #[serde(default)]
+    pub models: Vec<String>,
     /// How many of the loader's batches were gone through.
     pub batches: u64,
     /// Optimizer steps meanwhile.
@@ -127,9 +130,9 @@ pub struct Training {
     /// Whether the script compiles its model itself.
     #[serde(default)]
     pub compiled: bool,
-    /// Whether its model drops numbers at random.
+    /// Whether its model draws random numbers in a forward.
     #[serde(default)]
-    pub drops: bool,
+    pub draws: bool,
     /// Whether the script uses autocast itself.
     pub autocast: bool,
     /// Whether parameters are in 16 bits.

@@ -38,8 +38,13 @@ const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
         module.forward = around(module.forward)
 "#;
 
-/// Writes one of these levers.
-pub(crate) fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value) -> Result<(), Why> {
+/// Writes one of these levers. What is said of a module of another model than the first begins with that model's name.
+pub(crate) fn write(
+    draft: &mut Draft<'_>,
+    lever: Lever,
+    value: &Value,
+    others: &[String],
+) -> Result<(), Why> {
     let training = draft.round()?;
     Training::alone(draft.facts)?;
     let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
@@ -49,23 +54,25 @@ pub(crate) fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value) -> Resul
             for module in ["functools", "torch", "torch.utils.checkpoint"] {
                 draft.import(module);
             }
-            draft.before.push(format!("recompute({model}, {})", listed(names)));
+            draft.before.extend(calls("recompute", &model, names, others));
         }
         (Lever::ActivationOffload, Value::Names(names)) => {
             draft.helpers.push(KEEP_ON_HOST);
             for module in ["functools", "torch"] {
                 draft.import(module);
             }
-            draft.before.push(format!("keep_on_host({model}, {})", listed(names)));
+            draft.before.extend(calls("keep_on_host", &model, names, others));
             draft.remark(
                 "PyTorch's own way to the host waits for each copy: memory is the plan's, and a step takes longer than with \
                  memfit, whose copies run beside the computing",
             );
         }
-        (Lever::Compile, Value::Switch(true)) => draft.before.push(format!("{model}.compile()")),
+        (Lever::Compile, Value::Switch(true)) => {
+            draft.before.extend(each(&model, others).map(|model| format!("{model}.compile()")));
+        }
         (Lever::Compile, Value::Names(names)) => {
             draft.helpers.push(COMPILE_EACH);
-            draft.before.push(format!("compile_each({model}, {})", listed(names)));
+            draft.before.extend(calls("compile_each", &model, names, others));
         }
         (Lever::ActivationBudget, Value::Count(hundredths)) => {
             draft.import("torch._functorch.config");
@@ -73,12 +80,40 @@ pub(crate) fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value) -> Resul
             draft.before.push(format!("torch._functorch.config.activation_memory_budget = {share}"));
         }
         (Lever::ChannelsLast, Value::Switch(true)) => {
-            draft.before.push(format!("{model}.to(memory_format=torch.channels_last)"));
+            let formats = |model: &str| format!("{model}.to(memory_format=torch.channels_last)");
+            draft.before.extend(each(&model, others).map(formats));
             draft.import("torch");
         }
         _ => return Err(format!("the value `{value}` says no modules")),
     }
     Ok(())
+}
+
+/// All models.
+fn each<'a>(model: &'a str, others: &'a [String]) -> impl Iterator<Item = &'a str> {
+    std::iter::once(model).chain(others.iter().map(String::as_str))
+}
+
+/// A call for each model that has some of these modules.
+fn calls(function: &str, model: &str, names: &[String], others: &[String]) -> Vec<String> {
+    let of = |name: &str| {
+        others
+            .iter()
+            .find(|other| name.strip_prefix(other.as_str()).is_some_and(|rest| rest.starts_with('.')))
+    };
+    let own: Vec<String> = names.iter().filter(|name| of(name).is_none()).cloned().collect();
+    let mut calls = Vec::new();
+    if !own.is_empty() {
+        calls.push(format!("{function}({model}, {})", listed(&own)));
+    }
+    for other in others {
+        let theirs = names.iter().filter(|name| of(name) == Some(other));
+        let theirs: Vec<String> = theirs.map(|name| name[other.len() + 1..].to_owned()).collect();
+        if !theirs.is_empty() {
+            calls.push(format!("{function}({other}, {})", listed(&theirs)));
+        }
+    }
+    calls
 }
 
 /// A list of names as Python, rows of modules as a comprehension.
@@ -137,4 +172,25 @@ fn numbered(name: &str) -> Option<(String, u64, String)> {
     let before = if at > 0 { joined(&parts[..at]) + "." } else { String::new() };
     let after = if at + 1 < parts.len() { ".".to_owned() + &joined(&parts[at + 1..]) } else { String::new() };
     Some((before, number, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_to_several_models_is_a_call_for_each() {
+        let check = |names: &[&str], others: &[&str], expected: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            assert_eq!(calls("f", "make", &owned(names), &owned(others)), owned(expected));
+        };
+        check(&["0", "1", "judge"], &["judge"], &["f(make, [*(f\"{i}\" for i in range(0, 2)), \"judge\"])"]);
+        check(
+            &["0", "judge.net.3", "judge.net.4", "judged.0"],
+            &["judge"],
+            &["f(make, [\"0\", \"judged.0\"])", "f(judge, [f\"net.{i}\" for i in range(3, 5)])"],
+        );
+        check(&["b.0", "a.0"], &["a", "b"], &["f(a, [\"0\"])", "f(b, [\"0\"])"]);
+        check(&["0"], &[], &["f(make, [\"0\"])"]);
+    }
 }

@@ -83,7 +83,7 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
                 | Lever::ActivationOffload
                 | Lever::Compile
                 | Lever::ActivationBudget
-                | Lever::ChannelsLast => before::write(&mut draft, lever, &value),
+                | Lever::ChannelsLast => before::write(&mut draft, lever, &value, &plan.made_for.models),
                 _ => Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it"
                     .to_owned()),
             };

@@ -201,6 +201,7 @@ mod tests {
                 batch: Some(64),
                 own_accumulation: 2,
                 batch_names: vec!["batch_size".into()],
+                models: vec!["judge".into()],
                 inference: false,
                 script: Some("train.py".into()),
                 script_sha256: Some(sha256(b"import torch")),

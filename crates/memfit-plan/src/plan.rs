@@ -55,6 +55,9 @@ pub struct MadeFor {
     /// The script's own names for that number, where it makes its batches without a loader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batch_names: Vec<String>,
+    /// The script's own names for the models that train beside the first one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
     /// Whether the script only goes forward.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub inference: bool,

@@ -118,6 +118,8 @@ pub struct Training {
     pub batch: u64,
     /// The script's own names for that number, where it has no loader of torch's.
     pub names: Vec<String>,
+    /// What the script calls the models that train beside the first one; what is said of one of their modules begins with that.
+    pub models: Vec<String>,
     /// The loader's batches in one optimizer step of the script's own.
     pub own_accumulation: u64,
     /// Whether what is computed of a sample depends on others in its batch.
@@ -134,8 +136,8 @@ pub struct Training {
     pub ignores: bool,
     /// Whether the script compiles its model.
     pub compiled: bool,
-    /// Whether its model drops numbers at random.
-    pub drops: bool,
+    /// Whether its model draws random numbers in a forward.
+    pub draws: bool,
     /// Whether fewer bits are used already.
     pub reduced: bool,
     /// Whether its weights are in 16 bits.

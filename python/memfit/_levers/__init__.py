@@ -34,6 +34,7 @@ __all__ = [
     "apply_one",
     "environment",
     "ordered",
+    "prepared",
 ]
 
 # Levers by name, each with its module, in the order in which they are applied: what changes weights comes before what wraps
@@ -102,6 +103,16 @@ def apply_one(target: Target, name: str, value: Any) -> Undo:
     module = import_module(f".{HOMES[name]}", __name__)
     undo: Undo = module.apply(target, value, name)
     return undo
+
+
+def prepared(target: Target) -> Undo:
+    """Let the models take what they are called with as the levers want it, for who calls them knows nothing of `prepare`."""
+    from .wrapping import together, wrap_call
+
+    def around(call: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(*target.prepare(args), **target.prepare(kwargs))
+
+    return together([wrap_call(model, around) for model in target.models()])
 
 
 def environment(chosen: Iterable[tuple[str, Any]]) -> dict[str, str]:

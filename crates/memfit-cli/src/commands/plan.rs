@@ -362,6 +362,7 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
             batch: Some(found.training.batch).filter(|batch| *batch > 0),
             own_accumulation: found.training.own_accumulation.max(1),
             batch_names: found.training.names.clone(),
+            models: found.training.models.clone(),
             inference: !found.training.optimizes,
             script: script.map(|script| script.display().to_string()),
             script_sha256: script.and_then(|script| std::fs::read(script).ok()).map(|text| sha256(&text)),

@@ -73,6 +73,9 @@ impl Plan {
         if !made_for.batch_names.is_empty() {
             line("batch_names", list(&made_for.batch_names));
         }
+        if !made_for.models.is_empty() {
+            line("models", list(&made_for.models));
+        }
         if made_for.inference {
             line("inference", "true".to_owned());
         }

@@ -16,9 +16,9 @@ fn sense(asked: Asked<'_>) -> Sense {
     if !training.optimizes || !(training.compiled || asked.limits.compiles) {
         return Sense::Nothing;
     }
-    if training.drops {
+    if training.draws {
         return Sense::Against(
-            "the model drops numbers at random (dropout), and PyTorch would drop others where a compiled graph computes them again: \
+            "the model draws random numbers, as dropout does, and PyTorch would draw others where a compiled graph computes them again: \
              gradients would be wrong"
                 .to_owned(),
         );
@@ -35,8 +35,8 @@ mod tests {
 
     #[test]
     fn a_budget_is_for_what_is_compiled_and_draws_no_random_numbers() {
-        let of = |compiled: bool, compiles: bool, drops: bool| {
-            let training = Training { optimizes: true, compiled, drops, ..Training::default() };
+        let of = |compiled: bool, compiles: bool, draws: bool| {
+            let training = Training { optimizes: true, compiled, draws, ..Training::default() };
             let limits = Limits { compiles, ..Limits::default() };
             sense(Asked { training: &training, peak: &Expected::default(), limits: &limits })
         };

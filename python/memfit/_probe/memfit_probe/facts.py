@@ -134,7 +134,7 @@ class Facts:
             "alternates": self.alternates,
             "ignores": self.ignores,
             "compiled": any(map(is_compiled, each)),
-            "drops": self.draws or drops(model),
+            "draws": self.draws or drops(model),
             "processes": torch.distributed.get_world_size() if several else 1,
         }
 

@@ -111,6 +111,8 @@ class Loaders:
         began = self.passes.pop(iterator, None)
         if began is not None and self._trains(began):
             self.epoch_end = True
+        if self.session.planned is not None:
+            self.session.planned.ended(iterator)
 
     def _trains(self, began):
         """Whether optimizers step while the script goes over this loader."""

@@ -13,7 +13,8 @@ import types
 import weakref
 
 from . import channel, facts, handles, imports, inputs, measured, models, telling, trainers
-from .cuts import Pieces
+from .cuts import Fetched, Pieces
+from .rounds import Round, Scaling
 
 # Levers that are put on the optimizers, which a script may make late.
 OF_OPTIMIZERS = frozenset(
@@ -67,12 +68,10 @@ class Planned:
         self.target = None
         self.model = None
         self.around = None
-        self.scaler = None
-        self.piece = None
-        self.whole = 0
-        self.calls = 0
-        self.held = False
-        self.inside = False
+        self.first = None
+        self.scaling = Scaling()
+        self.fetched = Fetched()
+        self.round = Round(self)
         self.steps = 0
         self.batches = 0
         self.forwards = 0
@@ -109,7 +108,7 @@ class Planned:
             self._hold(home, "clip_grad_norm_", True)
             self._hold(home, "clip_grad_value_", False)
         scaler = torch.amp.GradScaler
-        self._suppress(scaler, "step", lambda *_: planned.held_back())
+        self._suppress(scaler, "step", lambda *_: planned.round.asked() or None)
         for name in ("update", "unscale_"):
             self._suppress(scaler, name, lambda *_: None)
         scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -117,7 +116,7 @@ class Planned:
 
         @functools.wraps(original)
         def step(self, *args, **kwargs):
-            if not planned.held:
+            if not planned.round.held:
                 original(self, *args, **kwargs)
 
         scheduler.step = step
@@ -186,7 +185,7 @@ class Planned:
 
         @functools.wraps(original)
         def call(self, *args, **kwargs):
-            if planned.holds(name) and not planned.inside:
+            if planned.holds(name) and not planned.scaling.inside:
                 return instead(*args)
             return original(self, *args, **kwargs)
 
@@ -198,8 +197,8 @@ class Planned:
         @functools.wraps(original)
         def clip(parameters, *args, **kwargs):
             planned.clipped = True
-            if planned.ends_step():
-                planned.unscale()
+            if planned.round.ends():
+                planned.scaling.unscale(list(planned.session.optimizers))
                 return original(parameters, *args, **kwargs)
             return planned.session.torch.zeros(()) if gives_norm else None
 
@@ -207,7 +206,7 @@ class Planned:
 
     def holds(self, name):
         """Whether a call belongs to a step that is not through yet."""
-        return self.held if name in ("zero_grad", "update") else not self.ends_step()
+        return self.round.held if name in ("zero_grad", "update") else not self.round.ends()
 
     # Batches
 
@@ -293,22 +292,15 @@ class Planned:
             if not self.session.optimizers:
                 self.largest_idle = max(self.largest_idle, piece.batch)
             return
-        self.piece = piece
+        self.fetched.fetch(iterator, piece)
         self.loading = iterator
         self.batches += piece.last
         self.largest = max(self.largest, piece.batch)
 
-    def ends_step(self):
-        """Whether the piece that is running is the last of an optimizer step."""
-        if self.by_name:
-            return self.calls + 1 >= self.pieces() * self.accumulate
-        if self.piece is None or self.micro_batch is None:
-            return True
-        if self.own > 1:
-            pieces = -(-self.piece.batch // self.micro_batch)
-            pieces = min(pieces, self.most) if self.most else pieces
-            return self.calls + 1 >= pieces * self.accumulate
-        return self.piece.last and self.whole + 1 >= self.accumulate
+    def ended(self, iterator):
+        """A loader has no more to give."""
+        if self.loading is iterator:
+            self.fetched.fetch(iterator, None)
 
     # Optimizers
 
@@ -324,14 +316,18 @@ class Planned:
             # A lever may have given it another class meanwhile, whose step it is then.
             original = functools.partial(type(self).step, self)
             closure = args[0] if args else kwargs.get("closure")
-            if planned.inside or len(args) > 1 or (closure is not None and isinstance(self, several_times)):
+            if (
+                planned.scaling.inside
+                or len(args) > 1
+                or (closure is not None and isinstance(self, several_times))
+            ):
                 return original(*args, **kwargs)
             kwargs.pop("closure", None)
             return planned.step(self, functools.partial(original, **kwargs), closure)
 
         @functools.wraps(clear.__func__)
         def zero_grad(self, *args, **kwargs):
-            if not planned.held:
+            if not planned.round.held:
                 clear(*args, **kwargs)
 
         optimizer.step = types.MethodType(step, optimizer)
@@ -346,40 +342,9 @@ class Planned:
                 loss = closure()
             self.step(optimizer, original)
             return loss
-        if self.facts.asked_to_step(optimizer, self.piece) and self.micro_batch is not None:
+        if self.facts.asked_to_step(optimizer, self.fetched.piece) and self.micro_batch is not None:
             self._refuse("micro-batch", facts.TURNS)
-        if not self.ends_step():
-            return self.held_back()
-        self.calls = self.whole = 0
-        self.held = False
-        self.steps += 1
-        if self.scaler is None:
-            return original()
-        self.inside = True
-        try:
-            result = self.scaler.step(optimizer)
-            self.scaler.update()
-        finally:
-            self.inside = False
-        return result
-
-    def held_back(self):
-        """A step that does not happen yet."""
-        self.held = True
-        self.calls += 1
-        self.whole += self.piece is not None and self.piece.last
-
-    def unscale(self):
-        """Gradients are about to be looked at."""
-        if self.scaler is None:
-            return
-        self.inside = True
-        try:
-            for optimizer in list(self.session.optimizers):
-                with contextlib.suppress(RuntimeError):
-                    self.scaler.unscale_(optimizer)
-        finally:
-            self.inside = False
+        return self.scaling.step(optimizer, original) if self.round.asked() else None
 
     def equip(self, optimizer):
         """Levers of an optimizer that was made after the first forward."""
@@ -395,26 +360,35 @@ class Planned:
         session, torch = self.session, self.session.torch
         if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
             return
-        trains = model.training and torch.is_grad_enabled()
         # A transform of data is a module without parameters.
-        if self.levers and (self.infers or trains) and next(model.parameters(), None) is not None:
-            self.model = weakref.ref(model)
+        if self.levers and self._is_it(model) and next(model.parameters(), None) is not None:
             self.autocast = torch.is_autocast_enabled("cuda")
             # One that fails is tried once more, and told, where the forward begins.
             with contextlib.suppress(Exception):
                 self._put_on(model)
 
+    def _is_it(self, model):
+        """Whether this is the model that the plan is for: one that trains, as a teacher or an encoder that is used does not."""
+        if self.infers:
+            return True
+        if not (model.training and self.session.torch.is_grad_enabled()):
+            return False
+        groups = [group for optimizer in self.session.optimizers for group in optimizer.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        return not trained or any(id(parameter) in trained for parameter in model.parameters())
+
     def forward_begins(self, model):
         """An outermost module begins."""
         torch = self.session.torch
         self.facts.forward_begins(model)
-        if model.training and torch.is_grad_enabled():
-            self.forwards += self.model is None or self.model() is model
-        if self.model is None or self.model() is None:
-            self.model = weakref.ref(model)
+        self.first = self.first or weakref.ref(model)
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
-        if self.target is None and (self.infers or (model.training and torch.is_grad_enabled())):
+        if self.target is None and self._is_it(model):
             self._put_on(model)
+        if model.training and torch.is_grad_enabled():
+            self.forwards += self.model is not None and self.model() is model
+            self.fetched.begin()
+            self.round.piece_runs()
         if self.target is not None and self.around is None and self.target.contexts:
             self.around = contextlib.ExitStack()
             self.around.enter_context(self.target.around())
@@ -453,33 +427,32 @@ class Planned:
     def seeds(self, gradients):
         """What a backward begins with: weighted, where the loss is that of a piece, and scaled."""
         self.facts.backward()
-        weight = 1.0
+        self.round.piece_runs()
+        self.scaling.begin()
+        weight, piece = 1.0, self.fetched.piece
         if self.by_name:
             weight = 1 / (self.pieces() * self.accumulate)
-        elif self.piece is not None and self.micro_batch is not None:
-            weight = self.piece.samples / self.piece.batch / self.accumulate
-        if weight == 1.0 and self.scaler is None:
+        elif piece is not None and self.micro_batch is not None:
+            weight = piece.samples / piece.batch / self.accumulate
+        if weight == 1.0 and self.scaling.scaler is None:
             return gradients
 
-        def weighted(gradient):
-            if gradient is None:
-                return None
-            gradient = gradient * weight
-            return self.scaler.scale(gradient) if self.scaler is not None else gradient
-
-        return tuple(weighted(gradient) for gradient in gradients)
+        return tuple(None if each is None else self.scaling.scale(each * weight) for each in gradients)
 
     def _put_on(self, model):
         import memfit_levers
         from memfit_levers.blocks import blocks
 
+        self.model = weakref.ref(model)
         optimizers = list(self.session.optimizers)
         whole = models.together(self.session.torch, model, optimizers)
         self.target = memfit_levers.Target(whole, optimizers, undoes=False)
         self.equipped.update(optimizers)
         self._apply(optimizers, None)
         if self.target.scales and not self.autocast:
-            self.scaler = self.session.torch.amp.GradScaler("cuda")
+            self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")
+        if self.target.preparations:
+            memfit_levers.prepared(self.target)
         if self.measures:
             self.blocks.measure(whole, blocks(whole), dict(self.levers))
 

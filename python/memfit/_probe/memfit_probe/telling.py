@@ -5,7 +5,7 @@ from . import facts, handles
 
 def training(planned, optimizers):
     """The fields of the message."""
-    session, torch = planned.session, planned.session.torch
+    torch = planned.session.torch
     whole, each = _models(planned)
     norm, convolution = torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.conv._ConvNd
     modules = list(whole.modules()) if whole is not None else []
@@ -52,5 +52,5 @@ def _models(planned):
     """All that trains, and the models that it consists of."""
     if planned.target is not None:
         return planned.target.model, planned.target.models()
-    model = planned.model() if planned.model is not None else None
+    model = planned.first() if planned.first is not None else None
     return model, [] if model is None else [model]

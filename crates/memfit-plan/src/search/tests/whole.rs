@@ -18,7 +18,7 @@ struct Fused {
     own: bool,
     /// Whether the whole model does not compile.
     breaks: bool,
-    drops: bool,
+    draws: bool,
     /// Hundredths of what its blocks keep that the whole model keeps.
     of_whole: u64,
     /// Whether the script makes batches of its own.
@@ -99,7 +99,7 @@ impl Trial for Fused {
                 optimizes: true,
                 parameters: FIXED,
                 compiled: self.own,
-                drops: self.drops,
+                draws: self.draws,
                 blocks: (0..8).map(block).collect(),
                 ..Training::default()
             }),
@@ -117,7 +117,7 @@ fn fused() -> Fused {
         more: 0,
         own: false,
         breaks: false,
-        drops: false,
+        draws: false,
         of_whole: 100,
         names: Vec::new(),
         batch: BATCH,
@@ -200,7 +200,7 @@ fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
 
 #[test]
 fn no_share_where_random_numbers_would_be_drawn_anew() {
-    let mut trial = Fused { drops: true, each: 200.0, again: [5.0, 5.0], ..fused() };
+    let mut trial = Fused { draws: true, each: 200.0, again: [5.0, 5.0], ..fused() };
     let found = answer(&mut trial);
     assert_eq!(compiled(&found).1, None);
     assert!(trial.tried.iter().all(|candidate| candidate.value(Lever::ActivationBudget).is_none()));
@@ -220,14 +220,14 @@ fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
 #[test]
 fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
     // Also where the random numbers that it draws allow no share, and where it is slower in as many pieces by a little.
-    for (drops, whole) in [(true, 780.0), (false, 805.0)] {
+    for (draws, whole) in [(true, 780.0), (false, 805.0)] {
         let mut trial = Fused {
             budget: 4 * GIB,
             times: [1000.0, 800.0, whole],
             each: 40.0,
             again: [1000.0, 1000.0],
             of_whole: 50,
-            drops,
+            draws,
             ..fused()
         };
         let found = answer(&mut trial);
