@@ -110,6 +110,8 @@ def main() -> None:
     import torch.utils.data
 
     torch.set_num_threads(1)
+    # What the first optimizer and the first checkpoint import, the children need not.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1).step()
     plain = {name: in_a_child(lambda case=case: learnt(case["script"])) for name, case in cases.items()}
     watch, probe = (importlib.import_module(f"memfit_probe.{name}") for name in ("watch", "session"))
     watch.find = Watch

@@ -275,6 +275,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
         models: told.models.clone(),
         own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
         couples_samples: told.couples_samples,
+        compares_samples: told.compares_samples,
         convolves: told.convolves,
         classes: told.classes,
         explicit_attention: told.explicit_attention,

@@ -128,6 +128,8 @@ struct Search<'a, T: Trial> {
     divided: Vec<(Candidate, Divided)>,
     runs: u64,
     interrupted: bool,
+    /// Whether the loss was seen to compare samples of a batch with each other.
+    compares: bool,
 }
 
 impl<'a, T: Trial> Search<'a, T> {
@@ -143,6 +145,7 @@ impl<'a, T: Trial> Search<'a, T> {
             divided: Vec::new(),
             runs: 0,
             interrupted: false,
+            compares: false,
         }
     }
 
@@ -157,10 +160,15 @@ impl<'a, T: Trial> Search<'a, T> {
             self.interrupted = true;
             return Ok(None);
         }
-        let Some(outcome) = self.trial.run(candidate, room)? else {
+        let Some(mut outcome) = self.trial.run(candidate, room)? else {
             self.interrupted = true;
             return Ok(None);
         };
+        // It is looked at once, in the script as it is, and is true of it whatever is done.
+        if let Some(training) = &mut outcome.training {
+            self.compares |= training.compares_samples;
+            training.compares_samples = self.compares;
+        }
         self.runs += 1;
         self.tried.push(Tried { candidate: candidate.clone(), outcome: outcome.clone(), on_card });
         Ok(Some(outcome))
@@ -391,7 +399,7 @@ pub(crate) fn label_of_dividing(training: &Training) -> Label {
     match training {
         // Nothing is added up where there is no training.
         _ if !training.optimizes => Label::Exact,
-        _ if training.couples_samples => Label::ChangesTraining,
+        _ if training.couples_samples || training.compares_samples => Label::ChangesTraining,
         _ => Lever::MicroBatch.label(),
     }
 }

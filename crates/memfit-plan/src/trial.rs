@@ -124,6 +124,8 @@ pub struct Training {
     pub own_accumulation: u64,
     /// Whether what is computed of a sample depends on others in its batch.
     pub couples_samples: bool,
+    /// Whether the loss compares samples of a batch with each other.
+    pub compares_samples: bool,
     /// Whether there are convolutions.
     pub convolves: bool,
     /// Outputs of the widest linear layer.

@@ -35,15 +35,16 @@ impl<T: Trial> Search<'_, T> {
         }
         let label = label_of_dividing(training);
         let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
-        let of_norms = training.couples_samples && !self.limits.without.contains(&Lever::MicroBatch);
-        self.reject(
-            name,
-            if of_norms {
-                "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits".to_owned()
-            } else {
-                why
-            },
-        );
+        let of_its_own = match training {
+            _ if self.limits.without.contains(&Lever::MicroBatch) => None,
+            _ if training.compares_samples => {
+                Some("the loss compares the samples of a batch with each other, of which a part has fewer")
+            }
+            _ if training.couples_samples => Some("batch normalisation would see fewer samples"),
+            _ => None,
+        };
+        let permitted = "it is `changes-training` here, which `--allow changes-training` permits";
+        self.reject(name, of_its_own.map_or(why, |of_its_own| format!("{of_its_own}: {permitted}")));
         false
     }
 

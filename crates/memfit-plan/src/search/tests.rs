@@ -25,6 +25,8 @@ struct Pretended {
     fixed: u64,
     budget: u64,
     couples_samples: bool,
+    /// Whether the script as it is tells that its loss compares samples.
+    compares_samples: bool,
     /// Bytes that no model knows of, with blocks computed again.
     surprise: u64,
     /// Bytes of the optimizer's state, and of what it updates.
@@ -99,6 +101,7 @@ impl Trial for Pretended {
                 batch: self.batch,
                 own_accumulation: 1,
                 couples_samples: self.couples_samples,
+                compares_samples: self.compares_samples && *candidate == Candidate::as_is(),
                 optimizes: self.optimizes,
                 fusible: self.optimizes,
                 state: self.state,
@@ -123,6 +126,7 @@ fn pretended() -> Pretended {
         fixed: GIB,
         budget: 6 * GIB,
         couples_samples: false,
+        compares_samples: false,
         surprise: 0,
         state: 0,
         trained: 0,
@@ -171,6 +175,20 @@ fn nothing_is_done_that_is_not_allowed() {
     for lever in ["micro-batch", "autocast-bf16", "fused-optimizer"] {
         assert!(answer.rejected.iter().any(|rejected| rejected.lever == lever), "{lever}");
     }
+}
+
+#[test]
+fn samples_that_are_compared_with_each_other_stay_together() {
+    let divided = |allow: Label| {
+        let mut trial = Pretended { compares_samples: true, ..pretended() };
+        let answer = search(&mut trial, &limits(6 * GIB, allow)).unwrap().unwrap();
+        let why = answer.rejected.iter().find(|rejected| rejected.lever == "micro-batch");
+        (answer.chosen.unwrap().candidate.micro_batch.is_some(), why.map(|rejected| rejected.why.clone()))
+    };
+    let (is_divided, why) = divided(Label::Precision);
+    assert!(!is_divided);
+    assert!(why.is_some_and(|why| why.contains("compares the samples") && why.contains("--allow")));
+    assert!(divided(Label::ChangesTraining).0);
 }
 
 #[test]
