@@ -10,6 +10,8 @@ TURNS = (
     "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through "
     "for each of them"
 )
+# Of fewer samples nothing can be told: other dimensions are as small.
+LEAST_SAMPLES = 3
 # Of a data set's items so many lengths are told.
 MAX_LENGTHS = 1024
 
@@ -38,6 +40,9 @@ class Facts:
         # Whether a model's training forward drew random numbers, and how many the card had drawn before the one that is under way.
         self.draws = False
         self.drawn = None
+        # Follows samples through a forward and its loss, where that is under way, and whether these were compared.
+        self.mixing = None
+        self.compares = False
 
     def arm(self):
         for home in (self.session.torch, self.session.torch.Tensor):
@@ -81,6 +86,28 @@ class Facts:
             else None
         )
 
+    def follow(self, model, arguments, samples):
+        """From now on, what becomes of so many samples that a model is called with."""
+        from memfit_levers.coupling import Mixing
+
+        if samples < LEAST_SAMPLES or is_compiled(model):
+            return
+        self.mixing = Mixing([], samples)
+        self.mixing.__enter__()
+        self._follows(arguments)
+
+    def _follows(self, arguments):
+        for value in leaves(arguments, 64):
+            if isinstance(value, self.session.torch.Tensor):
+                self.mixing.follow(value)
+
+    def leave(self):
+        """The forward is over, and its loss."""
+        mixing, self.mixing = self.mixing, None
+        if mixing is not None:
+            mixing.__exit__(None, None, None)
+            self.compares = mixing.compared
+
     def backward(self):
         """A backward begins."""
         self.backward_since = True
@@ -101,6 +128,8 @@ class Facts:
 
     def saw(self, arguments):
         """What an outermost module is called with: a language model's cache may be among it."""
+        if self.mixing is not None:
+            self._follows(arguments)
         for value in itertools.islice(arguments[1].values() if arguments[1] else (), 32):
             layers = getattr(value, "layers", None)
             if isinstance(layers, list) and hasattr(value, "get_seq_length"):
@@ -132,6 +161,7 @@ class Facts:
             "tokens": self.tokens,
             "pictures": list(self.pictures),
             "alternates": self.alternates,
+            "compares_samples": self.compares,
             "ignores": self.ignores,
             "compiled": any(map(is_compiled, each)),
             "draws": self.draws or drops(model),

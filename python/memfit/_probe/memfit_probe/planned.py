@@ -69,6 +69,7 @@ class Planned:
         self.model = None
         self.around = None
         self.first = None
+        self.arguments = None
         self.scaling = Scaling()
         self.fetched = Fetched()
         self.round = Round(self)
@@ -385,6 +386,8 @@ class Planned:
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
         if self.target is None and self._is_it(model):
             self._put_on(model)
+            if self.measures and not self.levers and self.session.optimizers:
+                self.facts.follow(model, self.arguments, self.seen)
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is not None and self.model() is model
             self.fetched.begin()
@@ -395,6 +398,7 @@ class Planned:
 
     def saw(self, arguments):
         """What an outermost module is called with."""
+        self.arguments = arguments if self.target is None else None
         self.facts.saw(arguments)
         idle = not self.session.torch.is_grad_enabled() and not self.infers
         if idle and self.session.optimizers:
@@ -420,6 +424,7 @@ class Planned:
 
     def leave(self):
         """The forward with its loss is over."""
+        self.facts.leave()
         around, self.around = self.around, None
         if around is not None:
             around.close()
