@@ -67,10 +67,9 @@ def item(scores: torch.Tensor) -> None:
     scores[:, :, CAUSAL] = float("-inf")
 
 
+@torch.no_grad()
 def out(scores: torch.Tensor) -> None:
-    torch.masked_fill(scores, CAUSAL, float("-inf"), out=scores) if False else torch.add(
-        scores, SLOPES, out=scores.detach()
-    )
+    torch.add(scores, SLOPES, out=scores)
 
 
 def times(scores: torch.Tensor) -> None:
@@ -141,8 +140,8 @@ def frozen_edit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) 
 
 def residual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
     first = product(q, k)
-    second = product(k, q) + first
-    return second.softmax(-1) @ (first.softmax(-1) @ v)
+    answer = first.softmax(-1) @ v
+    return (product(k, q) + first).softmax(-1) @ answer
 
 
 def several_values(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
@@ -187,13 +186,13 @@ def gradient_within(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Se
     return answer + torch.autograd.grad(answer.sum(), scores, create_graph=True)[0] @ v
 
 
+def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+    return (product(q, k) / 2).masked_fill(CAUSAL, float("-inf")).softmax(-1) @ v
+
+
 @torch.jit.script
 def scripted(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores * 2.0, -1) @ v
-
-
-def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
-    return (product(q, k) / 2).masked_fill(CAUSAL, float("-inf")).softmax(-1) @ v
 
 
 @dataclass(frozen=True)
@@ -256,7 +255,21 @@ CASES = [
         used=True,
     ),
     Case("rows that are masked by a sum", formed(lambda s: s + PAIRS * torch.finfo(torch.float32).min)),
-    Case("rows that are masked by a float", formed(lambda s: s + PAIRS.float() * -1e9), used=True),
+    Case("rows that are masked by a float", formed(lambda s: s + PAIRS.float() * -1e9)),
+    Case(
+        "keys that are masked by a sum",
+        formed(lambda s: s + PADDED[:, None, None] * torch.finfo(torch.float32).min),
+        used=True,
+    ),
+    Case(
+        "keys that are masked by a sum and by a mask",
+        formed(lambda s: (s + PADDED[:, None, None] * -1e9).masked_fill(CAUSAL, float("-inf"))),
+        used=True,
+    ),
+    Case(
+        "rows that are masked by a sum and by a mask",
+        formed(lambda s: (s + CAUSAL.T * -1e9).masked_fill(PAIRS, float("-inf")).clamp(min=-1e30)),
+    ),
     Case("two least numbers", formed(lambda s: s.masked_fill(CAUSAL, -1e9).masked_fill(PAIRS, -2e9))),
     Case("a bias and a mask", formed(lambda s: (s + SLOPES).masked_fill(CAUSAL, float("-inf"))), used=True),
     Case("a bias and a least number", formed(lambda s: (s + SLOPES).masked_fill(PAIRS, -1e9))),
@@ -273,12 +286,10 @@ CASES = [
     Case("grad", in_a_gradient),
     Case("jvp", forward_gradient),
     Case("a gradient within", gradient_within),
-    Case("a scripted softmax", lambda q, k, v, _: scripted(product(q, k), v)),
     Case("autocast", masked, used=True, autocast=True),
     Case(
         "autocast, rows that are masked by a float",
         formed(lambda s: s + PAIRS.float() * torch.finfo(torch.float32).min),
-        used=True,
         autocast=True,
     ),
     Case("autocast, weights that leave", also_seen, used=True, autocast=True),
@@ -328,3 +339,174 @@ def test_attention_is_what_plain_torch_makes_of_it(case: Case, kernels: list[int
         assert own.dtype == plain.dtype
         near = {"rtol": 0.05, "atol": 0.05} if case.autocast else {"rtol": 1e-4, "atol": 1e-5}
         assert torch.allclose(own, plain, **near), (own - plain).abs().max()
+
+
+def edited_query(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+    scores = product(q.detach(), k)
+    with torch.no_grad():
+        q.mul_(2.0)
+    return scores.softmax(-1) @ v
+
+
+def dropped_twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+    weights = functional.dropout(product(q, k).softmax(-1), 0.5)
+    return weights @ v + weights @ q
+
+
+def dropped_and_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+    weights = functional.dropout(product(q, k).softmax(-1), 0.5)
+    seen.append(weights)
+    return weights @ v
+
+
+def hooked_late(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+    scores = product(q, k)
+    answer = scores.softmax(-1) @ v
+    scores.retain_grad()
+    return answer
+
+
+REFUSED: dict[str, Body] = {
+    "queries that are changed in between": edited_query,
+    "one dropout for two products": dropped_twice,
+    "dropped weights that leave": dropped_and_seen,
+    "a gradient that is asked for late": hooked_late,
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_told_any_more_is_refused(body: Body) -> None:
+    model, x = Model(body), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    outcome(model, x, False)
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    with pytest.raises(RuntimeError, match="`sdpa`"):
+        outcome(model, x, False)
+    applied.undo()
+
+
+def test_a_scripted_function_is_no_place_for_scores_that_are_not_there() -> None:
+    model = Model(lambda q, k, v, _seen: scripted(product(q, k), v))
+    x = torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    model(x)
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    with pytest.warns(UserWarning, match="`sdpa`"), pytest.raises(RuntimeError, match="TorchScript"):
+        model(x)
+    applied.undo()
+
+
+def masked_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+    weights = functional.dropout(product(q, k).softmax(-1), 0.5)
+    seen.append(weights)
+    return (weights * torch.tensor([0.0, 1.0]).view(1, 2, 1, 1)) @ v
+
+
+def narrow_values(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        weights = functional.dropout(product(q.float(), k.float()).softmax(-1), 0.5)
+    seen.append(weights)
+    return weights @ v.to(torch.bfloat16)
+
+
+def spread(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+    weights = functional.dropout(product(q, k).softmax(-1), 0.5)
+    seen.append(weights)
+    return weights @ v[:1]
+
+
+@pytest.mark.parametrize(
+    ("body", "autocast"), [(masked_heads, False), (narrow_values, True), (spread, False)]
+)
+def test_weights_are_dropped_out_once_for_all_who_use_them(body: Body, autocast: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Model(body), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    expected = outcome(model, x, autocast)
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    given = outcome(model, x, autocast)
+    applied.undo()
+    assert (given[1] == 0.0).any()
+    for own, plain in zip(given, expected, strict=True):
+        assert torch.allclose(own, plain, atol=1e-5)
+
+
+def test_scores_that_are_kept_are_there_after_the_forward() -> None:
+    kept: list[torch.Tensor] = []
+
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+        kept.append(masks := product(q, k).softmax(-1))
+        return masks @ v
+
+    model, x = Model(body), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    model(x)
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    model(x)
+    assert torch.equal(kept[1].detach(), kept[0].detach())
+    assert torch.equal(kept[1] * 2, kept[0] * 2)
+    applied.undo()
+
+
+def test_a_traced_model_is_traced_as_it_is_written(kernels: list[int]) -> None:
+    class Answer(Model):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x)[0]
+
+    model, x = Answer(masked), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    expected = model(x)
+    applied = _levers.apply(Target(model), [("sdpa", True)])
+    traced = torch.jit.trace(model, (x,), check_trace=False)
+    for mode in (contextlib.nullcontext, torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.allclose(traced(x), expected, atol=1e-6)
+            assert torch.allclose(model(x), expected, atol=1e-6)
+    assert len(kernels) == 1
+    applied.undo()
+
+
+def test_checkpointed_blocks_may_be_gone_through_backwards_twice() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Model(masked)), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
+    expected = model(x)[0].square().sum()
+    expected.backward()
+    gradient = model[0].q.weight.grad.clone()
+    model.zero_grad()
+    applied = _levers.apply(Target(model), [("sdpa", True), ("checkpointing", ["0"])])
+    loss = model(x)[0].square().sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert torch.allclose(model[0].q.weight.grad, 2 * gradient, atol=1e-5)
+    applied.undo()
+
+
+def test_scores_may_go_from_one_checkpointed_block_to_another() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, before: Any, all_scores: list[torch.Tensor]) -> Any:
+            scores = product(self.q(x), self.k(x))
+            all_scores.append(scores)
+            together = scores if before is None else scores + before
+            return together.softmax(-1) @ x, scores
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before, kept = None, []
+            for block in self.blocks:
+                x, before = block(x, before, kept)
+            assert len(kept) == 3
+            return x
+
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 6, 8)
+    model(x).square().sum().backward()
+    expected = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    applied = _levers.apply(Target(model), [("sdpa", True), ("checkpointing", "blocks")])
+    model(x).square().sum().backward()
+    for weight, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(weight.grad, gradient, atol=1e-5)
+    applied.undo()

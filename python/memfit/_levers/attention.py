@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import einsum
 from .later import Moment, gradients_lost
+from .saying import warn
 from .scores import Scores, Step
 
 # Scores that are at most this are masked: no softmax lets anything of them through.
@@ -49,9 +51,10 @@ class Deferred(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise RuntimeError(
-            f"`sdpa` does not know what `{func}` does with scores of attention\nhint: leave this lever out"
-        )
+        text = f"`sdpa` does not know what `{func}` does with scores of attention\nhint: leave this lever out"
+        # A scripted function raises an error of its own, without these words.
+        warn(text)
+        raise RuntimeError(text)
 
 
 def deferred(scores: Scores, shape: tuple[int, ...], kind: torch.dtype) -> Any:
@@ -98,11 +101,15 @@ def outside(value: Any) -> Any:
     """No stand-in leaves the model."""
     if isinstance(value, Deferred):
         return real(value)
-    if type(value) in (list, tuple):
+    if isinstance(value, tuple):
         entries = [outside(entry) for entry in value]
-        # Who fills a list has to have that very list filled.
-        same = all(one is other for one, other in zip(entries, value, strict=True))
-        return value if same else type(value)(entries)
+        if all(one is other for one, other in zip(entries, value, strict=True)):
+            return value
+        return type(value)(*entries) if hasattr(value, "_fields") else type(value)(entries)
+    # Who fills a list or a dictionary has to have that very one filled.
+    if isinstance(value, list):
+        for place, entry in enumerate(value):
+            value[place] = outside(entry)
     if isinstance(value, dict):
         for key, entry in list(value.items()):
             changed = outside(entry)
@@ -313,6 +320,8 @@ def _masked(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Dee
     if (scores.keep is not None and scores.fill != fill) or (scores.bias is not None and fill != -math.inf):
         return None
     keep = ~mask
+    if scores.bias is not None and _empty_rows(scores.bias.masked_fill(mask, fill)):
+        return None
     return {"keep": keep if scores.keep is None else scores.keep & keep, "fill": fill}, kind
 
 
@@ -325,7 +334,23 @@ def _biased(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Dee
     after = torch.promote_types(kind, other.dtype) if other.dim() and deed.name not in _IN_PLACE else kind
     if after not in (kind, torch.float32):
         return None
-    return {"bias": other if scores.bias is None else scores.bias + other}, after
+    bias = other if scores.bias is None else scores.bias + other
+    return None if _empty_rows(bias) else ({"bias": bias}, after)
+
+
+def _empty_rows(bias: torch.Tensor) -> bool:
+    """Whether in some row nothing is left of the scores: so far below zero, the kernels' backward cannot tell them apart."""
+    if bias.is_cuda and torch.cuda.is_current_stream_capturing():
+        return True
+    base = bias if bias._base is None else bias._base
+    known = _EMPTY.setdefault(base, {})
+    place = (bias.storage_offset(), bias.shape, bias.stride())
+    version, empty = known.get(place, (-1, False))
+    if version != bias._version:
+        # A wait for the device, once for each mask.
+        empty = bias.numel() > 0 and bool((bias.detach().amax(-1) < _FAR).any())
+        known[place] = (bias._version, empty)
+    return empty
 
 
 def _fits(other: Any, scores: Scores, shape: tuple[int, ...]) -> bool:
@@ -336,6 +361,10 @@ def _fits(other: Any, scores: Scores, shape: tuple[int, ...]) -> bool:
     return all(one in (1, whole) for one, whole in pairs)
 
 
+# Of masks that are added, whether they leave rows empty: where they lie in their memory, with the version that was looked at.
+_EMPTY: Any = WeakTensorKeyDictionary()
+# How far below zero fp32 still tells scores apart.
+_FAR = -1e3
 PRODUCTS = ("matmul", "__matmul__", "bmm")
 _RULES: dict[str, Callable[[Scores, tuple[int, ...], torch.dtype, Deed], _Known]] = {
     "dropout": _dropped,

@@ -58,7 +58,7 @@ def learning() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        if scripts_checkpoint():
+        if scripts_checkpoint() or _in_scripts_second_pass():
             # What began before a checkpoint is none of what its two passes keep.
             stack.enter_context(nothing_around())
         yield
@@ -75,9 +75,12 @@ def may_wait() -> bool:
         return False
     if _transformed():
         return False
-    # What runs again in a backward ran as it was written the first time, unless it is memfit that has it run again.
-    again = getattr(_AGAIN, "passes", 0) > 0
-    return (again or torch._C._current_graph_task_id() == -1) and not scripts_checkpoint()
+    return not _in_scripts_second_pass() and not scripts_checkpoint()
+
+
+def _in_scripts_second_pass() -> bool:
+    """What runs again in a backward ran as it was written the first time, unless it is memfit that has it run again."""
+    return torch._C._current_graph_task_id() != -1 and getattr(_AGAIN, "passes", 0) == 0
 
 
 def _transformed() -> bool:

@@ -70,7 +70,7 @@ class Scores:
             some = mask.any(-1, keepdim=True)
             query, mask = query.masked_fill(~some, 0.0), mask | ~some
         if self.bias is not None:
-            added = self._added(self.bias)
+            added = self.bias.to(self._kind())
             mask = added if mask is None else added.masked_fill(~mask, float("-inf"))
             if mask.dim() < 2:
                 mask = mask.expand(*([1] * (query.dim() - mask.dim())), *mask.shape)
@@ -78,13 +78,9 @@ class Scores:
             query, self.key, value, attn_mask=mask, dropout_p=self.dropout, scale=self.scale
         )
 
-    def _added(self, bias: torch.Tensor) -> torch.Tensor:
-        """What is added to the scores in the type that attention is computed in: least numbers do not become infinite."""
-        place = self.query.device.type
-        kind = self.query.dtype
+    def _kind(self) -> torch.dtype:
+        """The type that attention is computed in."""
+        place, kind = self.query.device.type, self.query.dtype
         if torch.is_autocast_enabled(place) and kind != torch.float64:
             kind = torch.get_autocast_dtype(place)
-        if torch.finfo(kind).max < torch.finfo(bias.dtype).max:
-            least = torch.finfo(kind).min
-            bias = bias.clamp(min=least).masked_fill(bias == float("-inf"), float("-inf"))
-        return bias.to(self.query.dtype) if kind == self.query.dtype else bias.to(kind)
+        return kind
