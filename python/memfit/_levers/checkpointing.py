@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .blocks import blocks
+from .later import second_pass
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap
 
@@ -46,15 +47,37 @@ def _one(target: Target, module: nn.Module) -> Undo:
             return checkpoint(_compiled_anyway(target, forward, norms), *args, use_reentrant=False, **kwargs)
         # What the first pass ran within, as the recognition of attention, the second has to as well.
         modes = [mode for mode in _modes() if getattr(mode, "in_second_pass", False)]
-        if not norms and not modes:
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
         def contexts() -> tuple[Any, Any]:
-            return contextlib.nullcontext(), _second_pass(norms, modes)
+            return contextlib.nullcontext(), _Again(norms, modes)
 
+        # So that it is told from checkpoints of the script's own, whose second pass is none of memfit's.
+        contexts.memfit = True  # type: ignore[attr-defined]
+        for mode in modes:
+            # What was put off outside is computed outside, and what is put off inside inside: both passes keep the same.
+            args, kwargs, forward = mode.outside(args), mode.outside(kwargs), _outside(mode, forward)
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     return wrap(module, around)
+
+
+def _outside(mode: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: mode.outside(forward(*args, **kwargs))
+
+
+class _Again:
+    """What a second pass runs within; there may be several."""
+
+    def __init__(self, norms: list[Any], modes: list[Any]) -> None:
+        self._parts = norms, modes
+        self._open: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._open.append(_second_pass(*self._parts))
+        self._open[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.pop().__exit__(*error)
 
 
 def _compiled_anyway(target: Target, forward: Callable[..., Any], norms: list[Any]) -> Callable[..., Any]:
@@ -106,6 +129,7 @@ def _second_pass(norms: list[Any], modes: list[Any]) -> Iterator[None]:
         norm.num_batches_tracked = tracked.clone() if tracked is not None else None
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(second_pass())
             for mode in modes:
                 stack.enter_context(mode)
             yield

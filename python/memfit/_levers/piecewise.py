@@ -17,6 +17,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from .later import nothing_around
+
 _SIXTEEN = (torch.float16, torch.bfloat16)
 Gradients = list[torch.Tensor | None]
 
@@ -39,6 +41,8 @@ class Pieces:
 
     def sum(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The sum of the pieces' losses."""
+        if not torch.is_grad_enabled():
+            return torch.stack(self.each(rows, labels)).sum()
         if self.kind == torch.float16:
             return torch.stack(self.each(rows, labels)).sum()
         total: torch.Tensor = _AtOnce.apply(self, labels, rows, *self.weights)
@@ -50,8 +54,13 @@ class Pieces:
         def piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
             return self.loss(self.forward(part), wanted)
 
+        if not torch.is_grad_enabled():
+            pairs = zip(rows.split(self.tokens), labels.split(self.tokens), strict=True)
+            return [piece(part, wanted) for part, wanted in pairs]
+        # Nothing is drawn in one product of matrices; what else there is would draw other numbers.
+        drawn = self.linear is None
         return [
-            checkpoint(piece, part, wanted, use_reentrant=False, preserve_rng_state=False)
+            checkpoint(piece, part, wanted, use_reentrant=False, preserve_rng_state=drawn)
             for part, wanted in zip(rows.split(self.tokens), labels.split(self.tokens), strict=True)
         ]
 
@@ -77,10 +86,12 @@ class _AtOnce(torch.autograd.Function):
         learned = [weight for weight, wanted in zip(weights, of_weights, strict=True) if wanted]
         one = _Linear(pieces, learned) if pieces.linear is not None else _Any(pieces, learned)
         of_parts, losses = [], []
-        for part, wanted in zip(rows.split(pieces.tokens), labels.split(pieces.tokens), strict=True):
-            loss, of_part = one(part, wanted, of_rows)
-            losses.append(loss)
-            of_parts.append(of_part)
+        # What is kept in here is let go in here: whoever sends it elsewhere, or computes it again, is not told.
+        with nothing_around():
+            for part, wanted in zip(rows.split(pieces.tokens), labels.split(pieces.tokens), strict=True):
+                loss, of_part = one(part, wanted, of_rows)
+                losses.append(loss)
+                of_parts.append(of_part)
         rest = iter(one.gradients())
         ctx.gradients = [
             torch.cat(of_parts) if of_rows else None,
@@ -89,8 +100,12 @@ class _AtOnce(torch.autograd.Function):
         return torch.stack(losses).sum()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *factors: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "`chunked-loss` gives no gradient of its gradients, and one with `create_graph` was asked for\n"
+                "hint: leave this lever out"
+            )
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError(
@@ -107,6 +122,7 @@ class _Any:
         self._pieces = pieces
         self._learned = learned
         self._added: Gradients = [None] * len(learned)
+        self._known = False
 
     def __call__(
         self, part: torch.Tensor, wanted: torch.Tensor, of_part: bool
@@ -115,6 +131,9 @@ class _Any:
         with torch.enable_grad():
             leaf = part.detach().requires_grad_(of_part)
             loss = self._pieces.loss(self._pieces.forward(leaf), wanted)
+        if not self._known:
+            _nothing_else(loss, [leaf, *self._pieces.weights])
+            self._known = True
         asked = ([leaf] if of_part else []) + self._learned
         found: Gradients = list(torch.autograd.grad(loss, asked, allow_unused=True)) if asked else []
         of_leaf = found.pop(0) if of_part else None
@@ -135,6 +154,24 @@ class _Any:
     def gradients(self) -> Gradients:
         """What the pieces add up to, of each of the weights that learn."""
         return self._added
+
+
+def _nothing_else(loss: torch.Tensor, known: list[torch.Tensor]) -> None:
+    """All that a loss learns from is known: what else there is would get no gradient."""
+    ids = {id(each) for each in known}
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in ids:
+            raise RuntimeError(
+                "`chunked-loss` cannot follow the layer before the loss, which computes with more than its own parameters\n"
+                "hint: leave this lever out"
+            )
+        waiting += [above for above, _ in node.next_functions]
 
 
 class _Linear:
