@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import einsum
 from .target import CannotApply, Target, Undo
-from .wrapping import together, wrap
+from .wrapping import all_or_none, wrap
 
 # Scores that are at most this are masked: no softmax lets anything of them through.
 _MASKED = -1e8
@@ -26,7 +26,7 @@ _MASKED = -1e8
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Use it in the model's forward; its value is true."""
-    return together([_one(model, name) for model in target.models()])
+    return all_or_none(_one(model, name) for model in target.models())
 
 
 def _one(model: nn.Module, name: str) -> Undo:
