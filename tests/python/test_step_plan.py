@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import textwrap
@@ -148,6 +149,24 @@ def test_an_optimizer_in_the_backward_is_never_half_applied() -> None:
             assert ended != "invalid" or not backup
     assert outcomes["as before"] > 10
     assert outcomes["invalid"] > 0
+
+
+def test_a_step_that_was_put_back_does_not_stand_in_the_next_ones_way() -> None:
+    data = torch.randn(4, 6), torch.tensor([0, 1, 2, 3])
+    put_back = 0
+    for at in range(1, 400, 7):
+        torch.manual_seed(0)
+        model = Perceptron()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        step = memfit.Step(model, optimizer, mean_loss, backup=True, levers={"optimizer-in-backward": True})
+        with FailAt(at) as fault, contextlib.suppress(memfit.StepDoesNotFit):
+            step(data)
+        if not fault.raised:
+            break
+        put_back += 1
+        assert step(data).stepped
+        step.close()
+    assert put_back > 5
 
 
 @pytest.mark.filterwarnings("ignore:memfit")

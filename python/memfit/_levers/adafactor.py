@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from .pieces import noting
+from .pieces import noting, taken_over
 from .target import CannotApply, Target, Undo
-from .wrapping import together
+from .wrapping import all_or_none
 
 # What the groups of both optimizers mean alike.
 _SHARED = ("lr", "weight_decay", "maximize", "foreach")
@@ -20,13 +20,22 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
         raise CannotApply(name, "there is no optimizer")
     if not hasattr(torch.optim, "Adafactor"):
         raise CannotApply(name, "this release of PyTorch has no Adafactor: 2.5 was the first")
-    return together([_one(optimizer) for optimizer in target.optimizers])
+    return all_or_none(_one(optimizer, name) for optimizer in target.optimizers)
 
 
-def _one(optimizer: torch.optim.Optimizer) -> Undo:
+def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
+    if taken_over(optimizer) is not None:
+        raise CannotApply(
+            name, "another lever carries out the updates, as `pure-bf16` does, and would no longer do so"
+        )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(parameter.is_complex() or not parameter.numel() for parameter in parameters):
+        raise CannotApply(name, "Adafactor takes real numbers only, and no parameter without any")
     kind, defaults, state = type(optimizer), optimizer.defaults, dict(optimizer.state)
     groups = [dict(group) for group in optimizer.param_groups]
-    made = torch.optim.Adafactor([dict(_shared(group), params=group["params"]) for group in groups])
+    made = torch.optim.Adafactor(
+        [dict(_shared(group), params=group["params"]) for group in groups], **_shared(defaults)
+    )
     in_front = optimizer.__dict__.pop("step", None)
     optimizer.__class__ = torch.optim.Adafactor
     optimizer._patch_step_function()
@@ -46,11 +55,13 @@ def _one(optimizer: torch.optim.Optimizer) -> Undo:
         optimizer.defaults = defaults
         optimizer.state.clear()
         optimizer.state.update(state)
-        for group, before in zip(optimizer.param_groups, groups, strict=True):
+        # One that was added since has what the optimizer gives to those that say nothing.
+        added = [dict(defaults)] * (len(optimizer.param_groups) - len(groups))
+        for group, before in zip(optimizer.param_groups, [*groups, *added], strict=True):
             rate = group["lr"]
             for key in set(made.defaults) - set(before):
                 group.pop(key, None)
-            group.update(before)
+            group.update({key: value for key, value in before.items() if key != "params"})
             # The schedule went on meanwhile.
             group["lr"] = rate
         if in_front is not None:

@@ -83,6 +83,9 @@ def encode(value: torch.Tensor, table: str) -> Coded:
         inner = torch.bucketize(
             padded / most.clamp_min(torch.finfo(torch.float32).tiny)[:, None], edges, out_int32=True
         ).to(torch.uint8)
+        if table == "unsigned8":
+            # A second moment that became zero would have its first one divided by next to nothing.
+            inner.clamp_min_(1).mul_(padded > 0)
         if half:
             codes[first * BLOCK // 2 : last * BLOCK // 2] = (inner[:, 0::2] * 16 + inner[:, 1::2]).reshape(-1)
         else:

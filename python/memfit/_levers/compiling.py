@@ -9,7 +9,7 @@ from torch import nn
 
 from .blocks import blocks
 from .target import CannotApply, Target, Undo, modules
-from .wrapping import together
+from .wrapping import all_or_none, together
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
@@ -38,11 +38,11 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     def back() -> None:
         target.compiled = before
 
-    undone = [
+    undo = all_or_none(
         _one(module, settings) for module in (modules(target, name, chosen) if chosen else target.models())
-    ]
+    )
     target.compiled = compiled
-    return together([back, *undone])
+    return together([back, undo])
 
 
 def _one(module: nn.Module, settings: dict[str, Any]) -> Undo:

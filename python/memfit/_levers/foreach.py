@@ -6,27 +6,26 @@ time has those of the largest.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 
+from .alone import of_torch
 from .target import CannotApply, Target, Undo
+from .wrapping import all_or_none
 
 # What optimizers remember after the first fused step.
 _CHECKED = "_need_device_dtype_check_for_fused"
+# What tells a scaler that the step divides gradients itself.
+_SCALING = "_step_supports_amp_scaling"
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Set it in each of the optimizers' groups; its value is true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
-    undone = [_one(optimizer, name) for optimizer in target.optimizers]
-
-    def undo() -> None:
-        for each in reversed(undone):
-            each()
-
-    return undo
+    return all_or_none(_one(optimizer, name) for optimizer in target.optimizers)
 
 
 def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
@@ -41,33 +40,63 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
             raise CannotApply(name, f"{kind}'s fused kernel takes real numbers only")
         if any(group.get("differentiable") for group in optimizer.param_groups):
             raise CannotApply(name, f"{kind} is differentiable, which its fused kernel is not")
-    before = [(group, group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]
-    scaling = "_step_supports_amp_scaling"
-    had = optimizer.__dict__.get(scaling)
+        if not of_torch(type(optimizer)) and not optimizer.__dict__.get(_SCALING):
+            # A scaler leaves it to a fused kernel to divide gradients, which nothing else does.
+            raise CannotApply(name, f"{kind} has a step of its own, which need not be that of the kernel")
+    before = [(group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]
+    had = optimizer.__dict__.get(_SCALING)
     checked = _CHECKED in optimizer.__dict__
-    for group in optimizer.param_groups:
-        group["foreach"] = False
-        if "fused" in group:
-            group["fused"] = fused
-    if fused:
-        setattr(optimizer, scaling, True)
-        steps_on(optimizer, host=False)
-    else:
-        optimizer.__dict__.pop(scaling, None)
+
+    def set_to(_optimizer: Any = None) -> None:
+        for group in optimizer.param_groups:
+            group["foreach"] = False
+            if "fused" in group:
+                group["fused"] = fused
+        if fused:
+            setattr(optimizer, _SCALING, True)
+            steps_on(optimizer, host=False)
+        else:
+            optimizer.__dict__.pop(_SCALING, None)
+            if had:
+                steps_on(optimizer, host=True)
+
+    def put_back(groups: list[dict[str, Any]]) -> None:
+        # One that was added since is as those are that say nothing of it.
+        usual = optimizer.defaults.get("foreach"), optimizer.defaults.get("fused")
+        for group, (foreach, was_fused) in itertools.zip_longest(groups, before, fillvalue=usual):
+            if isinstance(group, dict):
+                group["foreach"] = foreach
+                if "fused" in group:
+                    group["fused"] = was_fused
+
+    def save(_optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+        # A checkpoint is as it would be without the lever, which whoever goes on from it may not have.
+        groups = [dict(group) for group in saved["param_groups"]]
+        put_back(groups)
+        return {**saved, "param_groups": groups}
 
     def undo() -> None:
-        for group, foreach, was_fused in before:
-            group["foreach"] = foreach
-            if "fused" in group:
-                group["fused"] = was_fused
+        for hook in hooks:
+            hook.remove()
+        put_back(optimizer.param_groups)
         if had is None:
-            optimizer.__dict__.pop(scaling, None)
+            optimizer.__dict__.pop(_SCALING, None)
         else:
-            setattr(optimizer, scaling, had)
+            setattr(optimizer, _SCALING, had)
         if not checked:
             optimizer.__dict__.pop(_CHECKED, None)
         steps_on(optimizer, host=True)
 
+    # A checkpoint that is loaded brings its own settings.
+    hooks = [
+        optimizer.register_load_state_dict_post_hook(set_to),
+        optimizer.register_state_dict_post_hook(save),
+    ]
+    try:
+        set_to()
+    except BaseException:
+        undo()
+        raise
     return undo
 
 

@@ -7,13 +7,16 @@ it is only called more often, with fewer parameters in its groups.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from .alone import of_torch, plain_step, why_together
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
@@ -35,6 +38,18 @@ ELEMENTWISE = (
     "Rprop",
     "ASGD",
 )
+
+
+class Turns(Protocol):
+    """Who updates between steps, and has to know when one is over."""
+
+    def begin(self) -> None:
+        """Nothing was updated since the last step, or all of it was put back."""
+        ...
+
+    def end(self) -> None:
+        """The optimizer steps: what was updated since the last time belongs to this step."""
+        ...
 
 
 class Packing(Protocol):
@@ -102,7 +117,7 @@ class _Unit:
 
     @property
     def whole(self) -> bool:
-        return self.tensor is self.parameter
+        return self.stop - self.start == self.parameter.numel()
 
 
 class Pieces:
@@ -113,15 +128,21 @@ class Pieces:
         self.packing: Packing | None = None
         # Where it is set, weights of bf16 are updated in fp32, and rounded by it.
         self.rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
+        # Where it is set, parameters are updated between steps.
+        self.turns: Turns | None = None
         self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
-        kind = type(optimizer)
-        step: Any = kind.step
         # Hooks run once around all pieces, and not around each.
-        self._inner: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self.elementwise = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
+        self.plain = plain_step(type(optimizer))
+        self.elementwise = of_torch(type(optimizer)) in ELEMENTWISE
+        # Each device has a thread for its part of a backward, and the groups are there once.
+        self._lock = threading.RLock()
 
     def run(self, parameters: Iterable[nn.Parameter]) -> None:
         """Update those that have a gradient."""
+        with self._lock:
+            self._run(parameters)
+
+    def _run(self, parameters: Iterable[nn.Parameter]) -> None:
         batch: list[_Unit] = []
         count = 0
         # Those that begin: each of their pieces begins as the optimizer has it, and not with what the piece before it left.
@@ -129,6 +150,7 @@ class Pieces:
         for parameter in parameters:
             if parameter.grad is None:
                 continue
+            self._refuse(parameter)
             if not self.optimizer.state.get(parameter):
                 new.add(parameter)
             for start, stop in self._ranges(parameter):
@@ -140,9 +162,25 @@ class Pieces:
         if batch:
             self._update(batch, new)
 
+    def _refuse(self, parameter: nn.Parameter) -> None:
+        """What would be lost without a word."""
+        if self.packing is None and self.rounding is None:
+            return
+        if parameter.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a captured graph cannot pack an optimizer's moments anew in each step\n"
+                "hint: step outside of the graph, or leave the lever that packs them out"
+            )
+        if self.rounding is not None and type(parameter) not in (torch.Tensor, nn.Parameter):
+            raise RuntimeError(
+                f"updates of a {type(parameter).__name__} in bf16 cannot be rounded by chance, and would mostly be lost\n"
+                "hint: leave `pure-bf16` out"
+            )
+
     def _ranges(self, parameter: torch.Tensor) -> list[tuple[int, int]]:
         count = parameter.numel()
-        if count <= AT_ONCE or self.packing is None or not self.elementwise or not _is_flat(parameter):
+        cuts = self.packing is not None and self.elementwise and parameter.is_floating_point()
+        if count <= AT_ONCE or not cuts or not _is_flat(parameter):
             return [(0, count)]
         return [(start, min(start + AT_ONCE, count)) for start in range(0, count, AT_ONCE)]
 
@@ -160,7 +198,7 @@ class Pieces:
         try:
             for group, parameters in groups:
                 group["params"] = [piece for each in parameters for piece in pieces.get(each, ())]
-            self._inner(self.optimizer)
+            self.plain(self.optimizer)
             self._round(units)
             for unit in units:
                 now = state.pop(unit.tensor, None)
@@ -178,32 +216,35 @@ class Pieces:
 
     def _piece(self, parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
         """What is updated in a parameter's stead: itself, or a piece of it in its own memory, or a wider copy of that."""
+        narrow = parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
         if not self._widens(parameter):
-            return parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
-        narrow = _piece(parameter, start, stop)
+            return narrow
         assert narrow.grad is not None
         wide = nn.Parameter(narrow.detach().float(), requires_grad=True)
         wide.grad = narrow.grad.float()
         return wide
 
     def _widens(self, parameter: torch.Tensor) -> bool:
-        return (
-            self.rounding is not None
-            and self.elementwise
-            and parameter.dtype == torch.bfloat16
-            and _is_flat(parameter)
-        )
+        return self.rounding is not None and self.elementwise and parameter.dtype == torch.bfloat16
 
     def _round(self, units: list[_Unit]) -> None:
         """Write what was updated in fp32 into the weights."""
         for unit in units:
             if self._widens(unit.parameter):
                 assert self.rounding is not None
-                place = _flat(unit.parameter.detach())[unit.start : unit.stop]
+                place = unit.parameter.detach()
+                place = place if unit.whole else _flat(place)[unit.start : unit.stop]
                 place.copy_(self.rounding(unit.tensor.detach()))
 
     def _full(self, key: str, value: Any, unit: _Unit) -> Any:
         """A moment as the update of a unit wants it."""
+        full = self._in_part(key, value, unit)
+        if self._widens(unit.parameter) and isinstance(full, torch.Tensor) and full.dtype == torch.bfloat16:
+            # Left by updates before there was a wider copy.
+            return full.float()
+        return full
+
+    def _in_part(self, key: str, value: Any, unit: _Unit) -> Any:
         if isinstance(value, Held):
             part = value.parts.get((unit.start, unit.stop))
             if part is None or self.packing is None:
@@ -265,6 +306,19 @@ class Pieces:
                     }
                     known[key] = Held(value.shape, value.stride(), value.dtype, parts)
 
+    def loaded(self, saved: dict[str, Any]) -> None:
+        """A state was loaded, in the type of the parameters: where updates are wider, so are the moments that were saved."""
+        numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
+        for number, parameter in zip(numbers, parameters, strict=False):
+            if self._widens(parameter):
+                for key, value in saved["state"].get(number, {}).items():
+                    known = self.optimizer.state[parameter].get(key)
+                    if isinstance(known, torch.Tensor) and known.dtype != value.dtype:
+                        self.optimizer.state[parameter][key] = value.to(known.device, copy=True)
+        if self.packing is not None:
+            self.pack_all()
+
     def unpack_all(self) -> None:
         """Put ordinary moments in place of packed ones."""
         for parameter, known in self.optimizer.state.items():
@@ -286,17 +340,23 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
     known = optimizer.__dict__.get(_NAME)
     if known is not None:
         return known, lambda: None
-    if getattr(optimizer, "differentiable", False) or isinstance(optimizer, torch.optim.LBFGS):
-        raise CannotApply(lever, f"{type(optimizer).__name__} updates all parameters together")
+    why = why_together(optimizer)
+    if why:
+        raise CannotApply(lever, why)
     plain = type(optimizer)
     pieces = Pieces(optimizer)
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        if self is not optimizer:
+            # A copy has the class, and nothing that was put beside it.
+            return pieces.plain(self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         pieces.run(parameter for group in self.param_groups for parameter in group["params"])
+        if pieces.turns is not None:
+            pieces.turns.end()
         return loss
 
     optimizer.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
@@ -305,11 +365,24 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
     in_front = optimizer.__dict__.pop("step", None)
     if in_front is not None:
         optimizer.step = noting(optimizer)  # type: ignore[method-assign]
-    hook = optimizer.register_state_dict_post_hook(_as_ordinary)
+    coming: list[dict[str, Any]] = []
+
+    def loads(_optimizer: Any, saved: dict[str, Any]) -> None:
+        coming[:] = [saved]
+
+    def loaded(_optimizer: Any) -> None:
+        pieces.loaded(coming.pop())
+
+    hooks = [
+        optimizer.register_state_dict_post_hook(_as_ordinary),
+        optimizer.register_load_state_dict_pre_hook(loads),
+        optimizer.register_load_state_dict_post_hook(loaded),
+    ]
     optimizer.__dict__[_NAME] = pieces
 
     def undo() -> None:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
         pieces.unpack_all()
         del optimizer.__dict__[_NAME]
         optimizer.__dict__.pop("step", None)
@@ -318,6 +391,11 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
             optimizer.step = in_front  # type: ignore[method-assign]
 
     return pieces, undo
+
+
+def taken_over(optimizer: torch.optim.Optimizer) -> Pieces | None:
+    """Who runs an optimizer's step piece by piece, where somebody does."""
+    return optimizer.__dict__.get(_NAME)
 
 
 def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:

@@ -23,12 +23,12 @@ from .attention import PRODUCTS, Deed, answer, deferred, holds, operands, outsid
 from .later import may_wait
 from .scores import Scores
 from .target import CannotApply, Target, Undo
-from .wrapping import together, wrap
+from .wrapping import all_or_none, wrap
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Use it in the model's forward; its value is true."""
-    return together([_one(model, name) for model in target.models()])
+    return all_or_none(_one(model, name) for model in target.models())
 
 
 def _one(model: nn.Module, name: str) -> Undo:

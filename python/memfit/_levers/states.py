@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from .codes import Coded, decode, encode
-from .pieces import Packing, take_over
+from .pieces import Packing, Pieces, take_over
 from .rounding import Rounding
 from .target import CannotApply, Target, Undo
-from .wrapping import together
+from .wrapping import all_or_none
 
 # Smaller moments take no room, and are the ones that hurt: biases, norms.
 _LEAST = 4096
@@ -85,7 +85,7 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
     if name == "host-optimizer-state" and target.place().type == "cpu":
         target.note("the optimizer's state is in the host's memory already, so nothing moves on this device")
         return lambda: None
-    return together([_one(optimizer, name, _PACKINGS[name]()) for optimizer in target.optimizers])
+    return all_or_none(_one(optimizer, name, _PACKINGS[name]()) for optimizer in target.optimizers)
 
 
 def _one(optimizer: torch.optim.Optimizer, name: str, packing: Packing) -> Undo:
@@ -95,12 +95,19 @@ def _one(optimizer: torch.optim.Optimizer, name: str, packing: Packing) -> Undo:
         raise CannotApply(
             name, f"{type(optimizer).__name__}'s moments are not known to bear it; AdamW's and SGD's are"
         )
-    pieces.packing = packing
-    pieces.pack_all()
+    # Another lever may have packed them in its own way, which comes back when this one goes.
+    before = pieces.packing
+    _repack(pieces, packing)
 
     def back() -> None:
-        pieces.unpack_all()
-        pieces.packing = None
+        _repack(pieces, before)
         undo()
 
     return back
+
+
+def _repack(pieces: Pieces, packing: Packing | None) -> None:
+    pieces.unpack_all()
+    pieces.packing = packing
+    if packing is not None:
+        pieces.pack_all()

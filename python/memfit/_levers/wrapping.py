@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -91,3 +91,16 @@ def together(undone: list[Undo]) -> Undo:
             undone.pop()()
 
     return undo
+
+
+def all_or_none(done: Iterable[Undo]) -> Undo:
+    """One undo for what is done as `done`, a generator, is gone over. Where some of it fails, what was done before it is
+    undone first."""
+    undone: list[Undo] = []
+    try:
+        for undo in done:
+            undone.append(undo)  # noqa: PERF402
+    except BaseException:
+        together(undone)()
+        raise
+    return together(undone)

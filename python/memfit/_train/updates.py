@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from memfit import _core
+from memfit._levers.in_backward import begin
 from memfit._levers.pieces import Held
 from memfit._levers.saying import warn
 
@@ -46,6 +47,7 @@ class Updates:
 
     def begin(self) -> None:
         """Remember what there is before a backward that updates as it goes."""
+        begin(self.optimizer)
         self._known = set(self.optimizer.state)
         self._versions = [tensor._version for tensor in self._written()]
         self._copies = self._copied()
