@@ -40,12 +40,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     asked = wanted.get("tokens")
     least = max(_PIECE // (4 * head.out_features), 64)
 
-    def around(forward: Callable[..., torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
+    def around(called: nn.Linear, forward: Callable[..., torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return forward(hidden)
         rows = hidden.numel() // max(hidden.shape[-1], 1)
         tokens = asked or max(least, min(_TOKENS_PER_INPUT * hidden.shape[-1], rows // _PARTS))
-        return _promise(forward, hidden, int(tokens), head, target)
+        return _promise(forward, hidden, int(tokens), called, target)
 
     # A compiled model stops before the promise, and leaves its loss to this.
     return wrap(head, _left_alone(around))
