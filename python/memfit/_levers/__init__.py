@@ -109,7 +109,7 @@ def prepared(target: Target) -> Undo:
     """Let the models take what they are called with as the levers want it, for who calls them knows nothing of `prepare`."""
     from .wrapping import together, wrap_call
 
-    def around(call: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(_model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call(*target.prepare(args), **target.prepare(kwargs))
 
     return together([wrap_call(model, around) for model in target.models()])

@@ -37,7 +37,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 def _one(target: Target, module: nn.Module) -> Undo:
     norms = [each for each in module.modules() if isinstance(each, _BATCH_NORM) and each.track_running_stats]
 
-    def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around(module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         for cache in _CACHES:

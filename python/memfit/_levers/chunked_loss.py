@@ -45,12 +45,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     asked = wanted.get("tokens")
     least = max(_PIECE // (4 * head.out_features), 64)
 
-    def around(forward: Callable[..., torch.Tensor], input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        if not _may_promise(head, input):
+    def around(called: nn.Linear, forward: Callable[..., torch.Tensor], input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        if not _may_promise(called, input):
             return forward(input)
         rows = input.numel() // max(input.shape[-1], 1)
         tokens = asked or max(least, min(_TOKENS_PER_INPUT * input.shape[-1], rows // _PARTS))
-        return _promise(forward, input, int(tokens), head, target)
+        return _promise(forward, input, int(tokens), called, target)
 
     # A compiled model stops before the promise, and leaves its loss to this.
     return wrap(head, left_alone(around))

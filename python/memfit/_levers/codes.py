@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,6 +29,10 @@ class Coded:
     def nbytes(self) -> int:
         """What it takes."""
         return int(self.codes.nbytes + self.scales.nbytes)
+
+    def to(self, device: torch.device) -> Coded:
+        """The same elsewhere."""
+        return replace(self, codes=self.codes.to(device), scales=self.scales.to(device))
 
 
 @functools.cache

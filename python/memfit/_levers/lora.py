@@ -1,12 +1,15 @@
 """`lora`: the model's weights are frozen, and small matrices are trained beside those of its linear layers.
 
-When it is undone, what was trained is added to the weights: a model that was never trained comes back bit for bit.
+When it is undone, what was trained is added to the weights: a model that was never trained comes back bit for bit. State dicts
+have it added as well, in the host's memory, under the names that the model has without the lever. What stands behind the
+repeated blocks, as a classifier that was made anew, goes on training as a whole: no checkpoint may have had anything of it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,10 +17,12 @@ from torch import nn
 from torch.nn import functional
 
 from .blocks import blocks
+from .several import named
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import together, wrap
 
 DOWN, UP = "memfit_lora_down", "memfit_lora_up"
+_SCALE = "_memfit_lora_scale"
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
@@ -27,7 +32,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if rank < 1:
         raise CannotApply(name, f"its rank is at least 1, and not {rank}")
     layers = trained_layers(target.model, name, target, wanted.get("modules"))
-    trained = [(each, each.requires_grad) for each in target.model.parameters()]
+    behind = set(_behind(target.model, layers))
+    trained = [(each, each.requires_grad) for each in target.model.parameters() if each not in behind]
     for parameter, _ in trained:
         parameter.requires_grad_(False)
         parameter.grad = None
@@ -38,10 +44,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             parameter.requires_grad_(before)
 
     undone.append(thaw)
-    added: list[nn.Parameter] = []
+    # Beside each weight, what is trained in its stead.
+    instead: dict[nn.Parameter, list[nn.Parameter]] = {parameter: [] for parameter, _ in trained}
     for path, layer in layers.items():
-        undone.append(_one(path, layer, rank, alpha / rank, added))
-    undone.extend(_regroup(optimizer, added) for optimizer in target.optimizers)
+        undone.append(_one(path, layer, rank, alpha / rank, name))
+        instead[layer.weight] = [layer._parameters[DOWN], layer._parameters[UP]]  # type: ignore[list-item]
+    undone += _regroup(target.optimizers, instead)
     return together(undone)
 
 
@@ -56,7 +64,13 @@ def trained_layers(
             raise CannotApply(name, "only linear layers can be named")
         return layers
     inside = tuple(f"{path}." for path in blocks(model))
-    every = {path: module for path, module in model.named_modules() if type(module) is nn.Linear}
+    # What is added to a weight that several modules share would be added for all of them.
+    uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
+    every = {
+        path: module
+        for path, module in model.named_modules()
+        if type(module) is nn.Linear and uses[id(module.weight)] == 1
+    }
     layers = {path: module for path, module in every.items() if path.startswith(inside)} if inside else {}
     if not layers and len(every) > 1:
         layers = dict(list(every.items())[:-1])
@@ -65,7 +79,31 @@ def trained_layers(
     return layers
 
 
-def _one(path: str, layer: nn.Linear, rank: int, scale: float, added: list[nn.Parameter]) -> Undo:
+def _behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
+    """What comes behind the repeated blocks, and behind the layers that matrices are trained beside: a last norm, a head.
+
+    But for the layer that makes the logits of a vocabulary: it is no new one, and as large as the embeddings.
+    """
+    found = blocks(model)
+    # Without blocks, a layer that is left out stays frozen where it is not the last one.
+    inside = {model.get_submodule(path) for path in found} if found else set()
+    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    ahead = {*layers.values(), *([] if found else linear[:-1])}
+    for block in inside:
+        ahead.update(block.modules())
+    shared = Counter(id(each) for module in model.modules() for each in module._parameters.values())
+    words = {each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding)}
+    for _, whole in named(model):
+        order = list(whole.modules())
+        last = max((place for place, module in enumerate(order) if module in ahead), default=len(order))
+        for module in order[last + 1 :]:
+            if isinstance(module, nn.Embedding) or getattr(module, "out_features", None) in words:
+                continue
+            own = module._parameters.values()
+            yield from (each for each in own if each is not None and shared[id(each)] == 1)
+
+
+def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Undo:
     place = layer.weight.device
     kind = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
     # Numbers of their own, so that the script's random numbers come as if nothing had been made here.
@@ -76,21 +114,28 @@ def _one(path: str, layer: nn.Linear, rank: int, scale: float, added: list[nn.Pa
     up = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=kind, device=place))
     layer.register_parameter(DOWN, down)
     layer.register_parameter(UP, up)
-    added += [down, up]
+    layer.__dict__[_SCALE] = scale
 
-    def around(forward: Callable[..., torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+    def around(called: nn.Linear, forward: Callable[..., torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        down, up = getattr(called, DOWN), getattr(called, UP)
         beside = functional.linear(functional.linear(inputs.to(down.dtype), down), up) * scale
         through = forward(inputs)
         return through + beside.to(through.dtype)
 
-    unwrap = wrap(layer, around)
+    unwrap = wrap(layer, around, name)
+    hooks = [
+        layer.register_state_dict_post_hook(_added),
+        layer.register_load_state_dict_pre_hook(_begin_anew),
+    ]
 
     def undo() -> None:
         unwrap()
-        del layer._parameters[DOWN], layer._parameters[UP]
+        for hook in hooks:
+            hook.remove()
+        del layer._parameters[DOWN], layer._parameters[UP], layer.__dict__[_SCALE]
         if bool((up != 0).any()):
             with torch.no_grad():
-                change = (up.double() @ down.double() * scale).to(layer.weight.dtype)
+                change = _change(down, up, scale).to(layer.weight.dtype)
                 if layer.weight.numel():
                     layer.weight.add_(change)
                 else:
@@ -100,20 +145,65 @@ def _one(path: str, layer: nn.Linear, rank: int, scale: float, added: list[nn.Pa
     return undo
 
 
-def _regroup(optimizer: torch.optim.Optimizer, added: list[nn.Parameter]) -> Undo:
-    """The optimizer updates the small matrices, with the settings of its first group, and no frozen weight."""
-    before = [list(group["params"]) for group in optimizer.param_groups]
-    states = dict(optimizer.state)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state.pop(parameter, None)
-        group["params"] = []
-    optimizer.param_groups[0]["params"] = list(added)
+def _change(down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
+    """What small matrices add to the weight that they stand beside."""
+    return up.detach().double() @ down.detach().double() * scale
+
+
+def _added(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """What is saved is the model without the lever, with what was trained."""
+    for name in (DOWN, UP):
+        state.pop(f"{prefix}{name}", None)
+    name = f"{prefix}weight"
+    if name in state:
+        # On the host: all weights a second time may not fit on the card.
+        down, up = (layer._parameters[each].detach().cpu() for each in (DOWN, UP))  # type: ignore[union-attr]
+        before = state[name].detach().cpu()
+        state[name] = before + _change(down, up, layer.__dict__[_SCALE]).to(before.dtype)
+
+
+def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
+    """A weight that is loaded has in it what was trained, so what is trained from here on begins at nothing."""
+    if f"{prefix}weight" in state and f"{prefix}{UP}" not in state:
+        with torch.no_grad():
+            layer._parameters[UP].zero_()  # type: ignore[union-attr]
+    for name in (DOWN, UP):
+        state.setdefault(f"{prefix}{name}", layer._parameters[name])
+
+
+def _regroup(
+    optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
+) -> list[Undo]:
+    """Each small matrix is updated where its layer's weight was; what is no frozen weight stays as it is."""
+    held = {each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    # Beside a weight that was not trained: with the settings of the first group.
+    homeless = [matrix for weight, matrices in instead.items() if weight not in held for matrix in matrices]
+    undone = []
+    for optimizer in optimizers:
+        undone.append(_regroup_one(optimizer, instead, homeless))
+        homeless = []
+    return undone
+
+
+def _regroup_one(
+    optimizer: torch.optim.Optimizer,
+    instead: dict[nn.Parameter, list[nn.Parameter]],
+    homeless: list[nn.Parameter],
+) -> Undo:
+    before = [(group, list(group["params"])) for group in optimizer.param_groups]
+    states: dict[nn.Parameter, Any] = {}
+    for group, parameters in before:
+        group["params"] = [now for each in parameters for now in instead.get(each, [each])]
+        for parameter in parameters:
+            if parameter in instead and parameter in optimizer.state:
+                states[parameter] = optimizer.state.pop(parameter)
+    optimizer.param_groups[0]["params"] += homeless
 
     def undo() -> None:
-        for group, parameters in zip(optimizer.param_groups, before, strict=True):
-            group["params"] = parameters
-        optimizer.state.clear()
+        for matrix in (matrix for matrices in instead.values() for matrix in matrices):
+            optimizer.state.pop(matrix, None)
         optimizer.state.update(states)
+        for group, parameters in before:
+            group["params"] = parameters
 
     return undo

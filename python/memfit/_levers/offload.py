@@ -52,13 +52,11 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             )
     mover = Mover(target.place())
 
-    def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around(module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        fixed = {
-            each.untyped_storage().data_ptr()
-            for each in (*target.model.parameters(), *target.model.buffers())
-        }
+        # A copy of the model has weights of its own.
+        fixed = places_of(target.model) | places_of(module)
         with saved_tensors_hooks(lambda tensor: mover.out(tensor, fixed), mover.back):
             return forward(*args, **kwargs)
 
@@ -118,7 +116,9 @@ class Mover:
 
     def out(self, tensor: torch.Tensor, fixed: set[int]) -> Any:
         """What is kept instead of a tensor."""
-        if tensor.device.type != "cuda" or tensor.nbytes < LEAST or type(tensor) is not torch.Tensor:
+        if tensor.device.type != "cuda" or type(tensor) is not torch.Tensor or not is_plain(tensor):
+            return tensor
+        if tensor.nbytes < LEAST:
             return tensor
         storage = tensor.untyped_storage()
         # An expanded tensor's memory is smaller than itself, and stays.
@@ -206,6 +206,18 @@ class Mover:
     def _let_go(self, computing: Any) -> None:
         _, event = self._leaving.popleft()
         computing.wait_event(event)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in one piece of memory, and nothing else: neither sparse, nor in codes, nor of a class of its own."""
+    kinds = (torch.Tensor, nn.Parameter)
+    return type(tensor) in kinds and tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def places_of(module: nn.Module) -> set[int]:
+    """Where a module's parameters and buffers lie."""
+    held = (*module.parameters(), *module.buffers())
+    return {each.untyped_storage().data_ptr() for each in held if is_plain(each)}
 
 
 def _still_here(away: _Away) -> torch.Tensor | None:

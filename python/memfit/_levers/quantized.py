@@ -1,11 +1,13 @@
 """`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits. `quantized-weights`: the same for
 a model that is not trained.
 
-A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between.
+A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between. State dicts have
+it decoded, in the host's memory, and what is loaded is coded, layer by layer.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -46,22 +48,41 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if table is None:
         raise CannotApply(name, f'its value is "8-bit" or "4-bit", and not {value!r}')
     layers = trained_layers(target.model, name)
-    return together([_one(layer, table, target.undoes) for layer in layers.values()])
+    return together([_one(layer, table, name, target.undoes) for layer in layers.values()])
 
 
-def _one(layer: nn.Linear, table: str, undoes: bool) -> Undo:
+_BASE = "_memfit_base"
+
+
+class _Base:
+    """A layer's weight in codes, and as it was where that is kept for the undoing."""
+
+    def __init__(self, coded: Coded, kept: torch.Tensor | None) -> None:
+        self.coded = coded
+        self.kept = kept
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Base:
+        # Nobody undoes what a copy has.
+        return _Base(copy.deepcopy(self.coded, memo), None)
+
+
+def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
     weight = layer.weight
-    kept = weight.data.to("cpu", copy=True) if undoes else None
     trains = weight.requires_grad
     place = weight.device
-    coded = encode(weight.data, table)
+    base = _Base(encode(weight.data, table), weight.data.to("cpu", copy=True) if undoes else None)
+    layer.__dict__[_BASE] = base
     # The parameter stays, so that optimizers and state dicts know its name; its numbers are in the codes.
     weight.requires_grad_(False)
     weight.grad = None
     weight.data = torch.empty(0, dtype=weight.dtype, device=place)
 
-    def around(_forward: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
-        bias = layer.bias
+    def around(called: nn.Linear, _forward: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
+        bias, coded = called.bias, getattr(called, _BASE).coded
+        if coded.codes.device != inputs.device:
+            # The module was moved meanwhile.
+            coded = coded.to(inputs.device)
+            getattr(called, _BASE).coded = coded
         kind = inputs.dtype
         if torch.is_autocast_enabled(inputs.device.type):
             kind = torch.get_autocast_dtype(inputs.device.type)
@@ -73,14 +94,46 @@ def _one(layer: nn.Linear, table: str, undoes: bool) -> Undo:
             )
         return product
 
-    unwrap = wrap(layer, around)
+    unwrap = wrap(layer, around, name)
+    hooks = [
+        layer.register_state_dict_post_hook(_in_full),
+        layer.register_load_state_dict_pre_hook(_in_codes),
+    ]
 
     def undo() -> None:
         unwrap()
-        before = decode(coded).cpu() if kept is None else kept
+        for hook in hooks:
+            hook.remove()
+        del layer.__dict__[_BASE]
+        before = decode(base.coded).cpu() if base.kept is None else base.kept
         # What was trained beside it may have been added to it meanwhile.
         added = weight.data.cpu() if weight.numel() else None
-        weight.data = (before if added is None else before + added).to(place)
+        weight.data = (before if added is None else before + added).to(weight.device)
         weight.requires_grad_(trains)
 
     return undo
+
+
+def _in_full(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """What is saved is what the layer computes with, under the name and in the shape that its weight had."""
+    if f"{prefix}weight" in state:
+        # All weights together may not fit on the card: that is what they are in codes for.
+        state[f"{prefix}weight"] = decode(getattr(layer, _BASE).coded).cpu()
+
+
+def _in_codes(layer: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """What is loaded is coded, and takes the place of what was there."""
+    base, name = getattr(layer, _BASE), f"{prefix}weight"
+    loaded = state.get(name)
+    if not isinstance(loaded, torch.Tensor):
+        return
+    before: Coded = base.coded
+    state[name] = layer.weight
+    if loaded.shape != before.shape:
+        rest[-1].append(
+            f"size mismatch for {name}: {loaded.shape} in the checkpoint, {before.shape} in the model."
+        )
+        return
+    wanted = loaded.detach().to(before.codes.device, before.dtype)
+    base.coded = encode(wanted, before.table)
+    base.kept = wanted.to("cpu", copy=True) if base.kept is not None else None

@@ -38,7 +38,7 @@ def _one(model: nn.Module, name: str) -> Undo:
     if not hasattr(functional, "scaled_dot_product_attention"):
         raise CannotApply(name, "this release of PyTorch has no `scaled_dot_product_attention`")
 
-    def around(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around(_model: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return forward(*args, **kwargs)
         with Attention():
