@@ -106,7 +106,7 @@ def _narrowed(buffer: torch.Tensor) -> torch.Tensor:
     return torch.where(buffer.isinf(), buffer, buffer.clamp(-most, most)).to(torch.bfloat16)
 
 
-def _passes_on_bf16(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _passes_on_bf16(_module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What computes with digits of its own gives bf16 where it was given that."""
     given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
     real = [each for each in given if each.is_floating_point()]
