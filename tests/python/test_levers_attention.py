@@ -186,6 +186,11 @@ def gradient_within(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Se
     return answer + torch.autograd.grad(answer.sum(), scores, create_graph=True)[0] @ v
 
 
+def compiled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
+    rest = torch.compile(lambda scores, v: scores.softmax(-1) @ v, backend="eager")
+    return rest(product(q, k), v)
+
+
 def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
     return (product(q, k) / 2).masked_fill(CAUSAL, float("-inf")).softmax(-1) @ v
 
@@ -286,6 +291,7 @@ CASES = [
     Case("grad", in_a_gradient),
     Case("jvp", forward_gradient),
     Case("a gradient within", gradient_within),
+    Case("a compiled softmax", compiled, used=True),
     Case("autocast", masked, used=True, autocast=True),
     Case(
         "autocast, rows that are masked by a float",
@@ -334,6 +340,7 @@ def test_attention_is_what_plain_torch_makes_of_it(case: Case, kernels: list[int
     applied = _levers.apply(Target(model), [("sdpa", True)])
     given = outcome(model, x, case.autocast)
     applied.undo()
+    torch._dynamo.reset()
     assert bool(kernels) == case.used
     for own, plain in zip(given, expected, strict=True):
         assert own.dtype == plain.dtype

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import einsum
-from .later import Moment, gradients_lost
+from .later import Moment, gradients_lost, left_alone
 from .saying import warn
 from .scores import Scores, Step
 
@@ -44,6 +44,7 @@ class Deferred(torch.Tensor):
     _memfit_used: bool
 
     @classmethod
+    @left_alone
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

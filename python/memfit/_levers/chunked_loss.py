@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .later import Moment, may_wait
-from .logits import Deferred, left_alone, make
+from .later import Moment, left_alone, may_wait
+from .logits import Deferred, make
 from .several import models
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import wrap

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -123,3 +123,8 @@ def gradients_lost(lever: str) -> RuntimeError:
     return RuntimeError(
         f"`{lever}` computed a loss without what its gradient is now asked of{_HINT}, or ask before the loss is computed"
     )
+
+
+def left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that no compiler looks into, nor into what it calls."""
+    return torch.compiler.disable(function) if hasattr(torch.compiler, "disable") else function

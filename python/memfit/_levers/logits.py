@@ -15,16 +15,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .later import Moment, gradients_lost, learning
+from .later import Moment, gradients_lost, learning, left_alone
 from .piecewise import Pieces, cross_entropy
 from .target import Target
 
 _LEVER = "chunked-loss"
-
-
-def left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that no compiler looks into, nor into what it calls."""
-    return torch.compiler.disable(function) if hasattr(torch.compiler, "disable") else function
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import einsum
 from .attention import PRODUCTS, Deed, answer, deferred, holds, operands, outside
-from .later import may_wait
+from .later import left_alone, may_wait
 from .scores import Scores
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none, wrap
@@ -75,6 +75,7 @@ class Attention(TorchFunctionMode):
     # What the bounds of such a forward do to what is put off.
     outside = staticmethod(outside)
 
+    @left_alone
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
