@@ -278,6 +278,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
         classes: told.classes,
         explicit_attention: told.explicit_attention,
         alternates: told.alternates,
+        backwards: told.backwards,
         ignores: told.ignores,
         compiled: told.compiled,
         drops: told.drops,

@@ -109,7 +109,7 @@ class Planned:
             self._hold(home, "clip_grad_norm_", True)
             self._hold(home, "clip_grad_value_", False)
         scaler = torch.amp.GradScaler
-        self._suppress(scaler, "step", lambda *_: planned.held_back())
+        self._suppress(scaler, "step", lambda optimizer=None, *_: planned.held_back(optimizer))
         for name in ("update", "unscale_"):
             self._suppress(scaler, name, lambda *_: None)
         scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -197,13 +197,20 @@ class Planned:
 
         @functools.wraps(original)
         def clip(parameters, *args, **kwargs):
-            planned.clipped = True
+            if not planned.clipped:
+                planned.clipped = True
+                planned.refuse_clipping()
             if planned.ends_step():
                 planned.unscale()
                 return original(parameters, *args, **kwargs)
             return planned.session.torch.zeros(()) if gives_norm else None
 
         setattr(home, name, clip)
+
+    def refuse_clipping(self):
+        """Gradients that are clipped once they are gone are not clipped."""
+        if self.target is not None and self.target.updates_in_backward:
+            self._refuse("optimizer-in-backward", facts.CLIPPED)
 
     def holds(self, name):
         """Whether a call belongs to a step that is not through yet."""
@@ -315,6 +322,7 @@ class Planned:
     def appeared(self, optimizer):
         """An optimizer was made: its step and its clearing go through here."""
         planned = self
+        self.facts.appeared(optimizer)
         clear = optimizer.zero_grad
         # It asks for the loss again and again, so no piece of it would do.
         several_times = self.session.torch.optim.LBFGS
@@ -363,8 +371,10 @@ class Planned:
             self.inside = False
         return result
 
-    def held_back(self):
-        """A step that does not happen yet."""
+    def held_back(self, optimizer=None):
+        """A step that does not happen yet; of an optimizer that was not asked itself, but through a scaler."""
+        if optimizer is not None:
+            self.facts.counts(optimizer)
         self.held = True
         self.calls += 1
         self.whole += self.piece is not None and self.piece.last
