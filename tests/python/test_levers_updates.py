@@ -11,6 +11,7 @@ import torch
 from lever_models import Language, target_of, traces
 from memfit import _levers
 from memfit._levers import CannotApply, Target
+from memfit._levers.alone import why_together
 from memfit._levers.pieces import take_over
 from optimizer_kinds import ALONE, OF_TORCH, TOGETHER, Lion
 from torch import nn
@@ -279,6 +280,40 @@ def test_a_step_of_ones_own_is_not_given_the_fused_kernel() -> None:
     model = nn.Linear(3, 3)
     with pytest.raises(CannotApply, match="step of its own"):
         _levers.apply(Target(model, [Looks(model.parameters())]), [("fused-optimizer", True)])
+
+
+def test_pytorchs_step_under_another_name_is_given_the_fused_kernel_and_is_rounded_by_chance() -> None:
+    model = nn.Linear(70, 70)
+    optimizer = ALONE["inherited"](model.parameters())
+    applied = _levers.apply(Target(model, [optimizer]), [("fused-optimizer", True), ("pure-bf16", True)])
+    assert optimizer.param_groups[0]["fused"] is True
+    model(torch.ones(2, 70, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    applied.undo()
+
+
+def test_an_optimizer_in_a_wrapper_is_tried_as_what_it_is() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        """As accelerate has it."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        state = property(
+            lambda self: self.optimizer.state, lambda self, to: setattr(self.optimizer, "state", to)
+        )
+        param_groups = property(
+            lambda self: self.optimizer.param_groups,
+            lambda self, to: setattr(self.optimizer, "param_groups", to),
+        )
+        defaults = property(lambda self: self.optimizer.defaults)
+
+        def step(self, closure: Any = None) -> Any:
+            return self.optimizer.step(closure)
+
+    model = nn.Linear(3, 3)
+    assert why_together(Wrapper(ALONE["own"](model.parameters()))) == ""
+    assert "together" in why_together(Wrapper(TOGETHER["counts in its group"](model.parameters())))
 
 
 def test_a_state_that_is_loaded_under_packed_moments_is_packed() -> None:

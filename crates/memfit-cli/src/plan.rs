@@ -280,6 +280,7 @@ fn training(told: &memfit_link::message::Training) -> Training {
         classes: told.classes,
         explicit_attention: told.explicit_attention,
         alternates: told.alternates,
+        backwards: told.backwards,
         ignores: told.ignores,
         compiled: told.compiled,
         draws: told.draws,

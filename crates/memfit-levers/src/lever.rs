@@ -86,6 +86,12 @@ const EXCLUDED: &[(Lever, Lever, &str)] = {
         ),
         (L::OptimizerInBackward, L::Shard, "gradients are not reduced yet when they appear"),
         (L::OptimizerInBackward, L::GradientAsBucketView, "gradients are not exchanged yet when they appear"),
+        (
+            L::PureBf16,
+            L::Adafactor,
+            "Adafactor's updates are not rounded by chance, and bf16 would lose most",
+        ),
+        (L::PureBf16, L::Shard, "a shard's updates are not rounded by chance, and bf16 would lose most"),
         (L::Shard, L::GradientAsBucketView, "sharded gradients are in no bucket"),
         (L::Shard, L::EightBitOptimizer, "a shard's moments are not cut again"),
         (L::Shard, L::Bf16OptimizerState, "a shard's moments are not cut again"),

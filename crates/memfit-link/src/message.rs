@@ -127,6 +127,9 @@ pub struct Training {
     /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
     #[serde(default)]
     pub alternates: bool,
+    /// The most backwards that add up gradients from one step of an optimizer to its next, of whole batches.
+    #[serde(default)]
+    pub backwards: u64,
     /// Whether some of its labels are left out of the loss.
     #[serde(default)]
     pub ignores: bool,

@@ -134,6 +134,8 @@ pub struct Training {
     pub explicit_attention: bool,
     /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
     pub alternates: bool,
+    /// The most backwards from one step of an optimizer to its next.
+    pub backwards: u64,
     /// Whether some of its labels are left out of the loss.
     pub ignores: bool,
     /// Whether the script compiles its model.

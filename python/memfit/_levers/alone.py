@@ -118,7 +118,8 @@ def _quietly() -> Iterator[None]:
 def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The same optimizer before its first step, with small parameters on the host."""
     numbers = torch.Generator().manual_seed(0)
-    memo: dict[int, Any] = {}
+    # A wrapper's state is that of the optimizer in it, and as large.
+    memo: dict[int, Any] = {id(optimizer.state): defaultdict(dict)}
     groups = []
     for group in optimizer.param_groups:
         members = []

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .alone import of_torch
+from .pieces import taken_over
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
@@ -40,7 +41,10 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
             raise CannotApply(name, f"{kind}'s fused kernel takes real numbers only")
         if any(group.get("differentiable") for group in optimizer.param_groups):
             raise CannotApply(name, f"{kind} is differentiable, which its fused kernel is not")
-        if not of_torch(type(optimizer)) and not optimizer.__dict__.get(_SCALING):
+        taken = taken_over(optimizer)
+        if not of_torch(taken.kind if taken is not None else type(optimizer)) and not optimizer.__dict__.get(
+            _SCALING
+        ):
             # A scaler leaves it to a fused kernel to divide gradients, which nothing else does.
             raise CannotApply(name, f"{kind} has a step of its own, which need not be that of the kernel")
     before = [(group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]

@@ -131,6 +131,8 @@ class Pieces:
         # Where it is set, parameters are updated between steps.
         self.turns: Turns | None = None
         self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
+        # What it is beneath.
+        self.kind = type(optimizer)
         # Hooks run once around all pieces, and not around each.
         self.plain = plain_step(type(optimizer))
         self.elementwise = of_torch(type(optimizer)) in ELEMENTWISE

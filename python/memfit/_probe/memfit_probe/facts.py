@@ -12,6 +12,7 @@ TURNS = (
 )
 # Of fewer samples nothing can be told: other dimensions are as small.
 LEAST_SAMPLES = 3
+CLIPPED = "gradients are clipped after the backward, when all of them are gone"
 # Of a data set's items so many lengths are told.
 MAX_LENGTHS = 1024
 
@@ -37,6 +38,12 @@ class Facts:
         self.asked_for = None
         self.backward_since = False
         self.alternates = False
+        # Backwards that add up gradients, how many there were when each optimizer last stepped, the most from one of its steps to
+        # the next, and how many pieces of a batch a library's own settings have for memfit's sake.
+        self.backwards = 0
+        self.stepped_after = weakref.WeakKeyDictionary()
+        self.most_backwards = 0
+        self.pieces = 1
         # Whether a model's training forward drew random numbers, and how many the card had drawn before the one that is under way.
         self.draws = False
         self.drawn = None
@@ -111,11 +118,23 @@ class Facts:
     def backward(self):
         """A backward begins."""
         self.backward_since = True
+        self.backwards += 1
+
+    def appeared(self, optimizer):
+        """An optimizer was made: what came before was not for it."""
+        self.stepped_after[optimizer] = self.backwards
+
+    def counts(self, optimizer):
+        """An optimizer is asked to step, if only for a piece of a batch: how many backwards came since it last was."""
+        since = self.backwards - self.stepped_after.get(optimizer, 0)
+        self.most_backwards = max(self.most_backwards, since)
+        self.stepped_after[optimizer] = self.backwards
 
     def asked_to_step(self, optimizer, batch):
         """An optimizer is asked to step: whether it is seen for the first time that it takes turns with another one within a batch,
         each after a backward of its own. Then pieces of the batch would have to go through for each of them.
         """
+        self.counts(optimizer)
         first = self.asked_first() if self.asked_first is not None else None
         after_its_own = self.backward_since and self.asked_for is batch
         if first is None:
@@ -162,6 +181,7 @@ class Facts:
             "pictures": list(self.pictures),
             "alternates": self.alternates,
             "compares_samples": self.compares,
+            "backwards": -(-self.most_backwards // self.pieces),
             "ignores": self.ignores,
             "compiled": any(map(is_compiled, each)),
             "draws": self.draws or drops(model),

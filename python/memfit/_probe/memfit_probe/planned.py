@@ -109,7 +109,7 @@ class Planned:
             self._hold(home, "clip_grad_norm_", True)
             self._hold(home, "clip_grad_value_", False)
         scaler = torch.amp.GradScaler
-        self._suppress(scaler, "step", lambda *_: planned.round.asked() or None)
+        self._suppress(scaler, "step", lambda optimizer=None, *_: planned.held_back(optimizer))
         for name in ("update", "unscale_"):
             self._suppress(scaler, name, lambda *_: None)
         scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -197,13 +197,20 @@ class Planned:
 
         @functools.wraps(original)
         def clip(parameters, *args, **kwargs):
-            planned.clipped = True
+            if not planned.clipped:
+                planned.clipped = True
+                planned.refuse_clipping()
             if planned.round.ends():
                 planned.scaling.unscale(list(planned.session.optimizers))
                 return original(parameters, *args, **kwargs)
             return planned.session.torch.zeros(()) if gives_norm else None
 
         setattr(home, name, clip)
+
+    def refuse_clipping(self):
+        """Gradients that are clipped once they are gone are not clipped."""
+        if self.target is not None and self.target.updates_in_backward:
+            self._refuse("optimizer-in-backward", facts.CLIPPED)
 
     def holds(self, name):
         """Whether a call belongs to a step that is not through yet."""
@@ -308,6 +315,7 @@ class Planned:
     def appeared(self, optimizer):
         """An optimizer was made: its step and its clearing go through here."""
         planned = self
+        self.facts.appeared(optimizer)
         clear = optimizer.zero_grad
         # It asks for the loss again and again, so no piece of it would do.
         several_times = self.session.torch.optim.LBFGS
@@ -346,6 +354,12 @@ class Planned:
         if self.facts.asked_to_step(optimizer, self.fetched.piece) and self.micro_batch is not None:
             self._refuse("micro-batch", facts.TURNS)
         return self.scaling.step(optimizer, original) if self.round.asked() else None
+
+    def held_back(self, optimizer=None):
+        """A step that does not happen yet; of an optimizer that was not asked itself, but through a scaler."""
+        if optimizer is not None:
+            self.facts.counts(optimizer)
+        self.round.asked()
 
     def equip(self, optimizer):
         """Levers of an optimizer that was made after the first forward."""

@@ -62,6 +62,7 @@ def _divide(planned, trainer):
     settings.gradient_accumulation_steps *= batch // size
     # The library holds its step back itself, and all pieces are run.
     planned.micro_batch, planned.whole_steps = None, True
+    planned.facts.pieces = batch // size
     planned.session.note(
         "the plan's micro-batch went through the Trainer's own settings: "
         f"per_device_train_batch_size={size}, gradient_accumulation_steps={settings.gradient_accumulation_steps}"
