@@ -17,6 +17,7 @@ const GIB: u64 = 1 << 30;
 
 /// A training that behaves as the model says, with an error of its own.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Pretended {
     batch: u64,
     blocks: u64,
