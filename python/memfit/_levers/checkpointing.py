@@ -1,27 +1,24 @@
 """`checkpointing`: what a block computes is not kept for the backward but computed once more there.
 
-Random numbers are put back for the second time, so dropout drops the same. Buffers that a forward writes to are written to
-twice: batch normalisation would take its running statistics twice, so its momentum is off in the second pass.
+Random numbers are put back for the second time, so dropout drops the same, and so is what else a forward changes: buffers, as
+running statistics, and what its modules count or note in their attributes.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import stateless
 from torch.utils.checkpoint import checkpoint
 
 from .blocks import blocks
-from .later import second_pass
+from .passes import Passes
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap
-
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm
-# What language models keep from call to call; a second pass would add to it a second time.
-_CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
@@ -35,21 +32,23 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 
 def _one(target: Target, module: nn.Module) -> Undo:
-    norms = [each for each in module.modules() if isinstance(each, _BATCH_NORM) and each.track_running_stats]
-
-    def around(module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def around(called: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        for cache in _CACHES:
-            if kwargs.get(cache) is not None and module.training:
-                kwargs[cache] = None
+        if _holds_cache(called, args, kwargs):
+            return forward(*args, **kwargs)
+        args, kwargs = _without_caches(called, args, kwargs)
         if torch.compiler.is_compiling():
-            return checkpoint(_compiled_anyway(target, forward, norms), *args, use_reentrant=False, **kwargs)
+            body = _compiled_anyway(target, called, forward)
+            return checkpoint(body, *args, use_reentrant=False, **kwargs)
+        if _is_transformed():
+            return forward(*args, **kwargs)
         # What the first pass ran within, as the recognition of attention, the second has to as well.
-        modes = [mode for mode in _modes() if getattr(mode, "in_second_pass", False)]
+        modes = _modes()
+        passes = Passes(called, modes, target.computes)
 
         def contexts() -> tuple[Any, Any]:
-            return contextlib.nullcontext(), _Again(norms, modes)
+            return passes.first(), passes
 
         # So that it is told from checkpoints of the script's own, whose second pass is none of memfit's.
         contexts.memfit = True  # type: ignore[attr-defined]
@@ -65,33 +64,21 @@ def _outside(mode: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: mode.outside(forward(*args, **kwargs))
 
 
-class _Again:
-    """What a second pass runs within; there may be several."""
-
-    def __init__(self, norms: list[Any], modes: list[Any]) -> None:
-        self._parts = norms, modes
-        self._open: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._open.append(_second_pass(*self._parts))
-        self._open[-1].__enter__()
-
-    def __exit__(self, *error: Any) -> Any:
-        return self._open.pop().__exit__(*error)
-
-
-def _compiled_anyway(target: Target, forward: Callable[..., Any], norms: list[Any]) -> Callable[..., Any]:
+def _compiled_anyway(target: Target, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     """What a checkpoint that is being compiled calls.
 
     Checkpoint and block become one graph. Where something in the block can't be part of it, the compiler leaves the whole
     checkpoint alone, and torch runs it with the compiler switched off: then the block is compiled within it, in pieces.
     """
+    known: list[Passes] = []
 
     def body(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(*args, **kwargs)
-        again = _in_backward() and norms
-        with _second_pass(norms, []) if again else contextlib.nullcontext():
+        again = bool(known)
+        if not again:
+            known.append(Passes(module, [], target.computes))
+        with known[0] if again else known[0].first():
             return _pieces(target, forward)(*args, **kwargs)
 
     return body
@@ -105,34 +92,65 @@ def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
     return known
 
 
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+def _is_transformed() -> bool:
+    """Whether a transform of `torch.func` runs, which knows no checkpoints, or weights stand in for the module's own, which a
+    second pass would not find."""
+    stack = getattr(torch._C._functorch, "peek_interpreter_stack", None)
+    if stack is not None and stack() is not None:
+        return True
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _FUNCTIONAL:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# What runs a module with other weights than its own.
+_FUNCTIONAL = getattr(getattr(stateless, "_functional_call", None), "__code__", None)
+
+
+def _is_cache(value: Any) -> bool:
+    """Whether it is what transformers' models keep from call to call; a second pass would add to it a second time."""
+    if value is None or isinstance(value, (torch.Tensor, bool, int, float, str, tuple, list, dict)):
+        return False
+    return any(
+        each.__name__ == "Cache" and each.__module__.startswith("transformers.")
+        for each in type(value).__mro__
+    )
+
+
+def _holds_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a block is given a cache that it cannot do without: one that has something for it, or one that is being filled by
+    a model that does not train."""
+    return any(
+        not module.training or _length(value, module) != 0
+        for value in (*args, *kwargs.values())
+        if _is_cache(value)
+    )
+
+
+def _length(cache: Any, module: nn.Module) -> int:
+    """Tokens that a cache has for a block."""
+    layer = next(
+        (each.layer_idx for each in module.modules() if isinstance(getattr(each, "layer_idx", None), int)), 0
+    )
+    return int(cache.get_seq_length(layer))
+
+
+def _without_caches(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An empty cache of a model that trains is left out, as transformers does it."""
+    if not module.training:
+        return args, kwargs
+    return (
+        tuple(None if _is_cache(value) else value for value in args),
+        {key: None if _is_cache(value) else value for key, value in kwargs.items()},
+    )
 
 
 def _modes() -> list[Any]:
-    """The modes that functions of torch run within here."""
+    """The modes that functions of torch run within here, and have to in a second pass as well."""
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
-    return list(stack()) if stack is not None else []
-
-
-@contextlib.contextmanager
-def _second_pass(norms: list[Any], modes: list[Any]) -> Iterator[None]:
-    """Running statistics stay as the first pass left them; what is normalised with in training is the batch's own."""
-    kept = [
-        (norm, norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        for norm in norms
-        if norm.training
-    ]
-    for norm, mean, variance, tracked in kept:
-        norm.running_mean = mean.clone() if mean is not None else None
-        norm.running_var = variance.clone() if variance is not None else None
-        norm.num_batches_tracked = tracked.clone() if tracked is not None else None
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(second_pass())
-            for mode in modes:
-                stack.enter_context(mode)
-            yield
-    finally:
-        for norm, mean, variance, tracked in kept:
-            norm.running_mean, norm.running_var, norm.num_batches_tracked = mean, variance, tracked
+    return [mode for mode in stack() if getattr(mode, "in_second_pass", False)] if stack is not None else []

@@ -51,6 +51,8 @@ class Target:
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     # Forwards that were compiled because what is around them could not be.
     pieces: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
+    # Whether the device computes: on one that does not, what its numbers are says nothing.
+    computes: bool = True
     # Whether levers may be undone: what was there before them is kept for it then, on the host.
     undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.

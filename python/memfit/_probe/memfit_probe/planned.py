@@ -465,7 +465,7 @@ class Planned:
         self.model = weakref.ref(model)
         optimizers = list(self.session.optimizers)
         whole = models.together(self.session.torch, model, optimizers)
-        self.target = memfit_levers.Target(whole, optimizers, undoes=False)
+        self.target = memfit_levers.Target(whole, optimizers, undoes=False, computes=not self.session.virtual)
         self.equipped.update(optimizers)
         self._apply(optimizers, None)
         if self.target.scales and not self.autocast:
