@@ -106,13 +106,24 @@ class Exactness:
         return _Watch(self, mixing)
 
     def ratios(self) -> tuple[str, ...]:
-        """Several losses, each with a count of its own."""
+        """Several losses, each with a count of its own that is another one in each run."""
         return self._say(
             [
-                "the losses have counts whose ratio differs from part to part, so their means over the whole batch cannot "
-                "be told beforehand; pass `count=`, a function from a batch to the counts by name"
+                "the losses have counts whose ratio differs from part to part, and is not known of the whole window, so they "
+                "are not weighed as the means over all of it; pass `count=`, a function from a batch to the counts by name"
             ]
         )
+
+    def weighed_again(self) -> None:
+        """A window of several losses was run for nothing but what they count."""
+        text = (
+            "the losses have counts whose ratio differs from part to part, so their means over the whole window are not "
+            "known before it ran: such windows are run twice, the second time with what all of it counts; pass `count=`, a "
+            "function from a batch to the counts by name, which spares that with one batch a window"
+        )
+        if text not in self._said:
+            self._said.add(text)
+            warn(text)
 
     def _say(self, found: list[str]) -> tuple[str, ...]:
         for text in found:
