@@ -364,6 +364,16 @@ def test_what_is_not_exact_is_said_once() -> None:
             results = [step((batch[0].clone(), batch[1])) for batch in data]
         assert any(text in entry for result in results for entry in result.changed), text
         assert sum(text in str(warning.message) for warning in said) == 1
+
+    def normalised(model: nn.Module, batch: Any) -> torch.Tensor:
+        codes = model(batch[0])
+        lengths = codes.norm(2, 1, keepdim=True) + torch.linalg.vector_norm(codes, dim=1, keepdim=True)
+        return functional.cross_entropy(functional.normalize(codes, dim=1) / lengths, batch[1])
+
+    # Norms of each sample by itself.
+    model = Perceptron()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), normalised, micro_batch=4)
+    assert step(data[0]).changed == ()
     for kind, build in MODELS.items():
         model = build(0.5)
         loss = summed_loss if kind == "tagger" else mean_loss

@@ -161,3 +161,16 @@ def named_losses(
 def sums_of_losses(returned: dict[str, tuple[torch.Tensor, float]]) -> torch.Tensor:
     """As a detector adds them: what counts nothing is nothing."""
     return torch.stack([total / max(count, 1) for total, count in returned.values()]).sum()
+
+
+class Margin(nn.Module):
+    """A criterion with parameters of its own: a centre for each class, and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(5, 5))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        similar = functional.normalize(outputs, dim=1) @ functional.normalize(self.centres, dim=1).T
+        return functional.cross_entropy(similar * self.scale, labels)

@@ -58,7 +58,9 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
             self.coupled = True
         if name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows):
             self.coupled = True
-        over = _dimensions(args[1] if len(args) > 1 else None, first.dim())
+        # Norms name which one they are before they name dimensions.
+        named = 2 if name in ("linalg_vector_norm", "norm") else 1
+        over = _dimensions(args[named] if len(args) > named else None, first.dim())
         if name in _ALONG and first.dim() > 1 and place in over:
             self.coupled = True
         for output in outputs:
