@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 # So many values of a parameter tell whether ranks have the same one.
 _TELLING = 64
@@ -25,9 +26,9 @@ class Parameters:
         self._model = model
         self._optimizer = optimizer
         self.all: list[torch.Tensor] = []
-        # Those that the model does not have, and of these the ones that were not there before.
+        # Those that the model does not have, and what each was like when it was first met.
         self._outside: list[torch.Tensor] = []
-        self._new: list[torch.Tensor] = []
+        self._first: Any = WeakTensorKeyDictionary()
         self._mark: float | None = None
         # The modules' tables, and what was in them and in the groups when they were last listed.
         self._tables: list[Any] = []
@@ -49,10 +50,8 @@ class Parameters:
         self._grouped = grouped
         inside = dict.fromkeys(self._model.parameters())
         self.all = list(dict.fromkeys([*inside, *grouped]))
-        before = set(self._outside) - set(self._new)
         # What lies on a mesh is exchanged by whoever put it there.
         self._outside = [each for each in self.all if each not in inside and not hasattr(each, "device_mesh")]
-        self._new = [each for each in self._outside if each not in before]
         self._mark = None
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -70,11 +69,13 @@ class Parameters:
     def mark(self) -> float:
         """What those outside the model are like, in a number: ranks that have the same ones have the same number."""
         if self._mark is None:
-            said = repr([(tuple(each.shape), str(each.dtype)) for each in self._outside]).encode()
-            values = [each.detach().reshape(-1)[:_TELLING].double().tolist() for each in self._new]
-            self._mark = float(zlib.crc32(repr(values).encode(), zlib.crc32(said)))
-            # From here on they are stepped alike, on devices that may round differently.
-            self._new = []
+            for each in self._outside:
+                if each not in self._first:
+                    # From here on they are stepped alike, on devices that may round differently.
+                    values = each.detach().reshape(-1)[:_TELLING].double().tolist()
+                    self._first[each] = (tuple(each.shape), str(each.dtype), values)
+            said = repr([self._first[each] for each in self._outside])
+            self._mark = float(zlib.crc32(said.encode()))
         return self._mark
 
     def _in_groups(self) -> list[torch.Tensor]:

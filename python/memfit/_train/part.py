@@ -63,7 +63,7 @@ class Runner:
             part = self._target.prepare(part)
         returned = self._forward(part, samples, whole)
         if not whole and self._count is None and is_mean(returned):
-            tally.labels(entry.ignored(start, stop))
+            tally.labels(entry.ignored(start, stop, self._exactness.labels))
         if self._count is None and isinstance(returned, torch.Tensor):
             # The ordinary case: one mean, over samples.
             main, value, divisor = float(samples), scalar(returned), self._controller.divisor
@@ -88,7 +88,8 @@ class Runner:
             # What the loss function made may lie in memory that its next result is written to.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)
-        if tally.labels_differ:
+        if tally.labels_differ and not tally.uncounted:
+            tally.uncounted = True
             tally.changed += self._exactness.uncounted()
 
     def _forward(self, part: Any, samples: int, whole: bool) -> Any:
@@ -96,7 +97,10 @@ class Runner:
         if self._precision.name is None and not self._target.contexts and watch is None:
             return self._loss(self._model, part)
         with self._precision(), self._target.around(), watch or contextlib.nullcontext():
-            return self._loss(self._model, part)
+            returned = self._loss(self._model, part)
+        if watch is not None and self._count is None and is_mean(returned):
+            watch.judge(returned)
+        return returned
 
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool

@@ -61,6 +61,8 @@ class Tally:
         self._shares: dict[str, list[Weighed]] = {}
         self._counts: dict[str, float] = {}
         self._ignored: list[float] = []
+        # Whether it was noted that parts leave out unlike numbers of labels.
+        self.uncounted = False
         self.parts = 0
         self.changed: tuple[str, ...] = ()
 

@@ -216,11 +216,13 @@ class Window:
             self._controller.abandon()
 
     def _put_back(self) -> None:
-        self._parameters.look()
         self._drop_gradients()
         self._buffers.restore()
         self._numbers.restore()
         self._ranks.roll_back()
+        # Modules that were left in their middle have their own parameters back only now.
+        self._parameters.look()
+        self._drop_gradients()
         self._precision.forget(self._updates.optimizer)
 
     def _forget(self) -> None:
