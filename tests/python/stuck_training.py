@@ -60,8 +60,10 @@ class Meetings(nn.Module):
 
 def train(model: nn.Module, seed: int, build: Any, at: int | None = None) -> tuple[torch.Tensor, memfit.Step]:
     """Steps on this rank's batches; with `at`, memory runs out at that of the places that `build` makes."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = memfit.Step(build(model), optimizer, summed_loss, micro_batch=4, clip_grad_norm=1.0, timeout=60)
+    built = build(model)
+    # Of what was built: shards are other parameters than those that were spread over them.
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.1, momentum=0.9)
+    step = memfit.Step(built, optimizer, summed_loss, micro_batch=4, clip_grad_norm=1.0, timeout=60)
     seen = itertools.count(1)
 
     def place() -> None:

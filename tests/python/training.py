@@ -138,3 +138,39 @@ def batches(kind: str, sizes: list[int], dtype: torch.dtype) -> list[tuple[torch
             labels[0, 0] = 1
         made.append((inputs, labels))
     return made
+
+
+def pictures(boxes: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples, and how many boxes each of them has."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(boxes), 6, generator=generator, dtype=torch.float64), torch.tensor(boxes)
+
+
+def named_losses(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, float]]:
+    """A loss over boxes, of which there may be none, and one over all that the model sees."""
+    inputs, boxes = batch
+    outputs = model(inputs)
+    return {
+        "box": ((outputs[:, :2].pow(2).sum(1) * boxes).sum(), int(boxes.sum())),
+        "obj": (outputs[:, 2:].sin().pow(2).sum(), inputs.numel()),
+    }
+
+
+def sums_of_losses(returned: dict[str, tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """As a detector adds them: what counts nothing is nothing."""
+    return torch.stack([total / max(count, 1) for total, count in returned.values()]).sum()
+
+
+class Margin(nn.Module):
+    """A criterion with parameters of its own: a centre for each class, and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(5, 5))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        similar = functional.normalize(outputs, dim=1) @ functional.normalize(self.centres, dim=1).T
+        return functional.cross_entropy(similar * self.scale, labels)

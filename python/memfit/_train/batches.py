@@ -171,19 +171,30 @@ class Batch:
         visit(self.value, lambda tensor: found.append(tensor._version))
         return found
 
-    def ignored(self, start: int, stop: int) -> float | None:
-        """The share of the labels of some samples that are ignored, for batches as Hugging Face's; None where there are
-        none."""
-        if not hasattr(self.value, "get"):
-            return None
-        labels = self.value.get("labels")
-        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
-            return None
+    def ignored(self, start: int, stop: int, known: list[tuple[int, int]]) -> float | None:
+        """The share of the labels of some samples that are ignored; None where there are none. Labels are those of batches
+        as Hugging Face's, and what is `known` to be: tensors by their place in the batch, with the label that is ignored."""
         if self._ignored is None:
+            labels = self._labels(known)
+            if not labels:
+                return None
             # Of all samples at once: a device is waited for a single time.
-            rows = (labels == -100).flatten(1)
+            rows = torch.cat([(each == label).reshape(self.items, -1) for each, label in labels], 1)
             self._ignored = [count / max(rows.size(1), 1) for count in rows.sum(1).tolist()]
         return sum(self._ignored[start:stop]) / max(stop - start, 1)
+
+    def _labels(self, known: list[tuple[int, int]]) -> list[tuple[torch.Tensor, int]]:
+        labels = self.value.get("labels") if hasattr(self.value, "get") else None
+        if isinstance(labels, torch.Tensor) and labels.dim() > 1 and not labels.is_floating_point():
+            return [(labels, -100)]
+        found: list[torch.Tensor] = []
+        if known:
+            visit(self.value, found.append)
+        return [
+            (found[place], label)
+            for place, label in known
+            if place < len(found) and self._is_cut(found[place])
+        ]
 
     def _is_cut(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.dim() > 0 and tensor.size(0) == self.items)

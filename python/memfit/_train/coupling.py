@@ -2,7 +2,9 @@
 
 Samples go through a model side by side: each operation keeps the batch's dimension, until the loss takes a mean over it. A
 loss that couples them does more: it multiplies samples with samples (contrastive losses), or takes something over the
-batch and brings it back to the samples (a batch's mean that is subtracted, weights that are normalised over the batch).
+batch and brings it back to the samples (a batch's mean that is subtracted, weights that are normalised over the batch). And one
+that is no mean over them takes a sum, or makes a root, a product or a quotient of what was taken over the batch (a mean over a
+mask, Dice's coefficient of all samples together).
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .taking import SELECTED, Taken, combined, fused, of_selected, selects
 
 # What takes something over dimensions that its second argument, or nothing, names.
 _REDUCTIONS = {
@@ -23,51 +27,90 @@ _PRODUCTS = {"mm", "addmm", "_cdist_forward", "_euclidean_dist"}
 
 
 class Mixing(TorchDispatchMode):  # type: ignore[misc]
-    """Watches the operations on tensors that a batch's samples were in; `coupled` is the answer."""
+    """Watches the operations on tensors that a batch's samples were in; `coupled` and `taken` are the answers."""
 
     def __init__(self, inputs: list[torch.Tensor], items: int) -> None:
         super().__init__()
         self.coupled = False
+        # Tensors of the batch that are labels, by their place in it, and the label that is ignored.
+        self.labels: list[tuple[int, int]] = []
+        self._inputs = {
+            each.untyped_storage().data_ptr(): place for place, each in enumerate(inputs) if _plain(each)
+        }
         self._items = items
-        # Where the batch's dimension is, and how long: a multiple where another one is folded into it. None for what was
+        # Where the batch's dimension is, and how long: a multiple where another one is folded into it. Or what was
         # taken over the batch. What is not here is not known to depend on the samples.
         self._batch: Any = WeakTensorKeyDictionary()
+        # How many entries sums were taken over.
+        self._over: Any = WeakTensorKeyDictionary()
+        # Numbers that were read from what was taken over the batch.
+        self._read: list[float] = []
         for tensor in inputs:
             if tensor.dim() > 0 and tensor.size(0) == items:
                 self._batch[tensor] = (0, items)
 
+    def taken(self, loss: torch.Tensor) -> Taken | None:
+        """What of the batch a loss is; None where that cannot be told."""
+        found = self._batch.get(loss)
+        return found if isinstance(found, Taken) else None
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = func(*args, **(kwargs or {}))
-        if not self.coupled:
-            self._follow(func._schema.name.split("::")[-1].rstrip("_") or "", args, returned)
+        self._follow(func._schema, args, returned)
         return returned
 
-    def _follow(self, name: str, args: Any, returned: Any) -> None:
-        outputs = [value for value in _flat(returned) if isinstance(value, torch.Tensor)]
+    def _follow(self, schema: Any, args: Any, returned: Any) -> None:
+        name = schema.name.split("::")[-1].rstrip("_") or ""
         known = [(value, self._batch[value]) for value in _flat(args) if _known(value, self._batch)]
+        if name == "_local_scalar_dense" and known and isinstance(known[0][1], Taken):
+            self._read.append(float(returned))
+        outputs = [value for value in _flat(returned) if isinstance(value, torch.Tensor)]
         if not outputs or not known:
             return
-        samples = [(value, place) for value, place in known if place is not None]
-        if not samples:
+        if any(place is SELECTED for _, place in known):
             for output in outputs:
-                self._batch[output] = None
+                self._batch[output] = of_selected(name, output)
+            return
+        samples = [(value, place) for value, place in known if not isinstance(place, Taken)]
+        if not samples:
+            taken = combined(name, args, self._batch, self._over, self._read, self._items)
+            for output in outputs:
+                self._batch[output] = taken
             return
         first, (place, rows) = samples[0]
-        # Something that was taken over the batch comes back to its samples.
-        if len(samples) < len(known) and any(_has(output, place, rows) for output in outputs):
-            self.coupled = True
-        if name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows):
-            self.coupled = True
-        over = _dimensions(args[1] if len(args) > 1 else None, first.dim())
-        if name in _ALONG and first.dim() > 1 and place in over:
-            self.coupled = True
+        # Of one sample nothing can be told: any dimension of one may be the batch's.
+        if self._items > 1:
+            # Something that was taken over the batch comes back to its samples.
+            if len(samples) < len(known) and any(_has(output, place, rows) for output in outputs):
+                self.coupled = True
+            if name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows):
+                self.coupled = True
+            if name in _ALONG and first.dim() > 1 and place in _dimensions(args[1], first.dim()):
+                self.coupled = True
+        # Norms name which one they are before they name dimensions.
+        named = 2 if name in ("linalg_vector_norm", "norm") else 1
+        over = _dimensions(args[named] if len(args) > named else None, first.dim())
+        whole = fused(schema, args, outputs, self._items, self._label)
         for output in outputs:
-            if name in _REDUCTIONS and place in over:
-                self._batch[output] = None
-                continue
-            there = self._moved(name, args, place, rows, first, output)
-            if there is not None:
-                self._batch[output] = there
+            if whole is not None:
+                self._batch[output] = whole
+            elif name in _REDUCTIONS and place in over:
+                self._over[output] = first.numel()
+                self._batch[output] = {"mean": Taken.MEAN, "sum": Taken.SUM}.get(name, Taken.OTHER)
+            elif selects(name, args):
+                # All of them selected are all of them.
+                every = output.numel() == first.numel()
+                self._batch[output] = (0, output.size(0)) if every else SELECTED
+            else:
+                there = self._moved(name, args, place, rows, first, output)
+                if there is not None:
+                    self._batch[output] = there
+
+    def _label(self, target: torch.Tensor, ignored: int) -> bool:
+        place = self._inputs.get(target.untyped_storage().data_ptr()) if _plain(target) else None
+        if place is not None:
+            self.labels.append((place, ignored))
+        return place is not None
 
     def _moved(
         self, name: str, args: Any, place: int, rows: int, first: torch.Tensor, output: torch.Tensor
@@ -91,6 +134,10 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
         if folds and place == 0 and output.dim() and output.size(0) and output.size(0) % self._items == 0:
             return 0, output.size(0)
         return None
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided
 
 
 def _has(tensor: torch.Tensor, place: int, rows: int) -> bool:

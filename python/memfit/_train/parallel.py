@@ -76,7 +76,7 @@ def follow(announce: Callable[[Any], None]) -> Callable[[], None]:
     return undo
 
 
-def norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+def norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     """The norm of all gradients: of those on one mesh together, since a tensor of one mesh does not add to another's."""
     squares: list[torch.Tensor] = []
     for gradients in by_mesh(parameters).values():
@@ -85,16 +85,16 @@ def norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     return torch.stack([each.to(squares[0].device) for each in squares]).sum().sqrt()
 
 
-def by_mesh(parameters: Iterable[nn.Parameter]) -> dict[Any, list[nn.Parameter]]:
+def by_mesh(parameters: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
     """Parameters that have gradients, by the mesh that they lie on."""
-    found: dict[Any, list[nn.Parameter]] = {}
+    found: dict[Any, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             found.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
     return found
 
 
-def clip(parameters: Iterable[nn.Parameter], most: float) -> torch.Tensor:
+def clip(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
     """Clip the gradients to a norm over all of them, whatever mesh they lie on."""
     parameters = list(parameters)
     total = norm(parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from memfit._levers import Target
 
 from .batches import Batch
 from .exactness import Exactness
+from .losses import Losses
 from .precision import Precision
-from .tally import Tally, is_mean, read_losses, scalar
+from .tally import Tally, Weighed, is_mean, read_losses, scalar
 
 Loss = Callable[[nn.Module, Any], Any]
 # A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it counts.
@@ -45,6 +46,8 @@ class Runner:
         self._exactness = exactness
         # Where parts are moved to; none where the model does it.
         self._place = place
+        # What several losses count in the open window.
+        self.losses = Losses()
         # Whether parts get memory of their own, because somebody writes into them.
         self.own = False
 
@@ -60,14 +63,14 @@ class Runner:
             part = self._target.prepare(part)
         returned = self._forward(part, samples, whole)
         if not whole and self._count is None and is_mean(returned):
-            tally.labels(entry.ignored(start, stop))
+            tally.labels(entry.ignored(start, stop, self._exactness.labels))
         if self._count is None and isinstance(returned, torch.Tensor):
             # The ordinary case: one mean, over samples.
             main, value, divisor = float(samples), scalar(returned), self._controller.divisor
             loss = value if main == divisor else value * (main / divisor)
             shares = [("", loss, value, divisor, main)]
         else:
-            loss, main, shares = self._several(entry, returned, part, samples, tally, opens)
+            loss, main, shares = self._several(entry, returned, part, samples, opens, idle)
         if not loss.requires_grad:
             raise RuntimeError(
                 "the loss has no gradient: it was computed under `no_grad`, or detached\n"
@@ -85,9 +88,8 @@ class Runner:
             # What the loss function made may lie in memory that its next result is written to.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)
-        if tally.ratios_differ:
-            tally.changed += self._exactness.ratios()
-        if tally.labels_differ:
+        if tally.labels_differ and not tally.uncounted:
+            tally.uncounted = True
             tally.changed += self._exactness.uncounted()
 
     def _forward(self, part: Any, samples: int, whole: bool) -> Any:
@@ -95,27 +97,55 @@ class Runner:
         if self._precision.name is None and not self._target.contexts and watch is None:
             return self._loss(self._model, part)
         with self._precision(), self._target.around(), watch or contextlib.nullcontext():
-            return self._loss(self._model, part)
+            returned = self._loss(self._model, part)
+        if watch is not None and self._count is None and is_mean(returned):
+            watch.judge(returned)
+        return returned
 
     def _several(
-        self, entry: Batch, returned: Any, part: Any, samples: int, tally: Tally, opens: float
+        self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool
     ) -> tuple[torch.Tensor, float, list[Share]]:
         """The part's loss, what it counts, and its shares, where there are several losses or counts of their own."""
         counted = self._count(part) if self._count is not None else float(samples)
         losses, counts = read_losses(returned, counted)
-        main = next(iter(counts.values()))
-        if opens and self._count is None and not is_mean(returned):
+        if isinstance(returned, Mapping):
+            return self._named(entry, losses, counts, samples, opens, idle)
+        (value, weight), main = losses[""], counts[""]
+        if opens and self._count is None:
             # Only now is it known what a sample counts; all of the window is taken to be like its first part.
             self._controller.divide_by(main / samples * entry.items * opens)
+        divisor = self._controller.divisor
+        share = value if weight == divisor else value * (weight / divisor)
+        return share, main, [("", share, value, divisor, main)]
+
+    def _named(
+        self,
+        entry: Batch,
+        losses: dict[str, Weighed],
+        counts: dict[str, float],
+        samples: int,
+        opens: float,
+        idle: bool,
+    ) -> tuple[torch.Tensor, float, list[Share]]:
+        """The same for losses that each have a mean of their own."""
+        # A batch that is run whole tells what it counts itself.
+        whole = counts if samples == entry.items else entry.counts
+        first = next(filter(None, (whole or {}).values()), 0.0) * opens
+        if not idle:
+            self.losses.divide(whole or counts, first or self._controller.divisor)
+            self.losses.divide(counts, self._controller.divisor)
+            self.losses.count(counts)
         loss: torch.Tensor | None = None
         shares: list[Share] = []
         for name, (value, weight) in losses.items():
-            # Every loss has its own mean: its divisor is to the first one's as its count is to the first one's.
-            divisor = self._controller.divisor * tally.ratio(name, main, counts[name], entry.counts)
-            # What counts nothing adds nothing.
-            factor = weight / divisor if divisor else 0.0
+            # What counts nothing adds nothing, but stays in the graph: other ranks may wait in its backward.
+            divisor = self.losses.divisors.get(name, 1.0)
+            factor = weight / divisor if counts[name] else 0.0
             share = value if factor == 1.0 else value * factor
             loss = share if loss is None else loss + share
-            shares.append((name, share, value, divisor, counts[name]))
+            # A mean over nothing is no number.
+            told = share if counts[name] else torch.zeros_like(share)
+            shares.append((name, told, value, divisor, counts[name]))
         assert loss is not None
-        return loss, main, shares
+        # That anything was run: what each of them counts is in books of its own.
+        return loss, float(samples), shares

@@ -19,6 +19,8 @@ from torch import nn
 
 from memfit import _core
 
+from .losses import Books, Losses
+from .parameters import Parameters
 from .stuck import PeerFailed, Rescue, stand_in_front
 
 Turn = tuple[int, int, bool, bool]
@@ -33,7 +35,7 @@ _BUCKET = 32 << 20
 
 # What a rank tells the others: which step it takes next, and so many numbers with it.
 COLLECTIVE, NO_MORE, MORE, AGREE = range(4)
-_NUMBERS = 11
+_NUMBERS = 13
 
 
 class Alone:
@@ -86,22 +88,32 @@ class Alone:
     def roll_back(self) -> None:
         """The window's parts are dropped."""
 
-    def correction(self, controller: _core.Controller, total: float) -> float:
-        """What gradients are multiplied by, before they are exchanged."""
-        return controller.correction(total)
+    def correction(self, factor: float) -> float:
+        """What gradients are multiplied by before they are exchanged, where a mean needs this factor."""
+        return factor
 
-    def clip(self, parameters: Iterable[nn.Parameter], most: float) -> torch.Tensor:
+    def books(self, losses: Losses) -> list[Books]:
+        """What all ranks counted of several losses; nothing where there is one."""
+        return [(losses.counts, losses.divisors)] if losses.counts else []
+
+    def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
         """Clip the gradients; the norm that they had."""
         return nn.utils.clip_grad_norm_(parameters, most)
 
     def close(self) -> None:
         """Undo what was set."""
 
-    def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:  # noqa: ARG002
-        """What all ranks do, and what all counted."""
+    def agree(
+        self,
+        controller: _core.Controller,
+        outcome: Any,
+        parameters: Parameters,  # noqa: ARG002
+        several: bool = False,  # noqa: ARG002
+    ) -> tuple[str, float]:
+        """What all ranks do, and what all counted; `several` is whether this one has several losses."""
         return ("step", controller.counted) if outcome == "done" else (outcome, 0.0)
 
-    def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
+    def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
         """Sum the gradients of all ranks."""
 
 
@@ -117,6 +129,8 @@ class Together(Alone):
         # A channel that does not go through the device, and that gives up where a rank has died.
         self._side = dist.new_group(self._ranks, timeout=timedelta(seconds=timeout), backend="gloo")
         self._missing = False
+        # Whether any rank has several losses.
+        self._several = False
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._rescue = Rescue(group, self._side, device, timeout)
         self._undo = stand_in_front()
@@ -182,17 +196,34 @@ class Together(Alone):
     def roll_back(self) -> None:
         self._fresh = True
 
-    def agree(self, controller: _core.Controller, outcome: Any, model: nn.Module) -> tuple[str, float]:
-        missing = any(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad)
+    def agree(
+        self, controller: _core.Controller, outcome: Any, parameters: Parameters, several: bool = False
+    ) -> tuple[str, float]:
+        parameters.look()
+        missing = any(each.grad is None for each in parameters.all if each.requires_grad)
         flags = (missing, self._rescue.broken, self.meets, outcome == "lost")
         status = controller.status("over" if outcome == "lost" else outcome)
-        mine = [*status, *map(float, flags), *map(float, self._failed)]
+        mine = [
+            *status,
+            *map(float, flags),
+            *map(float, self._failed),
+            float(several),
+            parameters.mark(),
+        ]
         rows = self._tell(AGREE, *mine)
         while any(row[0] != AGREE for row in rows):
             # A rank that was about to run another part has heard of it, and comes here.
             rows = self._tell(AGREE, *mine)
         self._rescue.begin()
+        if len({row[12] for row in rows}) > 1:
+            raise RuntimeError(
+                "the optimizer has parameters that are not in the model, and they are not the same on all ranks: their "
+                "gradients cannot be those of all ranks' batches\n"
+                "hint: seed all ranks alike before they are made, or broadcast them from one rank; what each rank has for "
+                "itself needs an optimizer and a step of its own"
+            )
         self._missing = any(row[5] for row in rows)
+        self._several = any(row[11] for row in rows)
         self.inside = self.inside or any(row[7] for row in rows)
         verdict, said = _core.Controller.agree([row[1:5] for row in rows], self.rank)
         broken = any(row[6] for row in rows)
@@ -236,7 +267,14 @@ class Together(Alone):
         self._rescue.close()
         self._undo()
 
-    def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
+    def books(self, losses: Losses) -> list[Books]:
+        if not self._several:
+            return []
+        told: list[Any] = [None] * self.world
+        dist.all_gather_object(told, (losses.counts, losses.divisors), group=self._side)
+        return told
+
+    def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if self._missing:
             # A parameter that one rank did not use has a gradient of zero there, if another rank did use it.

@@ -176,11 +176,11 @@ class Sharded(Together):
         self._running = False
         self._reset()
 
-    def correction(self, controller: _core.Controller, total: float) -> float:
+    def correction(self, factor: float) -> float:
         # The exchange is a mean over the ranks.
-        return controller.correction(total) * self.world
+        return factor * self.world
 
-    def reduce(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
+    def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
         whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
         if not any(parameter.requires_grad for parameter in whole):
             return
@@ -190,7 +190,7 @@ class Sharded(Together):
         # Whether any rank misses a gradient has been told when the ranks agreed.
         super().reduce(whole, buffers)
 
-    def clip(self, parameters: Iterable[nn.Parameter], most: float) -> torch.Tensor:
+    def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
         return parallel.clip(parameters, most)
 
     def close(self) -> None:

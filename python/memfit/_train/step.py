@@ -17,6 +17,7 @@ from .batches import Batch
 from .device import Meter, device_of
 from .exactness import Exactness
 from .faults import StepDoesNotFit
+from .parameters import Parameters
 from .part import Loss, Runner
 from .plans import Planned, target_of
 from .precision import Precision
@@ -99,8 +100,9 @@ class Step:
             careful=meter.cuda and not in_backward and not self._ranks.alike,
             pairs=self._exactness.normalises,
         )
+        parameters = Parameters(self.model, optimizer)
         if meter.cuda:
-            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            trained = [parameter for parameter in parameters.all if parameter.requires_grad]
             self._controller.gradients_take(sum(parameter.nbytes for parameter in trained))
         self._meter = meter
         self._runner = Runner(
@@ -115,6 +117,7 @@ class Step:
         )
         self._window = Window(
             self.model,
+            parameters,
             self._controller,
             self._ranks,
             self._runner,
@@ -127,6 +130,7 @@ class Step:
             in_backward=in_backward,
             applied=self._planned.names,
         )
+        self._parameters = parameters
         self._watch = Watch(self._controller, self._precision, meter)
         # Optimizers of somebody's own may do more than to drop gradients.
         self._zero_grad = type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
@@ -160,20 +164,33 @@ class Step:
         expected = float(entry.items)
         if self._count is not None:
             counted = self._count(batch)
-            entry.counts = (
-                {name: float(n) for name, n in counted.items()} if isinstance(counted, Mapping) else None
-            )
-            expected = float(next(iter(counted.values())) if isinstance(counted, Mapping) else counted)
+            if isinstance(counted, Mapping):
+                entry.counts = {name: float(n) for name, n in counted.items()}
+                # One that counts nothing here tells nothing of the others.
+                expected = next(filter(None, entry.counts.values()), expected)
+            else:
+                expected = float(counted)
         if self._controller.empty:
             self._window.begin()
         self._window.add(entry, expected)
         whole = self._controller.whole
-        tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
-        changed = self._planned.changed + tally.changed
-        if tally.parts > 1:
-            changed += self._exactness.of_parts(self._window.stateful)
-        skipped = self._finish_window() if whole else False
+        with self._dropping():
+            tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
+            changed = self._planned.changed + tally.changed
+            if tally.parts > 1:
+                changed += self._exactness.of_parts(self._window.stateful)
+            skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Whatever ends a window in its middle, an interrupt in a notebook too, leaves nothing of it to the next one."""
+        try:
+            yield
+        except BaseException:
+            if not self._controller.empty:
+                self._window.roll_back()
+            raise
 
     def entry(self, batch: Any) -> Batch:
         """A batch, and where it can be cut."""
@@ -186,10 +203,11 @@ class Step:
         # A rank without a rest still takes part, since others may have one.
         if self._controller.empty:
             self._window.begin()
-        _, _, _, total = self._window.run(newest=False, whole=True)
-        if total == 0 and self._controller.empty:
-            return False
-        self._finish_window()
+        with self._dropping():
+            _, _, _, total = self._window.run(newest=False, whole=True)
+            if total == 0 and self._controller.empty:
+                return False
+            self._finish_window()
         return True
 
     def probe(self, loader: Iterable[Any], *, batches: int = 1000, seconds: float = 20.0) -> Probe:
@@ -223,13 +241,14 @@ class Step:
             raise
         skipped = self._precision.update()
         if skipped:
-            self._watch.overflowed(self.model)
-        if self.scheduler is not None and not skipped:
-            self.scheduler.step()
+            self._watch.overflowed(self._parameters.named(), type(self.model).__name__)
         self._window.settle()
         if self._zero_grad:
             self.optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)
+        if self.scheduler is not None and not skipped:
+            # Last: a schedule that is at its end says so by an error, and the step was done.
+            self.scheduler.step()
         return skipped
 
     @property
@@ -261,6 +280,7 @@ class Step:
             "scaler": scaler.state_dict() if scaler is not None else None,
             "random": RandomState([self.device]).state_dict(),
             "gradients": {} if self._controller.empty else self._window.gradients(),
+            "losses": self._runner.losses.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -273,10 +293,8 @@ class Step:
         if state["scaler"] is not None and self._precision.scaler is not None:
             self._precision.scaler.load_state_dict(state["scaler"])
             self._precision.loaded()
-        self._window.inherited = dict(state["gradients"])
         RandomState.from_state_dict(dict(state["random"])).restore()
-        if not self._controller.empty:
-            self._window.begin()
+        self._window.take_over(state["gradients"], state.get("losses"))
 
     def close(self) -> None:
         """Undo what was set; a window that is still open is dropped, and said so."""

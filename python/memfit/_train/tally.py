@@ -61,26 +61,14 @@ class Tally:
         self._shares: dict[str, list[Weighed]] = {}
         self._counts: dict[str, float] = {}
         self._ignored: list[float] = []
-        self._ratios: dict[str, float] = {}
-        self.ratios_differ = False
+        # Whether it was noted that parts leave out unlike numbers of labels.
+        self.uncounted = False
         self.parts = 0
         self.changed: tuple[str, ...] = ()
 
     @property
     def labels_differ(self) -> bool:
         return len(set(self._ignored)) > 1
-
-    def ratio(self, name: str, main: float, count: float, whole: Mapping[str, float] | None) -> float:
-        """A loss's count to the first one's: over the whole batch where that is known, else in its first part."""
-        if whole is not None and name in whole:
-            return whole[name] / max(next(iter(whole.values())), 1e-300)
-        here = count / max(main, 1e-300)
-        if not count and name not in self._ratios:
-            # A part that counts none of a loss does not tell how they are related.
-            return 0.0
-        ratio = self._ratios.setdefault(name, here)
-        self.ratios_differ |= abs(ratio - here) > 1e-9 * ratio
-        return ratio
 
     def labels(self, share: float | None) -> None:
         """The share of a part's labels that are ignored, if it has labels."""

@@ -4,9 +4,9 @@ a scale that falls."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from memfit import _core
 from memfit._levers.saying import warn
@@ -58,11 +58,11 @@ class Watch:
                 + self._growing.told(device)
             )
 
-    def overflowed(self, model: nn.Module) -> None:
+    def overflowed(self, parameters: Iterable[tuple[str, torch.Tensor]], model: str) -> None:
         """The scaler skipped a step: in which modules gradients overflowed, before they are gone."""
         named = [
-            (name.rpartition(".")[0] or type(model).__name__, local(parameter.grad))
-            for name, parameter in model.named_parameters()
+            (name.rpartition(".")[0] or model, local(parameter.grad))
+            for name, parameter in parameters
             if parameter.grad is not None
         ]
         # One number for each, and one wait for all of them.

@@ -6,18 +6,21 @@ All that a window changes before the optimizer steps is kept at its begin, so th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from memfit import _core
+from memfit._levers.saying import warn
 
 from .batches import Batch
 from .buffers import Buffers
 from .device import Meter, local
 from .exactness import Exactness
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
+from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
 from .randomness import Numbers
@@ -26,8 +29,6 @@ from .stopping import smaller_batch, told
 from .tally import Tally
 from .updates import Updates
 
-# Windows after which the model's parameters are listed again.
-_AGAIN = 64
 # Attempts at a window that end since other ranks failed.
 _ATTEMPTS = 20
 
@@ -38,6 +39,7 @@ class Window:
     def __init__(
         self,
         model: nn.Module,
+        parameters: Parameters,
         controller: _core.Controller,
         ranks: Alone,
         runner: Runner,
@@ -66,7 +68,11 @@ class Window:
         self._applied = applied
         self._device = meter.device
         self._batches: list[Batch] = []
-        self._parameters: list[nn.Parameter] = []
+        # What each of these is expected to count.
+        self._expected: list[float] = []
+        self._parameters = parameters
+        # What the gradient is multiplied by where there are several losses.
+        self._factor: float | None = None
         self._buffers = Buffers(model)
         self._numbers = Numbers(meter.device)
         self._last_size = 1
@@ -78,14 +84,17 @@ class Window:
         self._lost = ""
         # Gradients of batches that another process ran before this one took over in mid-window.
         self.inherited: dict[str, torch.Tensor] = {}
+        # What these were divided by, and what they counted.
+        self._before = (1.0, 0.0)
         # Buffers that were ever seen to change.
         self.stateful: set[str] = set()
 
     def begin(self) -> None:
         """Remember everything as it is."""
-        if not self._parameters or self._controller.windows % _AGAIN == 0:
-            # Walking a model takes longer than all else that is done here.
-            self._parameters = list(self.model.parameters())
+        self._parameters.look()
+        if self._ranks.world > 1:
+            # Now, while there is room to look at them.
+            self._parameters.mark()
         self._drop_gradients()
         self._buffers.keep()
         self._numbers.keep()
@@ -98,6 +107,7 @@ class Window:
         """A batch arrives, which is expected to count so much."""
         self._controller.arrive(entry.shape, entry.elements, entry.items, expected, entry.costs)
         self._batches.append(entry)
+        self._expected.append(expected)
         self._items = entry.items
 
     def run(self, newest: bool, whole: bool) -> tuple[Tally, int, torch.Tensor | None, float]:
@@ -106,16 +116,21 @@ class Window:
         tally = Tally(self._device)
         outcome, fault = "done", None
         retries = 0
+        losses = self._runner.losses
         while True:
             self._given_up = False
-            if newest or retries:
+            if newest or retries or losses.weighed_again:
                 outcome, tally, fault = self._run_batches(retries)
             if whole or self._ranks.inside or self._given_up or (fault is not None and self._ranks.meets):
-                verdict, total = self._ranks.agree(self._controller, outcome, self.model)
+                verdict, total = self._ranks.agree(
+                    self._controller, outcome, self._parameters, bool(losses.counts)
+                )
             else:
                 # Nothing is exchanged before the window is whole, so the other ranks need not know.
                 verdict, total = ("step" if outcome == "done" else outcome), 0.0
             norm = None
+            if verdict == "step" and whole and not self._weigh(tally):
+                continue
             # A rank without a rest takes part in the end of an epoch, where no rank may have one.
             if verdict == "step" and whole and not (total == 0 and self._controller.empty):
                 outcome, norm, fault = self._make_ready(total)
@@ -129,11 +144,36 @@ class Window:
             retries += 1
             self.roll_back(keep=True)
 
+    def _weigh(self, tally: Tally) -> bool:
+        """Whether one factor puts all losses right; else the window is to be run again, for what it was seen to count."""
+        losses = self._runner.losses
+        books = self._ranks.books(losses)
+        self._factor = None
+        if not books:
+            return True
+        self._factor, total, fits = losses.weigh(books, self._ranks.inside)
+        if not any(total.values()):
+            # Says so, and what to do.
+            self._controller.correction(0.0)
+        if fits:
+            return True
+        if losses.weighed_again or self.inherited:
+            # The loss counts something else each time, or another process ran batches of this window.
+            tally.changed += self._exactness.ratios()
+            return True
+        self._exactness.weighed_again()
+        self._put_back()
+        self._controller.abandon()
+        for entry, expected in zip(self._batches, self._expected, strict=True):
+            self._controller.arrive(entry.shape, entry.elements, entry.items, expected, entry.costs)
+        losses.run_again(total)
+        return False
+
     def _settle(self, outcome: str) -> tuple[str, float]:
         """What all ranks do whose gradients are ready, or are not: none steps before the others can."""
         if self._ranks.world == 1:
             return "step" if outcome == "done" else outcome, 0.0
-        return self._ranks.agree(self._controller, outcome, self.model)
+        return self._ranks.agree(self._controller, outcome, self._parameters)
 
     def attempt(self, entry: Batch) -> None:
         """Run a batch, and let nothing come of it but what it needed."""
@@ -154,41 +194,75 @@ class Window:
         """The optimizer stepped."""
         self.stateful = self._buffers.settle()
         self._numbers.settle()
-        self._batches.clear()
-        self.inherited = {}
+        self._forget()
         self._drop_gradients()
 
     def roll_back(self, keep: bool = False) -> None:
         """Everything is as it was before the window; with `keep`, its batches are run again."""
+        self._put_back()
+        collect(self._device)
+        if keep:
+            self._controller.restart()
+            self._runner.losses.rewind()
+            if self.inherited:
+                # Those that another process ran are counted still, and were divided by what it divided by.
+                divisor, counted = self._before
+                self._controller.divide_by(divisor)
+                self._controller.count(counted)
+        else:
+            if len(self._batches) > 1 or self.inherited:
+                warn("the open window is dropped, with what its earlier batches had added to the gradient")
+            self._forget()
+            self._controller.abandon()
+
+    def _put_back(self) -> None:
         self._drop_gradients()
         self._buffers.restore()
         self._numbers.restore()
         self._ranks.roll_back()
+        # Modules that were left in their middle have their own parameters back only now.
+        self._parameters.look()
+        self._drop_gradients()
         self._precision.forget(self._updates.optimizer)
-        collect(self._device)
-        if keep:
-            self._controller.restart()
-        else:
-            self._batches.clear()
-            self._controller.abandon()
+
+    def _forget(self) -> None:
+        """The window is over, or was dropped."""
+        self._batches.clear()
+        self._expected.clear()
+        self.inherited = {}
+        self._runner.losses.settle()
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Those of the batches so far, on the host."""
-        return {
+        found = {
             name: local(parameter.grad.detach()).to("cpu", copy=True)
-            for name, parameter in self.model.named_parameters()
+            for name, parameter in self._parameters.named()
             if parameter.grad is not None
         }
+        for name, inherited in self.inherited.items():
+            found[name] = found[name] + inherited.to("cpu") if name in found else inherited
+        return found
+
+    def take_over(self, gradients: Mapping[str, torch.Tensor], losses: Mapping[str, Any] | None) -> None:
+        """Go on with a window that another process began, if it did."""
+        self._forget()
+        self.inherited = dict(gradients)
+        self._before = self._controller.divisor, self._controller.counted
+        if losses is not None:
+            self._runner.losses.take_over(losses)
+        if not self._controller.empty:
+            self.begin()
 
     def _drop_gradients(self) -> None:
-        for parameter in self._parameters:
+        for parameter in self._parameters.all:
             parameter.grad = None
 
     # ---------------------------------------------------------------------------------------- attempts
 
     def _run_batches(self, attempt: int) -> tuple[str, Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
-        first = 0 if attempt else len(self._batches) - 1
+        again = attempt or self._runner.losses.weighed_again
+        first = 0 if again else len(self._batches) - 1
         for index in range(first, len(self._batches)):
             # Of all batches that are run, the newest is the one that is told of.
             tally = Tally(self._device)
@@ -279,7 +353,7 @@ class Window:
                 if fault.kind == "other":
                     self._ranks.failed(0, 0)
                     self._ranks.leave()
-                self._ranks.agree(self._controller, "over", self.model)
+                self._ranks.agree(self._controller, "over", self._parameters)
         self.roll_back()
         return None
 
@@ -331,26 +405,30 @@ class Window:
         return self._decide(max(len(self._batches) - 1, 0), self._last_size, fault), None, fault
 
     def _correct(self, total: float) -> torch.Tensor | None:
-        correction = self._ranks.correction(self._controller, total)
+        if self._controller.held > 1:
+            # The user may have added some between two batches.
+            self._parameters.look()
+        mean = self._controller.correction(total) if self._factor is None else self._factor
+        correction = self._ranks.correction(mean)
         if self.inherited:
             self._inherit()
         if correction != 1.0:
-            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            gradients = [parameter.grad for parameter in self._parameters.all if parameter.grad is not None]
             if gradients:
                 # Those on different meshes do not go together, and what lies here does.
                 torch._foreach_mul_([local(each) for each in gradients], correction)
         if self._ranks.world > 1:
-            self._ranks.reduce(self.model.parameters(), self.model.buffers())
+            self._ranks.reduce(self._parameters.all, self.model.buffers())
         if self._precision.scaler is not None:
             # Here, where all of it can be done again, and not within the optimizer's step.
             self._precision.scaler.unscale_(self._updates.optimizer)
         if self._clip is not None:
-            norm = self._ranks.clip(self._parameters, self._clip)
+            norm = self._ranks.clip(self._parameters.all, self._clip)
             return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return None
 
     def _inherit(self) -> None:
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._parameters.named():
             if name in self.inherited:
                 inherited = self.inherited[name].to(parameter.device)
                 if parameter.grad is None:

@@ -1,0 +1,170 @@
+"""Losses that `memfit.Step` is given as means and that are none: each is said where parts come to another gradient, and no other."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training import Perceptron, Tagger, flat
+
+WEIGHTS = torch.tensor([1.0, 5.0, 0.1, 2.0, 3.0], dtype=torch.float64)
+
+
+def entropy(model: nn.Module, batch: Any, **settings: Any) -> torch.Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1], **settings)
+
+
+def squares(model: nn.Module, batch: Any, **settings: Any) -> torch.Tensor:
+    return functional.mse_loss(model(batch[0]), batch[0][:, :5], **settings)
+
+
+def masked(model: nn.Module, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return entropy(model, batch, reduction="none"), batch[1] > 1
+
+
+def overlap(model: nn.Module, batch: Any, *over: int) -> torch.Tensor:
+    found, there = model(batch[0]).sigmoid(), batch[0][:, :5]
+    return 1 - (2 * (found * there).sum(over or None) + 1) / (
+        found.sum(over or None) + there.sum(over or None) + 9
+    )
+
+
+def uncertain(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Two losses, weighed by what is learnt."""
+    bias = model.net[3].bias
+    return (-bias[0]).exp() * entropy(model, batch) + bias[0] + squares(model, batch) * 0.5
+
+
+def variational(model: nn.Module, batch: Any) -> torch.Tensor:
+    outputs = model(batch[0])
+    return functional.mse_loss(outputs, batch[0][:, :5], reduction="sum") - 0.5 * torch.sum(
+        1 + outputs - outputs.exp()
+    )
+
+
+MEANS: dict[str, Any] = {
+    "a mean": entropy,
+    "smoothed labels": lambda model, batch: entropy(model, batch, label_smoothing=0.1),
+    "a sum over its number": lambda model, batch: entropy(model, batch, reduction="sum") / len(batch[0]),
+    "the same, multiplied": lambda model, batch: (
+        squares(model, batch, reduction="sum") * (1 / (5 * len(batch[0])))
+    ),
+    "two of them": uncertain,
+    "of squares": lambda model, batch: squares(model, batch).reshape(1),
+    "with weight decay": lambda model, batch: (
+        squares(model, batch) + 1e-3 * sum(each.pow(2).sum() for each in model.parameters()).sqrt()
+    ),
+    "of quotients": lambda model, batch: overlap(model, batch, 1).mean(),
+    "several": lambda model, batch: torch.stack([entropy(model, batch), squares(model, batch)]).sum(),
+}
+OTHERS: dict[str, Any] = {
+    "a sum": (lambda model, batch: entropy(model, batch, reduction="sum"), "is a sum"),
+    "sums": (variational, "is a sum"),
+    "classes that weigh more": (
+        lambda model, batch: entropy(model, batch, weight=WEIGHTS),
+        "no mean over samples",
+    ),
+    "a label that is ignored": (lambda model, batch: entropy(model, batch, ignore_index=1), "are ignored"),
+    "a label that is made to be": (
+        lambda model, batch: functional.cross_entropy(
+            model(batch[0]), batch[1].masked_fill(batch[1] == 1, -100)
+        ),
+        "no mean over samples",
+    ),
+    "a mask": (
+        lambda model, batch: (
+            (masked(model, batch)[0] * masked(model, batch)[1]).sum() / masked(model, batch)[1].sum()
+        ),
+        "no mean over samples",
+    ),
+    "a number of a mask": (
+        lambda model, batch: (
+            (masked(model, batch)[0] * masked(model, batch)[1]).sum() / batch[1].gt(1).sum().item()
+        ),
+        "no mean over samples",
+    ),
+    "what a mask selects": (
+        lambda model, batch: masked(model, batch)[0][masked(model, batch)[1]].mean(),
+        "no mean over samples",
+    ),
+    "a root": (lambda model, batch: squares(model, batch).sqrt(), "no mean over samples"),
+    "a quotient": (overlap, "no mean over samples"),
+}
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(8, 6, generator=generator, dtype=torch.float64), torch.tensor([1, 3, 2, 4, 1, 1, 2, 0])
+
+
+@pytest.mark.parametrize("micro", [1, 3, 4])
+@pytest.mark.parametrize("name", MEANS)
+def test_means_are_those_of_the_whole_batch(name: str, micro: int) -> None:
+    check(MEANS[name], micro, "")
+
+
+@pytest.mark.parametrize("micro", [3, 4])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_mean_is_said(name: str, micro: int) -> None:
+    loss, text = OTHERS[name]
+    check(loss, micro, text)
+
+
+def test_sums_with_their_counts_are_as_they_should_be() -> None:
+    def selected(model: nn.Module, batch: Any) -> Any:
+        losses, mask = masked(model, batch)
+        return losses[mask].sum(), mask.sum()
+
+    def weighed(model: nn.Module, batch: Any) -> Any:
+        return entropy(model, batch, weight=WEIGHTS, reduction="sum"), WEIGHTS[batch[1]].sum()
+
+    check(selected, 3, "")
+    check(weighed, 3, "")
+    # A mean with the right count is one as well.
+    check(OTHERS["classes that weigh more"][0], 3, "", count=lambda batch: float(WEIGHTS[batch[1]].sum()))
+
+
+def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
+    """As in pictures of which each place has a label: 255 stands for none, and the first batch has none of these."""
+    torch.manual_seed(0)
+    model = Tagger().double()
+
+    def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(module(batch[0]).transpose(1, 2), batch[1], ignore_index=255)
+
+    tokens, labels = torch.randint(0, 11, (8, 7)), torch.randint(0, 5, (8, 7))
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=4)
+    assert step((tokens, labels)).changed == ()
+    # As many in each part change nothing.
+    labels[:, 0] = 255
+    assert step((tokens, labels)).changed == ()
+    labels[6, 3] = 255
+    with pytest.warns(UserWarning, match="are ignored"):
+        assert step((tokens, labels)).changed
+
+
+def check(loss: Any, micro: int, text: str, **settings: Any) -> None:
+    """A step in parts beside one of plain torch: equal, or said not to be."""
+    torch.manual_seed(0)
+    model = Perceptron().double()
+    plain = copy.deepcopy(model)
+    returned = loss(plain, data())
+    (returned[0] / returned[1] if isinstance(returned, tuple) else returned).backward()
+    torch.optim.SGD(plain.parameters(), lr=0.1).step()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        step = memfit.Step(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro, **settings
+        )
+        result = step(data())
+    # A part may have nothing that a mask lets through, which is no number.
+    equal = torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)
+    assert equal == (not text)
+    assert [text in each for each in result.changed] == ([True] if text else [])
+    assert len(said) == len(result.changed)
