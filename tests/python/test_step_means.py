@@ -61,6 +61,10 @@ MEANS: dict[str, Any] = {
         squares(model, batch) + 1e-3 * sum(each.pow(2).sum() for each in model.parameters()).sqrt()
     ),
     "of quotients": lambda model, batch: overlap(model, batch, 1).mean(),
+    "over as many in each sample": lambda model, batch: (
+        (model(batch[0]).pow(2) * (batch[0][:, :5] == batch[0][:, :1])).sum()
+        / (batch[0][:, :5] == batch[0][:, :1]).sum().clamp(min=1)
+    ),
     "several": lambda model, batch: torch.stack([entropy(model, batch), squares(model, batch)]).sum(),
 }
 OTHERS: dict[str, Any] = {

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .taking import SELECTED, Taken, combined, fused, of_selected, selects
+from .taking import SELECTED, Taken, combined, fused, is_even, of_selected, selects
 
 # What takes something over dimensions that its second argument, or nothing, names.
 _REDUCTIONS = {
@@ -41,8 +41,8 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
         # Where the batch's dimension is, and how long: a multiple where another one is folded into it. Or what was
         # taken over the batch. What is not here is not known to depend on the samples.
         self._batch: Any = WeakTensorKeyDictionary()
-        # How many entries sums were taken over.
-        self._over: Any = WeakTensorKeyDictionary()
+        # Sums over the batch to which each sample gave as much.
+        self._even: Any = WeakTensorKeyDictionary()
         # Numbers that were read from what was taken over the batch.
         self._read: list[float] = []
         for tensor in inputs:
@@ -73,7 +73,9 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
             return
         samples = [(value, place) for value, place in known if not isinstance(place, Taken)]
         if not samples:
-            taken = combined(name, args, self._batch, self._over, self._read, self._items)
+            if name in ("_to_copy", "clamp", "clamp_min") and args[0] in self._even:
+                self._even.update(dict.fromkeys(outputs, True))
+            taken = combined(name, args, self._batch, self._even, self._read, self._items)
             for output in outputs:
                 self._batch[output] = taken
             return
@@ -95,7 +97,8 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
             if whole is not None:
                 self._batch[output] = whole
             elif name in _REDUCTIONS and place in over:
-                self._over[output] = first.numel()
+                if name == "sum" and output.dim() == 0 and place == 0 and is_even(first, self._items):
+                    self._even[output] = True
                 self._batch[output] = {"mean": Taken.MEAN, "sum": Taken.SUM}.get(name, Taken.OTHER)
             elif selects(name, args):
                 # All of them selected are all of them.

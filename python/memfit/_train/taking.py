@@ -92,15 +92,23 @@ def of_selected(name: str, output: torch.Tensor) -> Any:
     return Taken.OTHER if output.dim() == 0 else SELECTED
 
 
-def combined(name: str, args: Any, known: Any, over: Any, read: list[float], items: int) -> Taken:
-    """What comes of what was taken over the batch already; `over` has how many entries sums are over."""
+def is_even(counted: torch.Tensor, items: int) -> bool:
+    """Whether a mask, or numbers, are as many in each sample."""
+    if counted.requires_grad or counted.numel() == 0 or counted.numel() % items:
+        return False
+    each = counted.detach().reshape(items, -1).sum(1)
+    return bool((each == each[0]).all())
+
+
+def combined(name: str, args: Any, known: Any, even: Any, read: list[float], items: int) -> Taken:
+    """What comes of what was taken over the batch already; `even` has the sums to which each sample gave as much."""
     flat = [each for value in args for each in (value if isinstance(value, (list, tuple)) else [value])]
     taken = [known[value] for value in flat if isinstance(value, torch.Tensor) and value in known]
     worst = max(taken)
     if name in _LINEAR:
         return worst
-    if name == "div" and len(taken) > 1 and args[1].numel() == 1 and over.get(args[0]) == args[1].item():
-        # By the number of all its entries: a mask that lets all of them through.
+    if name == "div" and _is_known(args[1], even) and _taken(args[0], known) in (None, Taken.SUM):
+        # By a number to which each sample adds as much.
         return Taken.MEAN
     if name not in ("mul", "div") or len(taken) > 1 or (name == "div" and not _is_known(args[0], known)):
         return Taken.OTHER
@@ -117,6 +125,10 @@ def combined(name: str, args: Any, known: Any, over: Any, read: list[float], ite
         return Taken.OTHER
     parts = divisor / items
     return Taken.MEAN if round(parts) >= 1 and abs(parts - round(parts)) < 1e-6 * parts else Taken.SUM
+
+
+def _taken(value: Any, known: Any) -> Any:
+    return known[value] if _is_known(value, known) else None
 
 
 def _is_known(value: Any, known: Any) -> bool:
