@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,25 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
     replicas = [each for each in target.models() if isinstance(each, nn.parallel.DistributedDataParallel)]
     if not replicas:
         raise CannotApply(name, "the model is not wrapped in DistributedDataParallel")
+    for each in replicas:
+        why = _fixed(each)
+        if why is not None:
+            raise CannotApply(name, f"{why}; wrap the model with `gradient_as_bucket_view=True` instead")
     return together([_one(each) for each in replicas])
+
+
+def _fixed(model: nn.parallel.DistributedDataParallel) -> str | None:
+    """What of a wrapped module could not be had again."""
+    if model.gradient_as_bucket_view:
+        return None
+    if getattr(model, "mixed_precision", None) is not None:
+        return "DistributedDataParallel keeps the weights in two types (`mixed_precision`), with hooks of its own on each module"
+    if getattr(model, "_delay_all_reduce_params", None):
+        return "gradients of some parameters are exchanged apart (`delay_all_reduce_named_params`)"
+    named = model._get_ddp_logging_data().get("comm_hook")
+    if named and not getattr(model, "_comm_hooks", None):
+        return f"the exchange is done by {named}, which is built in and cannot be registered again"
+    return None
 
 
 def _one(model: nn.parallel.DistributedDataParallel) -> Undo:
@@ -36,17 +55,33 @@ def _again(model: nn.parallel.DistributedDataParallel, views: bool) -> None:
         "device_ids": model.device_ids,
         "output_device": model.output_device if model.device_ids else None,
         "dim": model.dim,
-        "broadcast_buffers": model.broadcast_buffers,
         "process_group": group,
         "bucket_cap_mb": model.bucket_bytes_cap // (1 << 20) or None,
         "find_unused_parameters": model.find_unused_parameters,
         "static_graph": model.static_graph,
         "gradient_as_bucket_view": views,
     }
+    taken = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    # Ranks are alike already.
+    if "init_sync" in taken:
+        settings["init_sync"] = False
+    syncs = "forward_sync_buffers" if "forward_sync_buffers" in taken else "broadcast_buffers"
+    settings[syncs] = model.broadcast_buffers
+    for key in ("skip_all_reduce_unused_params", "batched_grad_copy", "lazy_bucket_allocation"):
+        if key in taken and hasattr(model, key):
+            settings[key] = getattr(model, key)
+    # Hooks stay in the very tables that their handles know.
+    kept = {key: held for key, held in model.__dict__.items() if key in _OWN and "hook" in key}
+    kept |= {key: model.__dict__[key] for key in ("training", "require_backward_grad_sync")}
+    exchanges = list(getattr(model, "_comm_hooks", ()))
     # What exchanges gradients is let go first, with its hooks: it is made when a module is wrapped, and cannot be changed.
     model.__dict__.pop("reducer", None)
     for parameter in module.parameters():
         parameter.grad = None
-    training = model.training
     model.__init__(module, **settings)  # type: ignore[misc]
-    model.train(training)
+    model.__dict__.update(kept)
+    for hook, state in exchanges:
+        model.register_comm_hook(state, hook)
+
+
+_OWN = frozenset(nn.Module().__dict__)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from .target import Target, Undo, table, take_out
-from .workers import again
+from .workers import Changed, again
 
 # Batches that are looked at together.
 POOL = 50
@@ -54,18 +54,27 @@ class Buckets(BatchSampler):
 def apply(target: Target, value: Any, _name: str) -> Undo:
     """Batch by length: `value` is true, the number of batches that are looked at together, or a table of `pool`."""
 
+    changed = Changed()
+
     def reload(loader: Any) -> Any:
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
             target.note("samples that come one after the other cannot be batched by their length")
+            return loader
+        if isinstance(loader.batch_sampler, Buckets):
+            # It was changed in place when it was gone over before.
             return loader
         sampler = together(loader.batch_sampler, loader.dataset, value)
         if sampler is None:
             target.note("the loader has a batch sampler of its own, which is left alone")
             return loader
-        return again(loader, batch_sampler=sampler)
+        return again(loader, changed, batch_sampler=sampler)
+
+    def undo() -> None:
+        take_out(target.reloads, reload)
+        changed.undo()
 
     target.reloads.append(reload)
-    return lambda: take_out(target.reloads, reload)
+    return undo
 
 
 def together(sampler: Any, dataset: Any, value: Any) -> Buckets | None:

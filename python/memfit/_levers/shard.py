@@ -43,7 +43,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     kinds = {module: type(module) for module in model.modules()}
     hooks = {module: {name: set(held) for name, held in _hooks(module)} for module in kinds}
     attributes = {module: set(module.__dict__) for module in kinds}
-    before = dict(model.named_parameters())
+    # A tied weight has several names.
+    before = dict(model.named_parameters(remove_duplicate=False))
     groups = [
         [(group, list(group["params"])) for group in optimizer.param_groups]
         for optimizer in target.optimizers
@@ -55,7 +56,11 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             for module in inner:
                 module.reshard()
             model.reshard()
-            whole = {path: parameter.full_tensor() for path, parameter in model.named_parameters()}
+            shards = dict(model.named_parameters(remove_duplicate=False))
+            # Once for each, and on all ranks in one order.
+            whole = {shard: _whole(shard) for shard in dict.fromkeys(shards.values())}
+            owners = {shard: before[path] for path, shard in shards.items()}
+            moments = [_moments(optimizer, owners) for optimizer in target.optimizers]
         for module, kind in kinds.items():
             for name, held in _hooks(module):
                 for key in [key for key in held if key not in hooks[module].get(name, ())]:
@@ -65,16 +70,34 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             module.__class__ = kind
         for path, parameter in before.items():
             owner = model.get_submodule(path.rpartition(".")[0])
-            parameter.data = whole[path]
+            parameter.data = whole[shards[path]]
             parameter.grad = None
             owner._parameters[path.rpartition(".")[2]] = parameter
         for each in groups:
             for group, parameters in each:
                 group["params"] = parameters
-        for optimizer in target.optimizers:
+        for optimizer, state in zip(target.optimizers, moments, strict=True):
             optimizer.state.clear()
+            optimizer.state.update(state)
 
     return undo
+
+
+def _whole(value: Any) -> Any:
+    """What is spread over the ranks, put together."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _moments(optimizer: torch.optim.Optimizer, owners: dict[Any, nn.Parameter]) -> dict[Any, Any]:
+    """An optimizer's state, whole, by the parameters that the shards are of."""
+    return {
+        owners.get(parameter, parameter): {
+            key: _whole(value) for key, value in optimizer.state[parameter].items()
+        }
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter in optimizer.state
+    }
 
 
 # A layer with fewer bytes is gathered with the rest.

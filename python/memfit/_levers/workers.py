@@ -25,14 +25,38 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if "persistent" in wanted:
         changes["persistent_workers"] = bool(wanted["persistent"])
 
+    changed = Changed()
+
     def reload(loader: Any) -> Any:
-        return again(loader, **changes) if isinstance(loader, DataLoader) else loader
+        return again(loader, changed, **changes) if isinstance(loader, DataLoader) else loader
+
+    def undo() -> None:
+        take_out(target.reloads, reload)
+        changed.undo()
 
     target.reloads.append(reload)
-    return lambda: take_out(target.reloads, reload)
+    return undo
 
 
-def again(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+class Changed:
+    """Loaders that were changed in place, with what they had before."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[DataLoader[Any], str, Any]] = []
+
+    def set(self, loader: DataLoader[Any], key: str, value: Any) -> None:
+        """Set what a loader lets nobody set once it is made."""
+        self._before.append((loader, key, loader.__dict__[key]))
+        loader.__dict__[key] = value
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._before:
+            loader, key, value = self._before.pop()
+            loader.__dict__[key] = value
+
+
+def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoader[Any]:
     """The same loader with other settings: same data, same order, same collation."""
     settings: dict[str, Any] = {
         "num_workers": loader.num_workers,
@@ -61,12 +85,19 @@ def again(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     if settings["num_workers"] == 0:
         settings.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None)
         settings["timeout"] = 0
-    return type(loader)(loader.dataset, **settings) if type(loader) is DataLoader else _like(loader, settings)
+    elif settings["prefetch_factor"] is None:
+        # What torch itself means, which a loader without workers does not have.
+        settings["prefetch_factor"] = 2
+    if type(loader) is DataLoader:
+        return DataLoader(loader.dataset, **settings)
+    return _like(loader, settings, changed)
 
 
-def _like(loader: DataLoader[Any], settings: dict[str, Any]) -> DataLoader[Any]:
-    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set."""
-    for key in ("num_workers", "prefetch_factor", "pin_memory"):
-        if getattr(loader, key) != settings[key]:
-            loader.__dict__[key] = settings[key]
+def _like(loader: DataLoader[Any], settings: dict[str, Any], changed: Changed) -> DataLoader[Any]:
+    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set, until it is undone."""
+    for key in ("num_workers", "prefetch_factor", "pin_memory", "batch_sampler"):
+        if key in settings and loader.__dict__.get(key) is not settings[key]:
+            changed.set(loader, key, settings[key])
+    if loader.num_workers == 0 and loader.timeout:
+        changed.set(loader, "timeout", 0)
     return loader

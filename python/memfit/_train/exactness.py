@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit._levers.coupling import Mixing
 from memfit._levers.saying import warn
+from memfit._levers.taking import Taken
 
 from .batches import visit
-from .coupling import Mixing
-from .taking import Taken
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 

@@ -32,6 +32,10 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, inputs: list[torch.Tensor], items: int) -> None:
         super().__init__()
         self.coupled = False
+        # Whether it is so by more than a number that all samples are divided by, as the count of what a mask leaves.
+        self.compared = False
+        # Whether an operation came that could not be followed: nothing is said from then on.
+        self.lost = False
         # Tensors of the batch that are labels, by their place in it, and the label that is ignored.
         self.labels: list[tuple[int, int]] = []
         self._inputs = {
@@ -46,8 +50,12 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
         # Numbers that were read from what was taken over the batch.
         self._read: list[float] = []
         for tensor in inputs:
-            if tensor.dim() > 0 and tensor.size(0) == items:
-                self._batch[tensor] = (0, items)
+            self.follow(tensor)
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Samples lie in this one, if its first dimension is as long as there are samples."""
+        if tensor.dim() > 0 and tensor.size(0) == self._items:
+            self._batch[tensor] = (0, self._items)
 
     def taken(self, loss: torch.Tensor) -> Taken | None:
         """What of the batch a loss is; None where that cannot be told."""
@@ -56,7 +64,12 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = func(*args, **(kwargs or {}))
-        self._follow(func._schema, args, returned)
+        if not self.lost:
+            try:
+                self._follow(func._schema, args, returned)
+            except Exception:
+                # A training does not end because of who looks on.
+                self.lost = True
         return returned
 
     def _follow(self, schema: Any, args: Any, returned: Any) -> None:
@@ -85,10 +98,12 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
             # Something that was taken over the batch comes back to its samples.
             if len(samples) < len(known) and any(_has(output, place, rows) for output in outputs):
                 self.coupled = True
-            if name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows):
-                self.coupled = True
-            if name in _ALONG and first.dim() > 1 and place in _dimensions(args[1], first.dim()):
-                self.coupled = True
+                self.compared |= any(isinstance(where, Taken) and value.dim() > 0 for value, where in known)
+            along = _dimensions(args[1] if len(args) > 1 else -1, first.dim())
+            if (name in _PRODUCTS and len(samples) > 1 and outputs[0].shape == (rows, rows)) or (
+                name in _ALONG and first.dim() > 1 and place in along
+            ):
+                self.coupled = self.compared = True
         # Norms name which one they are before they name dimensions.
         named = 2 if name in ("linalg_vector_norm", "norm") else 1
         over = _dimensions(args[named] if len(args) > named else None, first.dim())
