@@ -282,6 +282,32 @@ for x, y in loader:
 }
 
 
+# Losses of outputs `z` of a batch for `y`, with whether they compare its samples with each other.
+LOSSES = {
+    "a mean": ("F.mse_loss(z, y)", False),
+    "classes": ("F.cross_entropy(z, y.argmax(1))", False),
+    "a mean over a mask": ("((z - y).pow(2).sum(1) * (y[:, 0] > 0)).sum() / (y[:, 0] > 0).sum()", False),
+    "each sample's own norm": ("(F.normalize(z, dim=1) - F.normalize(y, dim=1)).pow(2).mean()", False),
+    "weights by their sum": ("(y[:, 0].abs() / y[:, 0].abs().sum() * (z - y).pow(2).sum(1)).sum()", False),
+    "contrastive": (
+        "F.cross_entropy(F.normalize(z, dim=1) @ F.normalize(net(-x), dim=1).T, torch.arange(len(z)))",
+        True,
+    ),
+    "of all pairs": ("torch.cdist(z, z).mean()", True),
+    "less the batch's mean": ("(z - z.mean(0)).pow(2).mean()", True),
+    "a softmax over the batch": ("(z[:, :1].softmax(0) * y[:, :1]).sum()", True),
+}
+
+
+def of_loss(loss: str) -> dict[str, Any]:
+    """A script with this loss, looked at as it is."""
+    loop = PLAIN.replace("F.mse_loss(net(x), y)", f"({loss})").replace(
+        "        optimizer.zero_grad()", "        optimizer.zero_grad()\n        z = net(x)"
+    )
+    script = HEAD + loop + TAIL.replace("MODELS", "[net]")
+    return {"script": script, "planned": script, "plan": {"measure": True, "levers": []}}
+
+
 def case(name: str, loop: str, models: str) -> dict[str, Any]:
     # A loop that counts its rounds sees more of them.
     script, counted = (
@@ -299,7 +325,9 @@ def case(name: str, loop: str, models: str) -> dict[str, Any]:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What all scripts learnt by themselves, and under their plans."""
     file = tmp_path_factory.mktemp("planned") / "cases.json"
-    file.write_text(json.dumps({name: case(name, *loop) for name, loop in LOOPS.items()}))
+    cases = {name: case(name, *loop) for name, loop in LOOPS.items()}
+    cases |= {f"loss: {name}": of_loss(loss) for name, (loss, _) in LOSSES.items()}
+    file.write_text(json.dumps(cases))
     command = [sys.executable, str(HERE / "planned_training.py"), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -325,3 +353,16 @@ def test_a_batch_in_pieces_is_the_whole_batch(answers: dict[str, Any], name: str
     training = next(each for each in said if each["kind"] == "training")
     assert training["batch"] == (3 if name == "batches of its own making" else 6)
     assert training["seen"] == 3
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_compares_the_samples_of_a_batch_is_told(answers: dict[str, Any], name: str) -> None:
+    plain, planned = answers["plain"][f"loss: {name}"], answers["planned"][f"loss: {name}"]
+    assert isinstance(planned, list), planned
+    learnt, said = planned
+    # Who looks changes nothing.
+    assert alike(learnt, plain), said
+    notes = [each["text"] for each in said if each["kind"] == "note"]
+    assert not any("failed" in note for note in notes), notes
+    training = next(each for each in said if each["kind"] == "training")
+    assert training["compares_samples"] == LOSSES[name][1]
