@@ -77,7 +77,7 @@ class _First:
 
     def __enter__(self) -> None:
         self._numbers = [(read, write, read()) for read, write in _generators()]
-        for module in self._passes._module.modules():
+        for module in _modules(self._passes._module):
             if isinstance(module, _NORM) and type(module).__module__.startswith("torch."):
                 # In training it takes the batch's own statistics, whatever those so far are.
                 if module.training and module.track_running_stats:
@@ -155,7 +155,7 @@ class _Again:
     ) -> None:
         self._attributes = [
             (each.__dict__, {key: value for key, value in each.__dict__.items() if key not in _OWN})
-            for each in module.modules()
+            for each in _modules(module)
         ]
         # Lists and the like are added to where they are.
         self._contents = [
@@ -197,6 +197,11 @@ class _Again:
                 place.pop(key, None)
             else:
                 place[key] = value
+
+
+def _modules(module: nn.Module) -> Iterator[nn.Module]:
+    """Those whose buffers and attributes are Python's: a script's own are where nobody can look."""
+    return (each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule))
 
 
 def _state(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
