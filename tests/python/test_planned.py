@@ -60,6 +60,14 @@ for epoch in range(2):
 """,
         "net",
     ),
+    "piece by piece": (
+        """
+from memfit_levers.pieces import take_over
+take_over(optimizer, "pure-bf16")
+"""
+        + PLAIN,
+        "net",
+    ),
     "two losses": (
         """
 for x, y in loader:

@@ -30,6 +30,8 @@ class Modules:
         self.named_root = None
         self.labelled = None
         self.open = []
+        # Tensors that stand for something else are not made to become it by being looked at.
+        self.as_they_are = session.torch._C.DisableTorchFunctionSubclass
 
     def forget(self):
         """In a forked child: numbers of names are the parent log's."""
@@ -42,7 +44,7 @@ class Modules:
         torch, watch, notes = self.session.torch, self.session.watch, self.session.notes
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
         known, meet, label = self.known, self._meet, self._label
-        begins, ends = self._outermost_begins, self._outermost_ends
+        begins, ends, as_they_are = self._outermost_begins, self._outermost_ends, self.as_they_are
         enter, leave, tensor = watch.enter, watch.exit, torch.Tensor
 
         def before(module, args):
@@ -66,7 +68,8 @@ class Modules:
                     if node is not None:
                         label(node, module)
                 elif output is not None:
-                    self._label_all(output, module)
+                    with as_they_are():
+                        self._label_all(output, module)
 
         torch.nn.modules.module.register_module_forward_pre_hook(before)
         torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
@@ -162,14 +165,16 @@ class Modules:
                 # A loss's targets. A transform of data is a module without parameters too: it begins no
                 # forward.
                 if before == codes.FORWARD:
-                    session.notes.inputs(arguments)
+                    with self.as_they_are():
+                        session.notes.inputs(arguments)
                 return
             session.watch.phase(codes.FORWARD)
             self.open.append(before)
             session.notes.module(module)
-            session.notes.inputs(arguments)
-            if session.planned is not None:
-                session.planned.saw(arguments)
+            with self.as_they_are():
+                session.notes.inputs(arguments)
+                if session.planned is not None:
+                    session.planned.saw(arguments)
             session.forward_began(module)
         except Exception as error:
             session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")

@@ -398,10 +398,13 @@ class Planned:
         self.facts.forward_begins(model)
         self.first = self.first or weakref.ref(model)
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
+        # Nothing of it is kept: it may be all that holds a batch.
+        arguments, self.arguments = self.arguments, None
         if self.target is None and self._is_it(model):
             self._put_on(model)
             if self.measures and not self.levers and self.session.optimizers:
-                self.facts.follow(model, self.arguments, self.seen)
+                self.facts.follow(model, arguments, self.seen)
+        del arguments
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is not None and self.model() is model
             self.fetched.begin()
