@@ -117,9 +117,47 @@ def vit() -> Any:
 
 PICTURES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 TOKENS = torch.randint(0, 50, (4, 9), generator=torch.Generator().manual_seed(2))
+
+
+class Timed(nn.Module):
+    """Sines of whole numbers, which nobody gives in bf16, beside what is computed in it."""
+
+    class Sines(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rates", torch.exp(-torch.arange(WIDTH // 2) / 4.0))
+
+        def forward(self, times: torch.Tensor) -> torch.Tensor:
+            angles = times[..., None] * self.rates
+            return torch.cat([angles.sin(), angles.cos()], -1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sines, self.of_times, self.head = Timed.Sines(), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.of_times(self.sines(tokens)).tanh())
+
+
+class Scaled(nn.Module):
+    """Pictures less their mean, and angles of its own, beside weights in the same module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.linspace(0, 1, 3).view(3, 1, 1))
+        self.register_buffer("spread", torch.tensor([0.5, 1.0, 2.0, 1.0]))
+        self.patch, self.weight = nn.Conv2d(3, 4, 4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patch(x - self.mean).flatten(2).transpose(1, 2) * (self.weight / self.spread)
+        return functional.scaled_dot_product_attention(x, x, x / self.spread)
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor, set[str]]] = {
     "positions in a table": (PositionTable, PICTURES, set()),
     "rotated": (Turned, TOKENS, {"rotary.inv_freq"}),
+    "times": (Timed, TOKENS, {"sines.rates"}),
+    "pictures that are scaled": (Scaled, PICTURES, set()),
     "batch normalisation": (
         lambda: convolutions(lambda: nn.BatchNorm2d(8)),
         PICTURES,

@@ -282,3 +282,29 @@ def test_what_compiled_blocks_keep_waits_on_the_host_and_comes_back_as_it_lay(tm
         allocated(tmp_path, 0.0, script=ATTENTION, compile='"blocks"', activation_offload='"blocks"'),
     )
     assert kept - away > 2 * 8192 * 1024 * 4
+
+
+class Written(nn.Module):
+    """Attention that is written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        each = self.layer(self.norm(x))
+        return x + (each @ each.transpose(-2, -1)).softmax(-1) @ each
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_is_compiled_stays_compiled_beside_sdpa(fullgraph: bool) -> None:
+    model = nn.Sequential(*(Written() for _ in range(3)), nn.Linear(8, 8))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    settings = {"backend": "eager", "modules": ["0", "1", "2"], "fullgraph": fullgraph}
+    applied = _levers.apply(Target(model), [("compile", settings), ("sdpa", True)])
+    for _ in range(2):
+        model(torch.randn(2, 4, 8)).sum().backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert not torch._dynamo.utils.counters["graph_break"]
+    applied.undo()

@@ -263,7 +263,7 @@ def test_losses_are_what_plain_torch_makes_of_them(loss: Callable[[torch.Tensor]
         undo()
 
 
-def test_logits_may_be_asked_for_after_the_backward_but_not_after_the_step() -> None:
+def test_logits_may_be_asked_for_after_the_backward_and_after_the_step_are_others() -> None:
     torch.manual_seed(0)
     model = Net()
     expected = model(TOKENS)
@@ -277,7 +277,9 @@ def test_logits_may_be_asked_for_after_the_backward_but_not_after_the_step() -> 
     target.optimizers[0].step()
     # What was there before the step still is; what was not would be another.
     assert torch.allclose(kept.sum(), expected.sum(), rtol=1e-4)
-    for ask in (lambda: late.argmax(-1), lambda: entropy(late), lambda: changed.div_(2.0)):
+    with pytest.warns(UserWarning, match="as they are by then"):
+        assert late.argmax(-1).shape == expected.shape[:-1]
+    for ask in (lambda: entropy(late), lambda: changed.div_(2.0)):
         with pytest.raises(RuntimeError, match="`chunked-loss`"):
             ask()
     undo()

@@ -418,3 +418,54 @@ def test_an_optimizer_of_ones_own_is_not_rounded_to_the_nearest() -> None:
         _levers.apply(Target(model, [optimizer]), [("pure-bf16", True)])
     assert torch.equal(flat(model), before)
     assert type(optimizer) is Lion
+
+
+class Outer(torch.optim.Optimizer):
+    """Stands around an optimizer, and is none by itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+@pytest.mark.parametrize(
+    "name", ["foreach-off", "fused-optimizer", "optimizer-in-backward", "8-bit-optimizer"]
+)
+def test_a_lever_is_on_the_optimizer_within_another(name: str) -> None:
+    learnt = []
+    for around in (lambda optimizer: optimizer, Outer):
+        torch.manual_seed(0)
+        model = nn.Linear(64, 64)
+        inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer = around(inner)
+        applied = _levers.apply(Target(model, [optimizer]), [(name, True)])
+        for _ in range(2):
+            model(torch.ones(3, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        learnt.append(flat(model))
+        applied.undo()
+        assert type(inner) is torch.optim.AdamW
+    assert torch.equal(*learnt)
+
+
+def test_an_optimizer_is_tried_without_a_word_to_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeds(_seed: int) -> None:
+        raise AssertionError("random numbers of the cards are the script's")
+
+    optimizer = Lion(nn.Linear(3, 3).parameters())
+    for cards in (torch.cuda, torch.xpu, torch.mps):
+        for seed in ("manual_seed_all", "manual_seed"):
+            if hasattr(cards, seed):
+                monkeypatch.setattr(cards, seed, seeds)
+    before = torch.get_rng_state()
+    assert not why_together(optimizer)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from .target import Applied, CannotApply, Target, Undo
+from .target import Applied, CannotApply, Target, Undo, innermost
 
 __all__ = [
     "HOMES",
@@ -33,6 +33,7 @@ __all__ = [
     "apply",
     "apply_one",
     "environment",
+    "innermost",
     "ordered",
     "prepared",
 ]

@@ -86,7 +86,8 @@ def _tried(optimizer: torch.optim.Optimizer, one_by_one: bool) -> Any:
                 parameter.grad = _numbers(parameter, numbers)
             # From the last to the first, as a backward comes to them.
             for chosen in [[each] for each in reversed(parameters)] if one_by_one else [parameters]:
-                torch.manual_seed(0)
+                # The host's alone: what cards draw is the script's.
+                torch.default_generator.manual_seed(0)
                 for group, members in groups:
                     group["params"] = [each for each in members if any(each is one for one in chosen)]
                 step(clone)

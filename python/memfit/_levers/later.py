@@ -29,9 +29,13 @@ class Moment:
         self._cached = torch.is_autocast_cache_enabled()
         self._inputs = [(each, each._version) for each in inputs if not each.is_inference()]
 
+    def has_passed(self) -> bool:
+        """Whether something that went in was changed since."""
+        return any(each._version != version for each, version in self._inputs)
+
     def check(self) -> None:
         """What went in is what it was; what was to be computed from it cannot be told any more otherwise."""
-        if any(each._version != version for each, version in self._inputs):
+        if self.has_passed():
             raise RuntimeError(
                 f"`{self._lever}` put off what is computed from a tensor that was changed in place since, as an optimizer's step"
                 f" changes weights{_HINT}, or ask for it before the change"

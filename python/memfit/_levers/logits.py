@@ -20,6 +20,10 @@ from .piecewise import Pieces, cross_entropy
 from .target import Target
 
 _LEVER = "chunked-loss"
+_LATE = (
+    "logits that are first read after the optimizer's step, as for an accuracy, are those of the weights as they are by then: with "
+    "`chunked-loss` they were not there before. Read them before the step to have those that the loss saw"
+)
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,14 @@ class Deferred:
     # Whether a gradient goes through them.
     learns: bool = True
 
-    def real(self) -> torch.Tensor:
-        self.moment.check()
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns):
+    def real(self, late: bool = False) -> torch.Tensor:
+        """The logits. For who reads them late, when they have served, they may be those of the weights as they are by then."""
+        passed = late and self.moment.has_passed()
+        if passed:
+            self.target.note(_LATE)
+        else:
+            self.moment.check()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns and not passed):
             made = self.forward(self.hidden)
             for cast in self.casts:
                 made = made.to(cast)
@@ -178,10 +187,11 @@ def _read(logits: Any) -> torch.Tensor:
     if known is not None:
         return known
     state = _state(logits)
+    served = _root(state).used
     # Whose gradient is asked for later has to be what this is made from.
     _root(state).used |= state.base is not None
-    made = state.deferred.real()
-    if torch.is_grad_enabled() and state.deferred.learns:
+    made = state.deferred.real(late=served)
+    if torch.is_grad_enabled() and made.requires_grad:
         state.real = made
     return made
 

@@ -52,11 +52,13 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             )
     mover = Mover(target.place())
 
+    known = {id(each) for each in (*target.models(), *target.model.modules())}
+
     def around(module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         # A copy of the model has weights of its own.
-        fixed = places_of(target.model) | places_of(module)
+        fixed = places_of(target.model if id(module) in known else module)
         with saved_tensors_hooks(lambda tensor: mover.out(tensor, fixed), mover.back):
             return forward(*args, **kwargs)
 

@@ -81,11 +81,15 @@ def _buffers(module: nn.Module) -> Undo:
     wide = {
         key: buffer for key, buffer in module._buffers.items() if buffer is not None and buffer.dtype in _WIDE
     }
-    cast = {key: buffer for key, buffer in wide.items() if buffer.dim() > 1 and "inv_freq" not in key}
+    weightless = next(module.parameters(), None) is None
+    cast = {
+        key: buffer
+        for key, buffer in wide.items()
+        if not weightless or (buffer.dim() > 1 and "inv_freq" not in key)
+    }
     for key, buffer in cast.items():
         module._buffers[key] = _narrowed(buffer)
     stays = any(buffer.dim() for key, buffer in wide.items() if key not in cast)
-    weightless = next(module.parameters(), None) is None
     unwrap = wrap(module, _passes_on_bf16) if stays and weightless else None
 
     def undo() -> None:
@@ -107,11 +111,8 @@ def _narrowed(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def _passes_on_bf16(_module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What computes with digits of its own gives bf16 where it was given that."""
-    given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-    real = [each for each in given if each.is_floating_point()]
-    answer = forward(*args, **kwargs)
-    return _walk(answer) if real and all(each.dtype == torch.bfloat16 for each in real) else answer
+    """What computes with digits of its own gives bf16 to those that have only that."""
+    return _walk(forward(*args, **kwargs))
 
 
 def _round_updates(optimizer: torch.optim.Optimizer, name: str) -> Undo:

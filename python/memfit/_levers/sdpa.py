@@ -75,11 +75,16 @@ class Attention(TorchFunctionMode):
     # What the bounds of such a forward do to what is put off.
     outside = staticmethod(outside)
 
-    @left_alone
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        # What is compiled within the model stays so: a mode that no compiler may look into would switch it off.
+        if torch.compiler.is_compiling():
+            return func(*args, **(kwargs or {}))
+        return self._recognised(func, args, kwargs or {})
+
+    @left_alone
+    def _recognised(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
         begun = None
         if name == "einsum":

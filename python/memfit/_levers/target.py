@@ -25,6 +25,21 @@ class CannotApply(RuntimeError):  # noqa: N818
         self.why = why
 
 
+def innermost(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """The optimizers that update, where others stand around them, as accelerate's do."""
+    found: list[torch.optim.Optimizer] = []
+    for optimizer in optimizers:
+        inner = optimizer
+        while not hasattr(inner, "_optimizer_step_pre_hooks"):
+            within = getattr(inner, "optimizer", None)
+            if not isinstance(within, torch.optim.Optimizer):
+                break
+            inner = within
+        if not any(inner is known for known in found):
+            found.append(inner)
+    return found
+
+
 @dataclass
 class Target:
     """A training: what computes, what updates, and what goes in."""
@@ -57,6 +72,9 @@ class Target:
     undoes: bool = True
     # Sentences for the user: what took no hold here, and why that is well.
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizers = innermost(self.optimizers)
 
     def models(self) -> list[nn.Module]:
         """What is called by itself: the model, or the several that it stands for."""

@@ -24,6 +24,7 @@ class Facts:
         self.session = session
         # Numbers that a script put into its model: it goes on from weights that were trained before.
         self.loaded = 0
+        self.mixing = None
 
     def forget(self):
         """Nothing has happened yet; what was loaded before the fork stays so."""
@@ -48,7 +49,7 @@ class Facts:
         self.draws = False
         self.drawn = None
         # Follows samples through a forward and its loss, where that is under way, and whether these were compared.
-        self.mixing = None
+        self.leave()
         self.compares = False
 
     def arm(self):
@@ -111,9 +112,13 @@ class Facts:
     def leave(self):
         """The forward is over, and its loss."""
         mixing, self.mixing = self.mixing, None
-        if mixing is not None:
+        if mixing is None:
+            return
+        self.compares = mixing.compared
+        # Where a mode of the script's own began since and goes on, it stays below that, and looks no more.
+        mixing.lost = True
+        if mixing is self.session.torch.utils._python_dispatch._get_current_dispatch_mode():
             mixing.__exit__(None, None, None)
-            self.compares = mixing.compared
 
     def backward(self):
         """A backward begins."""

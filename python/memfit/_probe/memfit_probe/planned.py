@@ -363,10 +363,14 @@ class Planned:
 
     def equip(self, optimizer):
         """Levers of an optimizer that was made after the first forward."""
-        if self.target is None or optimizer in self.equipped:
+        if self.target is None:
             return
-        self.equipped.add(optimizer)
-        self._apply([optimizer], OF_OPTIMIZERS)
+        import memfit_levers
+
+        for inner in memfit_levers.innermost([optimizer]):
+            if inner not in self.equipped:
+                self.equipped.add(inner)
+                self._apply([inner], OF_OPTIMIZERS)
 
     # Forward and backward
 
@@ -466,7 +470,7 @@ class Planned:
         from memfit_levers.blocks import blocks
 
         self.model = weakref.ref(model)
-        optimizers = list(self.session.optimizers)
+        optimizers = memfit_levers.innermost(list(self.session.optimizers))
         whole = models.together(self.session.torch, model, optimizers)
         self.target = memfit_levers.Target(whole, optimizers, undoes=False, computes=not self.session.virtual)
         self.equipped.update(optimizers)
