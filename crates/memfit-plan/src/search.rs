@@ -207,11 +207,8 @@ impl<'a, T: Trial> Search<'a, T> {
 
     /// What of the tried is noticeably faster than a script that fits as it is.
     fn faster_still(&self, own: &Outcome) -> Option<String> {
-        let fastest = self
-            .tried
-            .iter()
-            .filter(|tried| tried.fits() && tried.outcome.refused.is_empty())
-            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))?;
+        let fits = |tried: &&Tried| tried.fits() && tried.outcome.refused.is_empty();
+        let fastest = fastest(self.tried.iter().filter(fits))?;
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
         (ms < own_ms * (1.0 - NOTICEABLE)).then(|| {
             format!(
@@ -288,21 +285,13 @@ impl<'a, T: Trial> Search<'a, T> {
     fn with_more_samples(&self, best: Tried) -> Tried {
         let Some(micro_batch) = best.candidate.micro_batch else { return best };
         let alike = |tried: &&Tried| {
-            let of_its_own = Candidate {
-                micro_batch: tried.candidate.micro_batch,
-                pieces: tried.candidate.pieces,
-                ..best.candidate.clone()
-            };
             tried.fits()
                 && tried.outcome.refused.is_empty()
-                && tried.candidate == of_its_own
+                && tried.candidate.settings == best.candidate.settings
+                && tried.candidate.accumulate == best.candidate.accumulate
                 && tried.candidate.micro_batch.is_none_or(|samples| samples > micro_batch)
         };
-        let fastest = self
-            .tried
-            .iter()
-            .filter(alike)
-            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
+        let fastest = fastest(self.tried.iter().filter(alike));
         let enough = milliseconds(&best.outcome) * (1.0 - NOTICEABLE);
         fastest.filter(|tried| milliseconds(&tried.outcome) < enough).cloned().unwrap_or(best)
     }
@@ -326,13 +315,13 @@ impl<'a, T: Trial> Search<'a, T> {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| label_of_dividing(training));
             tried.candidate.label().max(divided) <= self.limits.allow
         };
-        self.tried
+        let fitting = self
+            .tried
             .iter()
             .filter(|tried| tried.outcome.fits && tried.outcome.refused.is_empty())
             .filter(|tried| tried.outcome.peak.device_upper <= self.limits.budget)
-            .filter(allowed)
-            .min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
-            .cloned()
+            .filter(allowed);
+        fastest(fitting).cloned()
     }
 
     fn answer(
@@ -402,6 +391,11 @@ pub(crate) fn label_of_dividing(training: &Training) -> Label {
         _ if training.couples_samples || training.compares_samples => Label::ChangesTraining,
         _ => Lever::MicroBatch.label(),
     }
+}
+
+/// The one whose step takes the least.
+fn fastest<'t>(tried: impl Iterator<Item = &'t Tried>) -> Option<&'t Tried> {
+    tried.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
 }
 
 fn milliseconds(outcome: &Outcome) -> f64 {

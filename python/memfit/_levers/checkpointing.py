@@ -16,6 +16,7 @@ from torch.nn.utils import stateless
 from torch.utils.checkpoint import checkpoint
 
 from .blocks import blocks
+from .later import within_transform
 from .passes import Passes
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap
@@ -95,8 +96,7 @@ def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
 def _is_transformed() -> bool:
     """Whether a transform of `torch.func` runs, which knows no checkpoints, or weights stand in for the module's own, which a
     second pass would not find."""
-    stack = getattr(torch._C._functorch, "peek_interpreter_stack", None)
-    if stack is not None and stack() is not None:
+    if within_transform():
         return True
     frame: Any = sys._getframe()
     while frame is not None:

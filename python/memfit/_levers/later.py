@@ -89,11 +89,16 @@ def _in_scripts_second_pass() -> bool:
 
 def _transformed() -> bool:
     """Whether tensors stand for something else here: `torch.func`, or gradients that go forward."""
-    functional = getattr(torch._C, "_functorch", None)
-    stack = getattr(functional, "peek_interpreter_stack", None)
-    if stack is not None and stack() is not None:
+    if within_transform():
         return True
     return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+
+
+def within_transform() -> bool:
+    """Whether a transform of `torch.func` runs."""
+    functional = getattr(torch._C, "_functorch", None)
+    stack = getattr(functional, "peek_interpreter_stack", None)
+    return stack is not None and stack() is not None
 
 
 def scripts_checkpoint() -> bool:

@@ -139,14 +139,13 @@ impl<T: Trial> Search<'_, T> {
                 ..best.candidate.clone()
             };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(None) };
-            learnt = outcome.fits;
+            // By one the first guess may be wrong.
+            learnt = outcome.fits || run == 0;
             if outcome.fits {
                 largest = next;
                 rise.learn(next, outcome.peak.device_upper);
             } else {
                 refuted = Some(next);
-                // By one it may be wrong.
-                learnt = run == 0;
             }
         }
         Ok(Some(Limit { largest, refuted }))

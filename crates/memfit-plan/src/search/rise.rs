@@ -6,7 +6,7 @@ use memfit_levers::Lever;
 use crate::trial::{Candidate, Outcome, Training};
 
 /// Shares of activations are hundredths in such steps: a compiler that is told to keep so much keeps a little more or less.
-pub(super) const STEP: u64 = 5;
+const STEP: u64 = 5;
 /// Less than this is computing nearly everything again, which checkpointing does.
 pub(super) const LEAST: u64 = 10;
 
