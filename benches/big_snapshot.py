@@ -1,9 +1,11 @@
-"""Writes a memory snapshot of any size, as PyTorch would: `python benches/big_snapshot.py FILE [GIB] [--protocol N]`.
+"""Writes a memory snapshot of any size, as PyTorch would: `python benches/big_snapshot.py FILE [GIB]
+[--protocol N]`.
 
-What is in it is made up, its shape is not: stacks of some thirty frames from a few thousand places in a program, and some 230
-bytes an event, nearly all of them references to frames that were written before; every list and dict is put into the memo, as
-CPython does. Blocks are handed out and given back as from a stack, within one segment, which is what the allocator does with
-such calls: so the file can be replayed. `recordings.py` measures with it.
+What is in it is made up, its shape is not: stacks of some thirty frames from a few thousand places in a
+program, and some 230 bytes an event, nearly all of them references to frames that were written before; every
+list and dict is put into the memo, as CPython does. Blocks are handed out and given back as from a stack,
+within one segment, which is what the allocator does with such calls: so the file can be replayed.
+`recordings.py` measures with it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ DEEPEST = SEGMENT // BLOCK - 96
 
 
 class Writer:
-    """Writes values as CPython's pickler does: in parts of a thousand, each new text and container into the memo."""
+    """Writes values as CPython's pickler does: in parts of a thousand, each new text and container into the
+    memo.
+    """
 
     def __init__(self, to: BinaryIO, protocol: int) -> None:
         self.to, self.memo, self.known = to, count(), {}

@@ -2,10 +2,10 @@
 
     python benches/check.py [--memfit COMMAND] [--cache FOLDER] [--write measurements/check.md]
 
-The files are those of scripts/corpus/run.py, package by package in the order of its lists, until there are 3,000 of
-them; what is checked is all of them with one command. Each figure is the median of several runs on files that the
-machine has read before, with the least beside it: what else the machine does can only make a run slower. The command
-must be a release build.
+The files are those of scripts/corpus/run.py, package by package in the order of its lists, until there are
+3,000 of them; what is checked is all of them with one command. Each figure is the median of several runs on
+files that the machine has read before, with the least beside it: what else the machine does can only make a
+run slower. The command must be a release build.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@
     python benches/data.py --photographs FOLDER   # takes those that are there
     python benches/data.py -o measurements/data   # writes measurements/data.json and .md
 
-The photographs are those of Debian's lomiri-wallpapers packages (CC-BY and CC-BY-SA; they are never part of this
-project). Large: at most 4000x3000 pixels of each, as baseline JPEG of quality 90. Small: tiles of 400x350. Every loader
-delivers 224x224; those of torch and DALI as float32, normalised; memfit as uint8 and, in a row of its own, normalised to
-float32; SPDL and datago as uint8. A loader that is not installed is left out. Each runs in a process of its own, and all of
-them once before any of them again. Processor time is the least of the turns, since what else the machine does can only
-add to it; images a second are the most.
+The photographs are those of Debian's lomiri-wallpapers packages (CC-BY and CC-BY-SA; they are never part of
+this project). Large: at most 4000x3000 pixels of each, as baseline JPEG of quality 90. Small: tiles of
+400x350. Every loader delivers 224x224; those of torch and DALI as float32, normalised; memfit as uint8 and,
+in a row of its own, normalised to float32; SPDL and datago as uint8. A loader that is not installed is left
+out. Each runs in a process of its own, and all of them once before any of them again. Processor time is the
+least of the turns, since what else the machine does can only add to it; images a second are the most.
 
-The ceiling is decoding and resizing alone, in Rust, from files in memory: `cargo build --release -p memfit-loader --features
-turbo --example ceiling`, given with `--ceiling target/release/examples/ceiling`.
+The ceiling is decoding and resizing alone, in Rust, from files in memory: `cargo build --release -p
+memfit-loader --features turbo --example ceiling`, given with `--ceiling target/release/examples/ceiling`.
 """
 
 from __future__ import annotations

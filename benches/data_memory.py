@@ -3,12 +3,13 @@
     python benches/data_memory.py --images 10000 --memory 512MiB -o measurements/data-memory
     python benches/data_memory.py --soak 1000000 -o measurements/data-soak
 
-The images are made up and differ in kind and size: JPEGs, baseline and progressive, of up to 100 megapixels, PNGs of 8
-and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what counts is what decoding takes.
-The peak is the kernel's own figure for the process (VmHWM), above what it was before the loader was made.
+The images are made up and differ in kind and size: JPEGs, baseline and progressive, of up to 100 megapixels,
+PNGs of 8 and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what counts is
+what decoding takes. The peak is the kernel's own figure for the process (VmHWM), above what it was before the
+loader was made.
 
-`--soak` loads so many small images, most of them other ones each time by their crops, and notes what the process holds
-(VmRSS) as it goes: it has to stay what it was after the first tenth.
+`--soak` loads so many small images, most of them other ones each time by their crops, and notes what the
+process holds (VmRSS) as it goes: it has to stay what it was after the first tenth.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
     memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/dispatch.py
 
-On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher, shapes) and
-nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each runs in a process of its
-own; what is counted is the processor's time of the whole process, so that a busy machine changes little.
+On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher,
+shapes) and nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each
+runs in a process of its own; what is counted is the processor's time of the whole process, so that a busy
+machine changes little.
 
-PyTorch itself is slow on `meta`: many operators have their shapes worked out in Python there. So `report.py` also runs
-the virtual card alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways virtual`), where hardly more is left
-than what PyTorch does for a card.
+PyTorch itself is slow on `meta`: many operators have their shapes worked out in Python there. So `report.py`
+also runs the virtual card alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways
+virtual`), where hardly more is left than what PyTorch does for a card.
 """
 
 from __future__ import annotations

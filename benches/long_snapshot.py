@@ -1,6 +1,8 @@
-"""A training that records its own memory for a long time, and writes PyTorch's snapshot of it: what viewers are measured with.
+"""A training that records its own memory for a long time, and writes PyTorch's snapshot of it: what viewers
+are measured with.
 
-Run on the virtual device: `memfit run --gpu a100-80gb --steps 0 -- python benches/long_snapshot.py --events 3000000 FILE`.
+Run on the virtual device: `memfit run --gpu a100-80gb --steps 0 -- python benches/long_snapshot.py --events
+3000000 FILE`.
 """
 
 from __future__ import annotations

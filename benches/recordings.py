@@ -1,10 +1,12 @@
-"""Reading, replaying and explaining recordings: speed beside CPython's pickle, events a second, and memory for a file of gigabytes.
+"""Reading, replaying and explaining recordings: speed beside CPython's pickle, events a second, and memory
+for a file of gigabytes.
 
     python benches/recordings.py [PART…] [--folder FOLDER] [--gib 2] [--python PYTHON]
 
-The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps what they gave in `measurements/recordings.json`, and
-writes `measurements/recordings.md`. The snapshots are made for it by `big_snapshot.py`, and deleted after; `FOLDER` may hold others
-of PyTorch's. Ratios are of one run; processor time is counted, so that a busy machine slows neither side.
+The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps what they gave in
+`measurements/recordings.json`, and writes `measurements/recordings.md`. The snapshots are made for it by
+`big_snapshot.py`, and deleted after; `FOLDER` may hold others of PyTorch's. Ratios are of one run; processor
+time is counted, so that a busy machine slows neither side.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def verbs(file: Path, folder: Path) -> dict[str, dict[str, float]]:
 
 
 def stacks(python: str, rounds: int = 3) -> dict[str, float]:
-    """The median step of a ResNet-50 on a virtual card, in milliseconds: watched, and with stacks for a recording."""
+    """The median step of a ResNet-50 on a virtual card, in milliseconds: watched, and with stacks for a
+    recording.
+    """
     script = [python, str(ROOT / "benches/steady.py"), "--as", "watched", "--steps", "60"]
     run = [os.environ.get("MEMFIT_COMMAND") or memfit(), "run", "--gpu", "a100-80gb", "--steps", "0"]
     best: dict[str, float] = {}

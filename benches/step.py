@@ -1,14 +1,17 @@
-"""What `memfit.Step` costs beside a loop written by hand, in CPU time of the thread, with Accelerate's and Lightning's beside it.
+"""What `memfit.Step` costs beside a loop written by hand, in CPU time of the thread, with Accelerate's and
+Lightning's beside it.
 
     python benches/step.py [-o measurements/step.md]
-    memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda [-o measurements/step-card.md]
+    memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda \\
+        [-o measurements/step-card.md]
 
-Each way runs the same mathematics: a batch in two parts whose gradients are added up, clipping, AdamW. Rounds of all ways take
-turns, so that a busy machine slows all of them; the figure of a way is the median over rounds of what it took beyond the loop
-of the same round. What is not installed is left out, and said.
+Each way runs the same mathematics: a batch in two parts whose gradients are added up, clipping, AdamW. Rounds
+of all ways take turns, so that a busy machine slows all of them; the figure of a way is the median over
+rounds of what it took beyond the loop of the same round. What is not installed is left out, and said.
 
-A model without running statistics is measured, and one with batch normalisation in every layer, whose buffers a step has to be
-able to put back. On a virtual card the kernels take no time of the host's, and what memfit asks of the allocator does.
+A model without running statistics is measured, and one with batch normalisation in every layer, whose buffers
+a step has to be able to put back. On a virtual card the kernels take no time of the host's, and what memfit
+asks of the allocator does.
 """
 
 from __future__ import annotations

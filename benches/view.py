@@ -1,4 +1,5 @@
-"""A long snapshot made into a page: memfit's and PyTorch's own `torch.cuda._memory_viz`, time and memory; and how the page then runs.
+"""A long snapshot made into a page: memfit's and PyTorch's own `torch.cuda._memory_viz`, time and memory; and
+how the page then runs.
 
 python benches/view.py SNAPSHOT        (`long_snapshot.py` makes one)
 """
@@ -32,7 +33,9 @@ def cost(command: list[str]) -> dict[str, float]:
 
 
 def in_browser(page: Path) -> dict[str, float] | None:
-    """How long the page takes to open, and its frames while it is moved and zoomed; nothing without a browser."""
+    """How long the page takes to open, and its frames while it is moved and zoomed; nothing without a
+    browser.
+    """
     sys.path.insert(0, str(ROOT / "tests/python"))
     import chromium
 

@@ -1,11 +1,12 @@
 """The build backend: maturin, with memfit's three device libraries built before it.
 
-`pip install .` calls this. The libraries that go into a script's process (the virtual CUDA device, the same device for
-NVML, and the watcher) are plain shared objects and no Python modules, so cargo makes them here and they are put into
-the package as data, under the names that the loader looks for. Then maturin builds `memfit._core` and the wheel.
+`pip install .` calls this. The libraries that go into a script's process (the virtual CUDA device, the same
+device for NVML, and the watcher) are plain shared objects and no Python modules, so cargo makes them here and
+they are put into the package as data, under the names that the loader looks for. Then maturin builds
+`memfit._core` and the wheel.
 
-libjpeg-turbo, which `memfit.data` decodes with, is built by cmake, which comes as a requirement of the build. Where it
-cannot be built, the decoder in Rust serves, and `memfit doctor` says so.
+libjpeg-turbo, which `memfit.data` decodes with, is built by cmake, which comes as a requirement of the build.
+Where it cannot be built, the decoder in Rust serves, and `memfit doctor` says so.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def prepare_metadata_for_build_editable(metadata_directory: str, config_settings
 
 
 def cmake() -> list[str]:
-    """What the build has to bring along for libjpeg-turbo: cmake, where it is not there and there are wheels of it."""
+    """What the build has to bring along for libjpeg-turbo: cmake, where it is not there and there are wheels
+    of it.
+    """
     return [] if shutil.which("cmake") or sys.platform != "linux" or not has_wheels() else ["cmake"]
 
 
@@ -115,7 +118,8 @@ def builds_turbo() -> bool:
 def build_libraries() -> None:
     """Have cargo build the device libraries, and put them into the package.
 
-    Elsewhere than on Linux there is no CUDA build of PyTorch to run on them, and the rest of memfit does without.
+    Elsewhere than on Linux there is no CUDA build of PyTorch to run on them, and the rest of memfit does
+    without.
     """
     shutil.rmtree(DEVICE, ignore_errors=True)
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -123,7 +127,8 @@ def build_libraries() -> None:
     built = cargo_build(list(LIBRARIES))
     DEVICE.mkdir(parents=True)
     for crate, name in LIBRARIES.items():
-        # A copy and not a link: a running script has the old file mapped, and the next build must not change it.
+        # A copy and not a link: a running script has the old file mapped, and the next build must not change
+        # it.
         partial = DEVICE / f".{name}.partial"
         shutil.copyfile(built[crate], partial)
         partial.chmod(0o755)

@@ -2,12 +2,12 @@
 
     sh scripts/fuzz.sh 1                                     # builds the targets
     python scripts/fuzz_hours.py [--hours 1] [TARGET…]       # adds to measurements/fuzz.json, writes fuzz.md
-    python scripts/fuzz_hours.py --minimise                  # what was found, minimised, into fuzz/corpus/TARGET.tar.gz
+    python scripts/fuzz_hours.py --minimise   # what was found, minimised, into fuzz/corpus/TARGET.tar.gz
 
-Each target gets a minute at a time, so that it can be stopped and begun again. Seconds are of processor time, since a busy machine
-gives a fuzzer little of what the clock says. The corpus that is committed is what the engine's own merging leaves of what it found:
-the smallest inputs that together reach everything that was reached. `scripts/fuzz.sh` unpacks it, so that each run begins where the
-last one ended.
+Each target gets a minute at a time, so that it can be stopped and begun again. Seconds are of processor time,
+since a busy machine gives a fuzzer little of what the clock says. The corpus that is committed is what the
+engine's own merging leaves of what it found: the smallest inputs that together reach everything that was
+reached. `scripts/fuzz.sh` unpacks it, so that each run begins where the last one ended.
 """
 
 from __future__ import annotations

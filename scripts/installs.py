@@ -1,11 +1,13 @@
-"""Installs the hook and the action of `memfit check` as others do, from a clone of this repository, and runs them.
+"""Installs the hook and the action of `memfit check` as others do, from a clone of this repository, and runs
+them.
 
     python scripts/installs.py [--folder FOLDER]
 
-A hook is installed by pre-commit into a scratch repository, which takes pip's build of the whole product, and keeps a
-commit out that has an error in it, and lets one in that has none; so does the hook that takes the installed memfit. The
-steps of the action run in a shell as they are written. It needs what `pip install .` needs, and pre-commit's packages
-from the registry; with `CARGO_TARGET_DIR` set, the builds share what they have compiled.
+A hook is installed by pre-commit into a scratch repository, which takes pip's build of the whole product, and
+keeps a commit out that has an error in it, and lets one in that has none; so does the hook that takes the
+installed memfit. The steps of the action run in a shell as they are written. It needs what `pip install .`
+needs, and pre-commit's packages from the registry; with `CARGO_TARGET_DIR` set, the builds share what they
+have compiled.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def hook(name: str, clone: Path, folder: Path, environment: dict[str, str]) -> N
 
 
 def action(clone: Path, folder: Path) -> dict[str, str]:
-    """Runs the steps of the action on a checkout with an error in it. Gives an environment in which memfit is there."""
+    """Runs the steps of the action on a checkout with an error in it. Gives an environment in which memfit is
+    there.
+    """
     import yaml
 
     found = yaml.safe_load((clone / "action.yml").read_text())

@@ -1,8 +1,10 @@
-"""Runs all property tests with many seeds: `make test` always has the same one, so that its result belongs to a commit.
+"""Runs all property tests with many seeds: `make test` always has the same one, so that its result belongs to
+a commit.
 
     python scripts/properties.py [--seeds 100] [--from 1] [PACKAGE…]
 
-A failure is printed with its seed and the smallest case that was found: mend its cause, and keep the case as a test of its own.
+A failure is printed with its seed and the smallest case that was found: mend its cause, and keep the case as
+a test of its own.
 """
 
 from __future__ import annotations

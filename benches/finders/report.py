@@ -2,8 +2,8 @@
 
     python benches/finders/report.py --python PATH [--composer PATH] [--gpu t4] [--batch 512]
 
-Writes measurements/finders.md. The interpreter needs memfit, accelerate, lightning and torchvision; Composer pins an older
-PyTorch, and has one of its own. A way whose interpreter is not given keeps its row.
+Writes measurements/finders.md. The interpreter needs memfit, accelerate, lightning and torchvision; Composer
+pins an older PyTorch, and has one of its own. A way whose interpreter is not given keeps its row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""ResNet-50 with a batch of its user's choice, in one of the ways that make a batch fit; prints what became of it.
+"""ResNet-50 with a batch of its user's choice, in one of the ways that make a batch fit; prints what became
+of it.
 
     memfit run --gpu t4 --steps 0 --show-output -- python train.py WAY [--batch 512] [--steps 4]
 
-The ways: memfit (`memfit.Step`), accelerate (`find_executable_batch_size`), lightning (`Tuner.scale_batch_size`, then
-`fit`), composer (`device_train_microbatch_size="auto"`). The time is the card's, from the start of the way to the end of the
-first step that is kept.
+The ways: memfit (`memfit.Step`), accelerate (`find_executable_batch_size`), lightning
+(`Tuner.scale_batch_size`, then `fit`), composer (`device_train_microbatch_size="auto"`). The time is the
+card's, from the start of the way to the end of the first step that is kept.
 """
 
 from __future__ import annotations

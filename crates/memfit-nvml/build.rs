@@ -6,4 +6,5 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     memfit_prototypes::generate();
+    memfit_prototypes::generate_callers(&["api"]);
 }

@@ -3,5 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use memfit_kernels::binary::cubin;
 
-fuzz_target!(|bytes: &[u8]| memfit_vgpu::fuzz::machine_code(bytes));
+fuzz_target!(|bytes: &[u8]| {
+    cubin::functions(bytes);
+});

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use memfit_link::events;
+use memfit_channel::events;
 use memfit_recording::{Recording, Track};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,5 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use memfit_kernels::binary::{cubin, fatbin};
 
-fuzz_target!(|bytes: &[u8]| memfit_vgpu::fuzz::container(bytes));
+fuzz_target!(|bytes: &[u8]| {
+    for image in fatbin::images(bytes) {
+        if let Ok(elf) = image.unpack() {
+            cubin::functions(&elf);
+        }
+    }
+});

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use memfit_link::Message;
+use memfit_channel::Message;
 
 fuzz_target!(|bytes: &[u8]| {
     for line in bytes.split(|byte| *byte == b'\n') {

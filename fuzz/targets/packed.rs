@@ -1,4 +1,5 @@
-//! A compressed file: the first byte chooses how, and whether what comes is compressed properly or only claims to be.
+//! A compressed file: the first byte chooses how, and whether what comes is compressed properly or only
+//! claims to be.
 #![no_main]
 
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! A file that says it is a recording, read and judged. It is packed here, so that the fuzzer need not learn compression:
-//! the first byte chooses the format's version, and the rest is the sections behind the origin.
+//! A file that says it is a recording, read and judged. It is packed here, so that the fuzzer need not learn
+//! compression: the first byte chooses the format's version, and the rest is the sections behind the origin.
 #![no_main]
 
 #[path = "shared/judge.rs"]

@@ -1,5 +1,5 @@
-//! Python, as a file, a notebook and Markdown: nothing makes the check fail, and what is fixed parses no worse and has no
-//! finding that was not there.
+//! Python, as a file, a notebook and Markdown: nothing makes the check fail, and what is fixed parses no
+//! worse and has no finding that was not there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

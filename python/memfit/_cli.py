@@ -11,7 +11,8 @@ from memfit import _core
 
 def main() -> int:
     """Run the command with the arguments of this process, and return its exit status."""
-    # While the native half runs, Python's own handler would only take a note of Ctrl-C and never get to act on it.
+    # While the native half runs, Python's own handler would only take a note of Ctrl-C and never get to act
+    # on it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     libraries = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_device")
     return _core.main(["memfit", *sys.argv[1:]], python=sys.executable or None, libraries=libraries)

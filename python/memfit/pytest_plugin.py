@@ -1,7 +1,7 @@
 """`@pytest.mark.memfit(gpu="t4", max_device="14 GiB")`: a memory regression test that needs no GPU.
 
-A marked test runs in a process of its own, under `memfit run`, on the virtual card that its mark names. It fails where
-memory runs out there, and where a peak is above what the mark allows.
+A marked test runs in a process of its own, under `memfit run`, on the virtual card that its mark names. It
+fails where memory runs out there, and where a peak is above what the mark allows.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def judged(
     # Some forms take what a test is about from its last report, others from that of the call.
     for report in reports:
         report.user_properties += [(f"memfit.peak.{name}", bytes_) for name, bytes_ in peak.items()]
-    # What fails by itself says more than the card it failed on; but an OOM caught by a test's own `raises` is its own.
+    # What fails by itself says more than the card it failed on; but an OOM caught by a test's own `raises` is
+    # its own.
     if problem and call.outcome == "passed" and not (said and (said.get("oom") or {}).get("caught")):
         call.outcome = "failed"
         call.longrepr = problem

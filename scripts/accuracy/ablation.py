@@ -1,11 +1,12 @@
 """The memory techniques of one public ablation, one on top of the other, in plain PyTorch.
 
-torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in bfloat16 on
-one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of active memory and to the
-tokens a second, each added to those above it. This is a model of that shape, written anew: it has the sizes of the
-model, and does what the techniques do, with random weights and tokens, packed of documents as long as those of the recipe's
-data set are in the mean (Alpaca's examples have 535 bytes of text, as its hub's sizes say: about 120 tokens). Whose 8-bit AdamW the last row has, the README does not
-say, and torchtune takes either: torchao's unless `--eight-bit bitsandbytes` says otherwise.
+torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in
+bfloat16 on one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of
+active memory and to the tokens a second, each added to those above it. This is a model of that shape, written
+anew: it has the sizes of the model, and does what the techniques do, with random weights and tokens, packed
+of documents as long as those of the recipe's data set are in the mean (Alpaca's examples have 535 bytes of
+text, as its hub's sizes say: about 120 tokens). Whose 8-bit AdamW the last row has, the README does not say,
+and torchtune takes either: torchao's unless `--eight-bit bitsandbytes` says otherwise.
 
     memfit run --gpu a100-80gb --steps 3 -- python scripts/accuracy/ablation.py --level 3
 """
@@ -43,7 +44,9 @@ def attend(query, key, value, mask):
 
 
 def packed(batch, length, document):
-    """Which blocks of attention are left where documents of one length are packed, and no token sees another document's."""
+    """Which blocks of attention are left where documents of one length are packed, and no token sees another
+    document's.
+    """
     documents = (torch.arange(length) // document).expand(batch, -1).contiguous()
 
     def allowed(row, _head, query, key):
@@ -145,8 +148,9 @@ def chunked(model, hidden):
 class Offload(torch.autograd.graph.saved_tensors_hooks):
     """Saved activations go to page-locked memory on a stream of their own, and come back on it.
 
-    As in the recipe, only streams wait for each other, and the allocator is asked nothing: the last few saved tensors stay until
-    their copies are done, and what came back stays until the node behind the one that used it has been queued.
+    As in the recipe, only streams wait for each other, and the allocator is asked nothing: the last few saved
+    tensors stay until their copies are done, and what came back stays until the node behind the one that used
+    it has been queued.
     """
 
     KEPT_BEFORE = 5
@@ -265,7 +269,8 @@ def main():
     given = arguments.parse_args()
     level = given.level
 
-    # As in the recipe, only the model is made with this default: an optimizer's own tensors are in single precision.
+    # As in the recipe, only the model is made with this default: an optimizer's own tensors are in single
+    # precision.
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         model = Model()

@@ -2,9 +2,10 @@
 
     python scripts/accuracy/ablation_table.py [LEVEL…]
 
-`MEMFIT_COMMAND` and `MEMFIT_PYTHON` name the command and the interpreter with torch, where they are not on the path.
-With levels, only these are run again; the others keep what `measurements/ablation.json` says of them. `6-then` is the last level
-with an interpreter that has the releases of the README's day, torch 2.5.1 and torchao 0.6.1.
+`MEMFIT_COMMAND` and `MEMFIT_PYTHON` name the command and the interpreter with torch, where they are not on
+the path. With levels, only these are run again; the others keep what `measurements/ablation.json` says of
+them. `6-then` is the last level with an interpreter that has the releases of the README's day, torch 2.5.1
+and torchao 0.6.1.
 """
 
 import itertools

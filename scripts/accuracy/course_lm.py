@@ -184,7 +184,9 @@ SIZES = {
 
 
 def build(size: str, vocabulary: int, length: int, device: str) -> LanguageModel:
-    """The model on the card. Its values do not matter, so the host makes none; the order of moving is kept."""
+    """The model on the card. Its values do not matter, so the host makes none; the order of moving is
+    kept.
+    """
     shape = SIZES[size]
     with torch.device("meta"):
         model = LanguageModel(

@@ -1,6 +1,7 @@
 """A training whose speed NVIDIA has published, as its examples had it: convolutional networks and BERT-Large.
 
-python scripts/accuracy/published_training.py NETWORK --batch N --precision fp32|tf32|amp [--length N] [--inference]
+python scripts/accuracy/published_training.py NETWORK --batch N --precision fp32|tf32|amp [--length N]
+[--inference]
 
 Networks: resnet50, resnext101-32x4d, bert-large. Data are made up, and on the card from the start.
 """

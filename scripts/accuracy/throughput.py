@@ -2,8 +2,9 @@
 
     python scripts/accuracy/throughput.py [WORDS]
 
-`MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter with torch, which has to be built for CUDA 12 (12.8 and earlier
-still know Volta). With words, only the rows that hold them are run again; the others keep what throughput.json says of them.
+`MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter with torch, which has to be built for CUDA
+12 (12.8 and earlier still know Volta). With words, only the rows that hold them are run again; the others
+keep what throughput.json says of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Row:
         return f"{self.network}, {self.gpu}, {self.precision}, batch {self.batch}{length}"
 
 
-# resnet50v1.5/README.md (pytorch-21.03) and resnext101-32x4d/README.md (2020), batches by configs.yml; BERT/README.md (2019).
+# resnet50v1.5/README.md (pytorch-21.03) and resnext101-32x4d/README.md (2020), batches by configs.yml;
+# BERT/README.md (2019).
 ROWS = (
     Row("resnet50", "a100-80gb", "amp", 256, 2470),
     Row("resnet50", "a100-80gb", "tf32", 256, 938),

@@ -1,15 +1,15 @@
-"""Runs torch-preflight and TorchFix over the corpus of run.py beside `memfit check`, package by package, and says how
-long each took, what they find, and what of it `memfit check` finds as well.
+"""Runs torch-preflight and TorchFix over the corpus of run.py beside `memfit check`, package by package, and
+says how long each took, what they find, and what of it `memfit check` finds as well.
 
     python scripts/corpus/peers.py [--memfit COMMAND] [--cache FOLDER] [PACKAGE…]
 
-The three programs run after one another on each package, so that they meet the same machine, and what was measured is
-kept in the cache: the two need an hour and more for what takes memfit a second, and who is interrupted goes on where it
-stopped. `--again` begins anew, `--measured` makes the page of what there is. The processor time of each is what is
-compared: it depends less on what else the machine does. They are installed into an environment of their own in the
-cache, as pinned in peers.txt. peers.toml says of each of their rules which of ours
-is about the same, and why memfit says nothing where they do. The page is peers.md, which run.py puts into
-docs/check-corpus.md.
+The three programs run after one another on each package, so that they meet the same machine, and what was
+measured is kept in the cache: the two need an hour and more for what takes memfit a second, and who is
+interrupted goes on where it stopped. `--again` begins anew, `--measured` makes the page of what there is. The
+processor time of each is what is compared: it depends less on what else the machine does. They are installed
+into an environment of their own in the cache, as pinned in peers.txt. peers.toml says of each of their rules
+which of ours is about the same, and why memfit says nothing where they do. The page is peers.md, which run.py
+puts into docs/check-corpus.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Runs `memfit check` over the sources of other people's packages, and holds what it finds to the labels that were
-given by reading each finding.
+"""Runs `memfit check` over the sources of other people's packages, and holds what it finds to the labels that
+were given by reading each finding.
 
     python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--write docs/check-corpus.md]
 
-There are lists of packages: packages.txt, on which the rules were mended while they were written, and others, each of
-which was first read when what the ones before had shown was mended. The sources are source distributions, pinned by
-version and hash, fetched from where pip looks, and only unpacked; the number of Python files of each is asserted. The labels, in the
-TOML file beside each list, have `true` or `false` with a reason for each error and warning; a finding without a label fails the run,
-and so does a label without a finding. A label that is `mended` is of a finding that was false when it was first read: it
-counts for the first reading, and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings
-must be true.
+There are lists of packages: packages.txt, on which the rules were mended while they were written, and others,
+each of which was first read when what the ones before had shown was mended. The sources are source
+distributions, pinned by version and hash, fetched from where pip looks, and only unpacked; the number of
+Python files of each is asserted. The labels, in the TOML file beside each list, have `true` or `false` with a
+reason for each error and warning; a finding without a label fails the run, and so does a label without a
+finding. A label that is `mended` is of a finding that was false when it was first read: it counts for the
+first reading, and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings must
+be true.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ PACKAGE = re.compile(
 )
 
 
-# The lists in the order in which they were read, by what they are called: what was seen while the rules were written,
-# and what was not.
+# The lists in the order in which they were read, by what they are called: what was seen while the rules were
+# written, and what was not.
 AT_HAND = "at hand"
 LISTS = {
     AT_HAND: ("packages.txt", "labels.toml", "."),
@@ -97,8 +98,9 @@ def index() -> str:
 
 
 def download(name: str, stem: str, digest: str, archive: Path) -> None:
-    """Fetches a source distribution. `pip download` would run its build to learn what it needs: foreign code, which takes
-    minutes and fails where it is old."""
+    """Fetches a source distribution. `pip download` would run its build to learn what it needs: foreign code,
+    which takes minutes and fails where it is old.
+    """
     address = f"{index().rstrip('/')}/{re.sub('[-_.]+', '-', name).lower()}/"
     with urllib.request.urlopen(address, timeout=60) as answer:
         listed = answer.read().decode()

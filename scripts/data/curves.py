@@ -1,11 +1,12 @@
 """Losses of the example's training with `memfit.data` beside those with torch's DataLoader and PIL.
 
-    python scripts/data/curves.py                        # fetches the photographs that benches/data.py fetches
+    python scripts/data/curves.py            # fetches the photographs that benches/data.py fetches
     python scripts/data/curves.py --photographs FOLDER -o measurements/data-curves
 
-The pictures are tiles of real photographs, and the class of a tile is the photograph that it was cut from. Each loader trains
-with several seeds. Crops are drawn by each loader's own generator, so losses differ as those of two seeds do: the curves are
-equal if, at the end, the means of the two loaders lie no farther apart than what seeds do to one of them.
+The pictures are tiles of real photographs, and the class of a tile is the photograph that it was cut from.
+Each loader trains with several seeds. Crops are drawn by each loader's own generator, so losses differ as
+those of two seeds do: the curves are equal if, at the end, the means of the two loaders lie no farther apart
+than what seeds do to one of them.
 """
 
 from __future__ import annotations

@@ -160,8 +160,9 @@ def fsdp2_is_the_sum_of_its_parts() -> None:
         exactly(2 * shards + state, f"step {step}: parameters and gradients")
         peak = held(peak=True) - before
         whole = [sum(each.numel() * 4 for each in block.parameters()) for block in module]
-        # Beyond what stays: the block that is computed and the one that is fetched meanwhile, each whole and as it was
-        # gathered; the gradients of one, whole, and the part of them that is being reduced; and activations.
+        # Beyond what stays: the block that is computed and the one that is fetched meanwhile, each whole and
+        # as it was gathered; the gradients of one, whole, and the part of them that is being reduced; and
+        # activations.
         least, most = (
             shards + state + max(whole),
             2 * shards + state + 6 * max(whole) + 64 * batch().nbytes * len(whole),

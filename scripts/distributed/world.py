@@ -2,8 +2,9 @@
 
     python scripts/distributed/world.py [RANKS…]
 
-Writes ../../measurements/world.md. `MEMFIT_COMMAND` names the command, `MEMFIT_PYTHON` the interpreter with torch. What is trained is a
-decoder of ten billion parameters with FSDP2, mixed precision and checkpointing, made on `meta`, so that the host holds none of it:
+Writes ../../measurements/world.md. `MEMFIT_COMMAND` names the command, `MEMFIT_PYTHON` the interpreter with
+torch. What is trained is a decoder of ten billion parameters with FSDP2, mixed precision and checkpointing,
+made on `meta`, so that the host holds none of it:
 
     memfit run --gpu h100:8 --world-size 512 -- python scripts/distributed/world.py train
 """
@@ -95,12 +96,16 @@ def kept(ranks: int) -> int:
 
 
 def gathered(ranks: int) -> int:
-    """Elements that are whole at the peak, where the first block of the backward pass meets the root: every rank's share of both."""
+    """Elements that are whole at the peak, where the first block of the backward pass meets the root: every
+    rank's share of both.
+    """
     return sum(share(rows, ranks) * ranks * columns for rows, columns in ROOT + BLOCK)
 
 
 def expected(ranks: int) -> dict[str, int]:
-    """Parts in single precision, what is whole in 16 bits; the optimizer's two states, and its counters of steps on the host."""
+    """Parts in single precision, what is whole in 16 bits; the optimizer's two states, and its counters of
+    steps on the host.
+    """
     return {"parameters": 4 * kept(ranks) + 2 * gathered(ranks), "optimizer": 8 * kept(ranks)}
 
 

@@ -1,13 +1,13 @@
 """How often `memfit explain` is right about scripts that it was not made with.
 
-    python scripts/explain/held_out.py first second          # rewrites measurements/explain.json and explain.md
+    python scripts/explain/held_out.py first second # rewrites measurements/explain.json and explain.md
     python scripts/explain/held_out.py second --only giant   # some of them, printed and not written
 
-Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`) and what stands on the line
-to point at (`line:`, several texts with a bar between them; empty where no line is to blame). It runs on a virtual T4
-with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies, and, where one process is all
-there is to it, once more for PyTorch's own snapshot. A script counts as right where the cause is the one that it names;
-the line and the remedy are counted for themselves.
+Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`) and what stands
+on the line to point at (`line:`, several texts with a bar between them; empty where no line is to blame). It
+runs on a virtual T4 with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies,
+and, where one process is all there is to it, once more for PyTorch's own snapshot. A script counts as right
+where the cause is the one that it names; the line and the remedy are counted for themselves.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     memfit run --gpu t4 --steps 0 --timeout 0 --show-output -- python -I scripts/faults/exits.py [TIMES]
 
-A thread of autograd's may ask for Python's objects while Python ends; before 3.14 CPython kills such a thread, and with it the
-process. Each time is a process of its own, forked when torch has been imported, that trains a step and comes to its own end.
+A thread of autograd's may ask for Python's objects while Python ends; before 3.14 CPython kills such a
+thread, and with it the process. Each time is a process of its own, forked when torch has been imported, that
+trains a step and comes to its own end.
 """
 
 import collections

@@ -1,10 +1,11 @@
-"""Memory that runs out on one of several ranks, at a random moment: what comes of it, as measurements/ranks.md.
+"""Memory that runs out on one of several ranks, at a random moment: what comes of it, as
+measurements/ranks.md.
 
     python scripts/faults/ranks.py [--runs 100] [--world 4]
 
-The interpreter needs torch and memfit. Each run trains for three steps with DistributedDataParallel, or with FSDP2 (every
-other time with two copies of each shard), on the CPU with gloo; one rank, drawn anew for each run, is given an
-out-of-memory error once. The tests run the same scripts with fewer runs.
+The interpreter needs torch and memfit. Each run trains for three steps with DistributedDataParallel, or with
+FSDP2 (every other time with two copies of each shard), on the CPU with gloo; one rank, drawn anew for each
+run, is given an out-of-memory error once. The tests run the same scripts with fewer runs.
 """
 
 from __future__ import annotations

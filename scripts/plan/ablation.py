@@ -2,14 +2,15 @@
 
     python scripts/plan/ablation.py [--most N]
 
-torchtune's README (v0.6, "Memory and Training Efficiency") puts memory techniques on top of each other, for a model of the shape
-of Llama 3.2 3B on one A100. Here transformers' model of that shape, trained by a plain script (`workloads/llama.py`), is planned for
-on the same card with less and less memory: which levers each plan takes is the planner's own affair, but that the batch of two
-stays whole, as it does there. Beside it, each row's levers are put by a plan file on the recipe as `scripts/accuracy/ablation.py` rebuilds
-it, and on the plain script, for the memory column.
+torchtune's README (v0.6, "Memory and Training Efficiency") puts memory techniques on top of each other, for a
+model of the shape of Llama 3.2 3B on one A100. Here transformers' model of that shape, trained by a plain
+script (`workloads/llama.py`), is planned for on the same card with less and less memory: which levers each
+plan takes is the planner's own affair, but that the batch of two stays whole, as it does there. Beside it,
+each row's levers are put by a plan file on the recipe as `scripts/accuracy/ablation.py` rebuilds it, and on
+the plain script, for the memory column.
 
-Every run's result goes to measurements/plan-ablation.json as soon as it is there, and what is there already is not run again. The
-table is measurements/plan-ablation.md.
+Every run's result goes to measurements/plan-ablation.json as soon as it is there, and what is there already
+is not run again. The table is measurements/plan-ablation.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "measurements" / "plan-ablation.json"
 TABLE = ROOT / "measurements" / "plan-ablation.md"
 SCRIPT = "llama.py --layers 28 --hidden 3072 --heads 24 --bf16 --batch-size 2 --sequence 4096"
-# Nothing of the ablation but the baseline; the loss in chunks is the recipe's own, since memfit's is another one.
+# Nothing of the ablation but the baseline; the loss in chunks is the recipe's own, since memfit's is another
+# one.
 RECIPE = "../scripts/accuracy/ablation.py --divide-loss"
 RECIPE_CHUNKED = f"{RECIPE} --chunked"
 GIB = 1024**3

@@ -1,6 +1,7 @@
 """Runs a script with PyTorch's own budget for activations: `python budget.py SHARE SCRIPT ARGS...`.
 
-The share is that of what a compiled graph would keep for its backward. It acts where something compiles the model.
+The share is that of what a compiled graph would keep for its backward. It acts where something compiles the
+model.
 """
 
 import runpy

@@ -1,15 +1,17 @@
-"""The reference cases of `memfit plan`: what it finds, whether that holds, and what the habits would have cost.
+"""The reference cases of `memfit plan`: what it finds, whether that holds, and what the habits would have
+cost.
 
     python scripts/plan/reference.py [CASE...] [--most N]
 
-Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more in the micro-batch
-(where the plan divides the batch). The habits beside it, on the same card: halving the batch with accumulation until it fits, and
-computing every block again, with as many halvings as that needs; each of them in the script's own precision, and with those levers of
-the plan that neither divide nor recompute; and, for cases planned for with `--compile`, PyTorch's own `activation_memory_budget`, in both
+Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more
+in the micro-batch (where the plan divides the batch). The habits beside it, on the same card: halving the
+batch with accumulation until it fits, and computing every block again, with as many halvings as that needs;
+each of them in the script's own precision, and with those levers of the plan that neither divide nor
+recompute; and, for cases planned for with `--compile`, PyTorch's own `activation_memory_budget`, in both
 ways.
 
-Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run again, so it can be
-ended and started anew at any time. The table is measurements/plan.md.
+Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run
+again, so it can be ended and started anew at any time. The table is measurements/plan.md.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ CASES = {
         "gpt2.py --layers 48 --hidden 1600 --heads 25 --batch-size 8",
     ),
 }
-# The same with `--compile`, beside which stands PyTorch's own budget: cases small enough to be compiled for every share.
+# The same with `--compile`, beside which stands PyTorch's own budget: cases small enough to be compiled for
+# every share.
 COMPILED = {
     f"{name}, compiled": CASES[name]
     for name in (
@@ -164,7 +167,9 @@ def short(run: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def run(name: str, levers: str, *, micro_batch: int | None = None, prefix: tuple[str, ...] = ()) -> Any:
-    """The case with a plan of our own making: the milliseconds of a step, or nothing where it does not fit."""
+    """The case with a plan of our own making: the milliseconds of a step, or nothing where it does not
+    fit.
+    """
     gpu, _, words = CASES[name]
     known = Store().of(name)["plan"]
     text = known["file"] or "[made_for]\n"
@@ -226,7 +231,8 @@ def budgeted(name: str, helped: bool) -> Any:
     helper = str(Path(__file__).with_name("budget.py"))
     batch = known["baseline"]["micro_batch"] or 1
     tried, fitting = [], batch
-    # Where random numbers are drawn, what is computed again would be something else: gradients would be wrong.
+    # Where random numbers are drawn, what is computed again would be something else: gradients would be
+    # wrong.
     draws = any(
         each["lever"] == "activation-budget" and "at random" in each["why"] for each in known["rejected"]
     )

@@ -120,14 +120,15 @@ def update(name: str, library: dict, environments, arguments, compiler_include: 
 
 
 def _list(name: str, library: dict) -> Path:
-    return CRATES / library.get("crate", "memfit-vgpu") / "api" / f"{name}.api"
+    return CRATES / library.get("crate", "memfit-cuda-libraries") / "api" / f"{name}.api"
 
 
 def _releases(environments, names: set[str]) -> dict[str, int]:
     """Which release brought each entry point of the driver.
 
-    The typedef headers name every version of a call after the release that brought it (`PFN_cuMemAlloc_v3020`),
-    the library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the same.
+    The typedef headers name every version of a call after the release that brought it
+    (`PFN_cuMemAlloc_v3020`), the library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the
+    same.
     """
     releases: dict[tuple[str, str], set[int]] = {}
     for _, site in environments:

@@ -1,13 +1,15 @@
-"""PyTorch's own books against the device's, for every setting of its allocators and random programs of all that they do.
+"""PyTorch's own books against the device's, for every setting of its allocators and random programs of all
+that they do.
 
     memfit run --gpu t4:2 --memory 1GiB --steps 0 --timeout 0 --show-output -- \\
         python scripts/replay/agreement.py [--programs N] [--steps N] [--seed N] [--record] [SETTING…]
 
-Each program allocates and frees on two cards and several streams, records events and streams, uses pools of its own, captures
-graphs, fills the card, empties the cache, and takes page-locked memory. Every few steps PyTorch's snapshot and statistics are
-held against what the virtual device says it gave out. A program is given by its setting, its seed and its number, and nothing
-else. `--record` goes on where it stopped, a few programs of each setting in turn, and keeps what came of them in
-`measurements/agreement.json` and `measurements/agreement.md`; `--minutes N` stops it in time.
+Each program allocates and frees on two cards and several streams, records events and streams, uses pools of
+its own, captures graphs, fills the card, empties the cache, and takes page-locked memory. Every few steps
+PyTorch's snapshot and statistics are held against what the virtual device says it gave out. A program is
+given by its setting, its seed and its number, and nothing else. `--record` goes on where it stopped, a few
+programs of each setting in turn, and keeps what came of them in `measurements/agreement.json` and
+`measurements/agreement.md`; `--minutes N` stops it in time.
 """
 
 from __future__ import annotations
@@ -202,7 +204,8 @@ class Program:
     def check_native(self, segments: list[dict[str, Any]], found: Books, stats: dict[str, int]) -> None:
         plain = [each["total_size"] for each in segments if not each["is_expandable"]]
         grown = [each["total_size"] for each in segments if each["is_expandable"]]
-        # First PyTorch against itself: its snapshot can lack a pool of a graph's that its statistics still have.
+        # First PyTorch against itself: its snapshot can lack a pool of a graph's that its statistics still
+        # have.
         reserved = stats["reserved_bytes.all.current"]
         if self.captures and sum(plain) + sum(grown) < reserved == found.allocated + found.mapped:
             missing = reserved - sum(plain) - sum(grown)
@@ -283,7 +286,8 @@ def all_of(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
             program = run(setting, number, arguments)
         except Exception as error:
             if isinstance(error, ContradictionError) or "INTERNAL ASSERT FAILED" in str(error):
-                # PyTorch's allocator is in a state that it did not expect, and cannot be used further in this process.
+                # PyTorch's allocator is in a state that it did not expect, and cannot be used further in this
+                # process.
                 found = {"programs": programs + 1, "checks": checks, "out_of_memory": failures}
                 return {**found, "asserted": 1, "assertion": f"program {number}: {error}".splitlines()[0]}
             traceback.print_exc()

@@ -1,12 +1,14 @@
-"""The replay against PyTorch's own allocator: random programs for every setting and each release of torch, to the byte.
+"""The replay against PyTorch's own allocator: random programs for every setting and each release of torch, to
+the byte.
 
     python scripts/replay/differential.py [--python PYTHON]… [--programs N] [--minutes N]
 
-`random_programs.py` drives the real allocator on a virtual card; each program's trace is then replayed by `memfit replay`, and
-every address, every segment, the blocks at the end and the statistics are compared. Without `--python`, the releases are those
-of `scripts/tables/matrix.toml`, whose environments are made. Each call goes on where the last one stopped, and adds up what it
-found in `measurements/differential.json` and `measurements/differential.md`. A trace that was not followed to the byte is kept
-under `target/differential`, and tried again at the next call: `--programs 0` does nothing else.
+`random_programs.py` drives the real allocator on a virtual card; each program's trace is then replayed by
+`memfit replay`, and every address, every segment, the blocks at the end and the statistics are compared.
+Without `--python`, the releases are those of `scripts/tables/matrix.toml`, whose environments are made. Each
+call goes on where the last one stopped, and adds up what it found in `measurements/differential.json` and
+`measurements/differential.md`. A trace that was not followed to the byte is kept under `target/differential`,
+and tried again at the next call: `--programs 0` does nothing else.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ CARD = "rtx-3060"
 MEMORY = "1GiB"
 # So much of each setting in one go: what is written before it is compared stays small.
 TURN = 10
-# A trace does not always tell a request that was tried again from an emptied cache, and says nothing of requests that were
-# refused before the device was asked.
+# A trace does not always tell a request that was tried again from an emptied cache, and says nothing of
+# requests that were refused before the device was asked.
 NOT_TRACED = ("num_alloc_retries", "num_sync_all_streams", "num_oom_rejections")
 TALLIES = ("addresses", "segments", "blocks")
 

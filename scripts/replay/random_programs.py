@@ -1,11 +1,13 @@
 """Random programs for PyTorch's real allocator, each with its snapshot and its statistics.
 
-    memfit run --gpu rtx-3060 --steps 0 --no-prove -- python scripts/replay/random_programs.py FOLDER [--programs N] [--seed N]
+    memfit run --gpu rtx-3060 --steps 0 --no-prove -- python scripts/replay/random_programs.py \\
+        FOLDER [--programs N] [--seed N]
 
-Runs on a virtual card or on a real one. Each program starts from an empty cache and ends with a snapshot of its whole
-trace; `FOLDER` can then be given to the tests of memfit-allocator, as MEMFIT_TEST_SNAPSHOTS. The settings are those of
-PYTORCH_ALLOC_CONF (PYTORCH_CUDA_ALLOC_CONF before 2.9); with `--each-setting` they are all that `agreement.py` lists and this
-release knows, each in a process of its own that is forked before CUDA is used. `differential.py` drives it so.
+Runs on a virtual card or on a real one. Each program starts from an empty cache and ends with a snapshot of
+its whole trace; `FOLDER` can then be given to the tests of memfit-allocator, as MEMFIT_TEST_SNAPSHOTS. The
+settings are those of PYTORCH_ALLOC_CONF (PYTORCH_CUDA_ALLOC_CONF before 2.9); with `--each-setting` they are
+all that `agreement.py` lists and this release knows, each in a process of its own that is forked before CUDA
+is used. `differential.py` drives it so.
 """
 
 import argparse
@@ -19,7 +21,8 @@ from pathlib import Path
 import torch
 
 MIB = 1 << 20
-# Before, a trace does not tell in which pool a block was: programs with pools and captures cannot be followed to the byte.
+# Before, a trace does not tell in which pool a block was: programs with pools and captures cannot be followed
+# to the byte.
 EVENTS_NAME_POOLS = (2, 12)
 SPECIAL = [1, 511, 512, 513, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 19 * MIB, 20 * MIB, 21 * MIB]
 

@@ -1,11 +1,12 @@
 """Recordings made with several releases of PyTorch, each read, replayed and explained.
 
-    python scripts/replay/releases.py PYTHON [PYTHON…]      # rewrites measurements/recorded-releases.{json,md}
+    python scripts/replay/releases.py PYTHON [PYTHON…] # rewrites measurements/recorded-releases.{json,md}
 
-With each interpreter, the scripts of `examples/broken/` that are one process run on a virtual T4 with 3 GiB until they run out of
-memory: all of them in one process, of which PyTorch writes a snapshot each, and `RECORDED` of them once more by themselves, as
-recordings of `memfit run -o`. Every file is then replayed, event by event, and explained; what it says of addresses and segments is
-held against what the replay predicts.
+With each interpreter, the scripts of `examples/broken/` that are one process run on a virtual T4 with 3 GiB
+until they run out of memory: all of them in one process, of which PyTorch writes a snapshot each, and
+`RECORDED` of them once more by themselves, as recordings of `memfit run -o`. Every file is then replayed,
+event by event, and explained; what it says of addresses and segments is held against what the replay
+predicts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Run the libraries' training scripts on virtual cards, hold what was seen against arithmetic, write docs/libraries.md.
+"""Run the libraries' training scripts on virtual cards, hold what was seen against arithmetic, write
+docs/libraries.md.
 
     python scripts/tables/libraries.py [--python PATH] [--only WORDS]
 
-The interpreter needs what requirements/libraries.txt names. Results are kept beside the page, so that `--only` runs the
-cases whose names hold these words again, and leaves the other rows as they were.
+The interpreter needs what requirements/libraries.txt names. Results are kept beside the page, so that
+`--only` runs the cases whose names hold these words again, and leaves the other rows as they were.
 """
 
 from __future__ import annotations

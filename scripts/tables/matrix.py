@@ -2,8 +2,9 @@
 
     python scripts/tables/matrix.py [--torch "2.9.1 2.15.0"] [--discard]
 
-Each release gets an environment of its own under .venvs (several GiB each; `--discard` removes each after use), made by
-uv, which also fetches a Python that is not installed. With `--torch`, the other columns stay as they were.
+Each release gets an environment of its own under .venvs (several GiB each; `--discard` removes each after
+use), made by uv, which also fetches a Python that is not installed. With `--torch`, the other columns stay as
+they were.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """A step under an out-of-memory error at every one of its allocations, and at every one of its operations.
 
-    python scripts/train/faults.py            goes on where it stopped, and writes the counts into docs/training.md
+    python scripts/train/faults.py    goes on where it stopped, and writes the counts into docs/training.md
     python scripts/train/faults.py --again    begins anew
     python scripts/train/faults.py --print    runs what is left, and leaves the page alone
     python scripts/train/faults.py --so-far   runs nothing, and writes what was found so far
 
-On a virtual card, each device allocation of a step fails in turn. The caching allocator is off, so that each tensor is an
-allocation of the device's. A fault is survived if the step came to its end with all samples of its batches in the attempt that
-counted, with one step of the optimizer's, and with no more memory in use afterwards than without the fault.
+On a virtual card, each device allocation of a step fails in turn. The caching allocator is off, so that each
+tensor is an allocation of the device's. A fault is survived if the step came to its end with all samples of
+its batches in the attempt that counted, with one step of the optimizer's, and with no more memory in use
+afterwards than without the fault.
 
-On the CPU, where values are real, each operation of a step fails in turn. A fault is survived if parameters, buffers and the
-optimizer's state are then bit for bit those of a training that began with the same split.
+On the CPU, where values are real, each operation of a step fails in turn. A fault is survived if parameters,
+buffers and the optimizer's state are then bit for bit those of a training that began with the same split.
 
-Either is done with the first step of a training, in which the optimizer makes its states, and with the second.
+Either is done with the first step of a training, in which the optimizer makes its states, and with the
+second.
 """
 
 from __future__ import annotations
@@ -130,7 +132,9 @@ class Training:
         return [self.step(self.batch) for _ in range(self.length)]
 
     def whole_after(self) -> list[Any]:
-        """The same, where the step may be declared to be as before it: then once more. Empty where it was whole at once."""
+        """The same, where the step may be declared to be as before it: then once more. Empty where it was
+        whole at once.
+        """
         import memfit
 
         try:
@@ -188,8 +192,8 @@ class Case:
 
 
 def outcome(training: Training, results: list[Any] | None) -> tuple[dict[str, int], Any]:
-    """What came of a fault so far, and the result of the window in the end: none where the training is broken. A window that was
-    declared to be as before it runs once more.
+    """What came of a fault so far, and the result of the window in the end: none where the training is
+    broken. A window that was declared to be as before it runs once more.
     """
     found = dict.fromkeys(COUNTS, 0)
     found["faults"], found["declared"] = 1, int(not results)
@@ -281,8 +285,8 @@ def search(place: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     device, faults = ("cuda", on_card()) if place == "card" else ("cpu", on_cpu())
-    # What is imported with the first step, and all that stands then, stays: without this, looking for garbage takes far longer
-    # than a step.
+    # What is imported with the first step, and all that stands then, stays: without this, looking for garbage
+    # takes far longer than a step.
     for build in models().values():
         Case(build, 1, device).begin().window()
     gc.collect()

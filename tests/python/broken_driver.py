@@ -2,8 +2,8 @@
 
     memfit run --gpu t4 --memory 4GiB --steps 0 -- python broken_driver.py FOLDER SCRIPT[@SETTINGS]...
 
-Each starts from an empty cache, and a snapshot of its whole history lies in FOLDER afterwards where it ran out of memory. What came of
-each is a line of JSON on standard output.
+Each starts from an empty cache, and a snapshot of its whole history lies in FOLDER afterwards where it ran
+out of memory. What came of each is a line of JSON on standard output.
 """
 
 from __future__ import annotations

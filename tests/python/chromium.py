@@ -1,4 +1,6 @@
-"""A headless Chromium, driven over a pipe in the DevTools protocol: no package is needed for it, only the browser."""
+"""A headless Chromium, driven over a pipe in the DevTools protocol: no package is needed for it, only the
+browser.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Chromium:
         self.profile = tempfile.mkdtemp(prefix="memfit-chromium-")
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
-        # The protocol's pipe is on descriptors 3 and 4, wherever the pipes happen to be; 5 to 8 keep them apart meanwhile.
+        # The protocol's pipe is on descriptors 3 and 4, wherever the pipes happen to be; 5 to 8 keep them
+        # apart meanwhile.
         shell = f'exec 9<&{to_browser} 8>&{from_browser}; exec 3<&9 4>&8; exec "$0" "$@"'
         self.process = subprocess.Popen(
             [

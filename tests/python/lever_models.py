@@ -143,7 +143,9 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def beside_a_plain_one() -> tuple[Target, Target, list[Any]]:
-    """A training to put levers on, the same trained without them, and what there is to be seen of the first before."""
+    """A training to put levers on, the same trained without them, and what there is to be seen of the first
+    before.
+    """
     torch.manual_seed(0)
     model = Language(0.0)
     plain = target_of(copy.deepcopy(model), sgd)

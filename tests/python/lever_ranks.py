@@ -1,4 +1,6 @@
-"""Levers that are about several ranks, on one rank of several; run by `test_step_ranks.py`, once for each rank."""
+"""Levers that are about several ranks, on one rank of several; run by `test_step_ranks.py`, once for each
+rank.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def main() -> None:
     answer["shard"] = float((flat(sharded) - expected).abs().max())
     answer["apart"] = spread(flat(sharded), world)
 
-    # The wrapper's own exchange of gradients, in buckets that they lie in: a mean over ranks that count alike.
+    # The wrapper's own exchange of gradients, in buckets that they lie in: a mean over ranks that count
+    # alike.
     wrapped = DistributedDataParallel(copy.deepcopy(model))
     plain = DistributedDataParallel(copy.deepcopy(model))
     made = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (wrapped, plain)]
@@ -110,7 +113,8 @@ def main() -> None:
     answer["bucket view apart"] = spread(flat(wrapped), world)
     answer["undone"] = not wrapped.gradient_as_bucket_view
 
-    # Sharded where the script would have replicated it, the first of its batches gathered without an exchange.
+    # Sharded where the script would have replicated it, the first of its batches gathered without an
+    # exchange.
     undo = instead_of_replicas(list)
     inner = copy.deepcopy(model)
     instead = DistributedDataParallel(inner)

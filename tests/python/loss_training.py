@@ -1,4 +1,6 @@
-"""Several losses on several ranks, some of which count nothing of one: run by `test_step_losses.py`, once for each rank."""
+"""Several losses on several ranks, some of which count nothing of one: run by `test_step_losses.py`, once for
+each rank.
+"""
 
 from __future__ import annotations
 

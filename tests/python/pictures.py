@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import torch
 from PIL import Image
 
 
@@ -37,3 +38,20 @@ def folder(root: Path, count: int = 24, classes: int = 3) -> Path:
         image = picture(60 + number, 90 - number, number)
         (place / f"{number:04}.jpg").write_bytes(encoded(image, "JPEG", quality=90))
     return root
+
+
+def tensor(image: Image.Image) -> torch.Tensor:
+    array = numpy.array(image)
+    array = array[..., None] if array.ndim == 2 else array
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def of_pillow(data: bytes, mode: str = "RGB", page: int = 0) -> torch.Tensor:
+    image = Image.open(io.BytesIO(data))
+    image.seek(page)
+    return tensor(image.convert(mode))
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> int:
+    assert one.shape == other.shape
+    return int((one.int() - other.int()).abs().max())

@@ -1,9 +1,11 @@
-"""Scripts trained by themselves and under a plan, from outside, on this machine's processor: what each of them learnt.
+"""Scripts trained by themselves and under a plan, from outside, on this machine's processor: what each of
+them learnt.
 
     python planned_training.py CASES.json     # name: {script, planned, plan}
 
-The probe runs as it does on a virtual card, but that there is no card: what it asks the watcher library for is answered here. A
-script leaves what it learnt, as lists of numbers, in `LEARNT`. Each runs in a child of its own.
+The probe runs as it does on a virtual card, but that there is no card: what it asks the watcher library for
+is answered here. A script leaves what it learnt, as lists of numbers, in `LEARNT`. Each runs in a child of
+its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Which rules' claims the tests carry out, what their pages say of it, and the model that most of them need."""
+"""Which rules' claims the tests carry out, what their pages say of it, and the model that most of them
+need.
+"""
 
 from __future__ import annotations
 

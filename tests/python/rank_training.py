@@ -1,4 +1,6 @@
-"""What one rank of several does in the tests of `memfit.Step`; run by `test_step_ranks.py`, once for each rank."""
+"""What one rank of several does in the tests of `memfit.Step`; run by `test_step_ranks.py`, once for each
+rank.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the pages of the rules say about device memory, measured: one process on a virtual GPU, all cases after
-one another. Each case gives figures; `test_rules.py` holds them to what the pages claim. The answer goes to the
-file that is named as the only argument."""
+"""What the pages of the rules say about device memory, measured: one process on a virtual GPU, all cases
+after one another. Each case gives figures; `test_rules.py` holds them to what the pages claim. The answer
+goes to the file that is named as the only argument.
+"""
 
 from __future__ import annotations
 

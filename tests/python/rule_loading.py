@@ -1,5 +1,6 @@
-"""What the pages of the rules say about loaders, and about settings of the allocator: `test_rules_around.py` reads what
-this prints on a virtual GPU."""
+"""What the pages of the rules say about loaders, and about settings of the allocator: `test_rules_around.py`
+reads what this prints on a virtual GPU.
+"""
 
 import io
 import os

@@ -1,4 +1,6 @@
-"""What one rank does in the tests of ranks that are stuck in a collective; run by `test_step_ranks.py`, once for each rank."""
+"""What one rank does in the tests of ranks that are stuck in a collective; run by `test_step_ranks.py`, once
+for each rank.
+"""
 
 from __future__ import annotations
 

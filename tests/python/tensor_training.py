@@ -1,4 +1,6 @@
-"""What one rank does in the tests of `memfit.Step` with tensor parallelism; run by `test_step_ranks.py`, once for each rank."""
+"""What one rank does in the tests of `memfit.Step` with tensor parallelism; run by `test_step_ranks.py`, once
+for each rank.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from training import summed_loss
 
 
 def build(rows: int) -> tuple[nn.Module, int]:
-    """The model on a mesh with so many rows of ranks, each of which has a batch of its own; and this rank's row."""
+    """The model on a mesh with so many rows of ranks, each of which has a batch of its own; and this rank's
+    row.
+    """
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (rows, world // rows), mesh_dim_names=("data", "tensor"))
     torch.manual_seed(0)

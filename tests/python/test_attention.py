@@ -1,4 +1,6 @@
-"""Which attention kernel PyTorch takes, on each generation of cards: by its own rules, from what the device says of itself."""
+"""Which attention kernel PyTorch takes, on each generation of cards: by its own rules, from what the device
+says of itself.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ MATH, FLASH, EFFICIENT, CUDNN = "math", "flash", "efficient", "cudnn"
 # A card of each generation, in the order of the columns below.
 CARDS = ("t4", "a100-80gb", "rtx-4090", "h100-sxm", "b200", "rtx-5090")
 
-# What a call is given, and what PyTorch documents for it (Note [SDPA Runtime Dispatch] and the filters below it):
-# - flash: compute capability 8.0 and later, 16 bits, heads of at most 256 values, no mask; training with heads over 192
-#   not on 8.6, 8.9 and 12.x, except over 224 without dropout
+# What a call is given, and what PyTorch documents for it (Note [SDPA Runtime Dispatch] and the filters below
+# it):
+# - flash: compute capability 8.0 and later, 16 bits, heads of at most 256 values, no mask; training with
+#   heads over 192 not on 8.6, 8.9 and 12.x, except over 224 without dropout
 # - memory-efficient: any card; 16 and 32 bits, bfloat16 from 8.0 on; heads a multiple of 16 bytes from 7.0 on
 # - cuDNN: preferred on 9.0 and 10.0; 16 bits, heads a multiple of 8, dropout in sixteenths
 CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -98,7 +101,9 @@ def test_the_kernel_is_the_one_of_that_card(card: str, tmp_path: Path) -> None:
 
 
 def test_only_the_mathematical_form_makes_the_scores(tmp_path: Path) -> None:
-    """The fused kernels keep the output and one number a row; the plain form keeps every score, forward and backward."""
+    """The fused kernels keep the output and one number a row; the plain form keeps every score, forward and
+    backward.
+    """
     found = on_device(
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -134,7 +139,9 @@ PEAKS = {"a100-80gb": 312, "h100-sxm": 989}
 
 @pytest.mark.parametrize("card", list(PEAKS))
 def test_each_fused_kernel_takes_the_time_of_what_it_computes(card: str, tmp_path: Path) -> None:
-    """Two products of matrices forward, five backward, half of them where the future is left out, whatever the layout."""
+    """Two products of matrices forward, five backward, half of them where the future is left out, whatever
+    the layout.
+    """
     found = on_device(
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -183,7 +190,9 @@ def test_each_fused_kernel_takes_the_time_of_what_it_computes(card: str, tmp_pat
 
 
 def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
-    """Packed sequences, nested tensors and compiled flex attention train, and ask for what their shapes say."""
+    """Packed sequences, nested tensors and compiled flex attention train, and ask for what their shapes
+    say.
+    """
     found = on_device(
         """
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -260,7 +269,8 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
     assert found.said["row"] <= found.said["kept"] < found.said["scores"], "flex attention keeps no scores"
     times = found.said["times"]
     for way in (0, 1):
-        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there are 154.
+        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there
+        # are 154.
         causal, packed, nearby, unknown = (
             times[name][way] for name in ("causal", "packed", "nearby", "unknown")
         )

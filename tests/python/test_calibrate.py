@@ -1,4 +1,6 @@
-"""`memfit calibrate`, rehearsed on a virtual card: it has to find the figures of the card that it was put on."""
+"""`memfit calibrate`, rehearsed on a virtual card: it has to find the figures of the card that it was put
+on.
+"""
 
 from __future__ import annotations
 

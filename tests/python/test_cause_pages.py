@@ -1,4 +1,6 @@
-"""The pages of docs/causes: there is one for each cause, and the code on it fits where the broken script does not."""
+"""The pages of docs/causes: there is one for each cause, and the code on it fits where the broken script does
+not.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 def test_each_cause_has_a_page_and_a_broken_script() -> None:
-    vocabulary = (ROOT / "crates" / "memfit-levers" / "src" / "lib.rs").read_text()
+    vocabulary = (ROOT / "crates" / "memfit-vocabulary" / "src" / "lib.rs").read_text()
     declared = vocabulary.split("    Cause {")[1].split("    }\n}")[0]
     names = set(re.findall(r'= \d+, "([a-z-]+)";', declared)) - {"none"}
     assert set(CAUSES) == names

@@ -1,5 +1,7 @@
-"""The forms in which `memfit check` tells other programs, held to what these programs accept: SARIF to its schema,
-GitLab's, JUnit's and GitHub's to their documents. The schema is that of OASIS, as it was published with the standard."""
+"""The forms in which `memfit check` tells other programs, held to what these programs accept: SARIF to its
+schema, GitLab's, JUnit's and GitHub's to their documents. The schema is that of OASIS, as it was published
+with the standard.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ import pytest
 import yaml
 from runs import ROOT, memfit
 
-# Findings of each severity, with and without a fix, on the line and at other places, in files whose names need care.
+# Findings of each severity, with and without a fix, on the line and at other places, in files whose names
+# need care.
 TRAIN = """\
 import torch
 from torch.cuda.amp import GradScaler, autocast
@@ -202,7 +205,9 @@ def runner(tmp_path) -> dict[str, str]:
 def step(
     name: str, inputs: dict[str, str], runner: dict[str, str], folder: Path
 ) -> subprocess.CompletedProcess:
-    """Runs a step of the action as GitHub does: its inputs put in, in a shell that ends at the first error."""
+    """Runs a step of the action as GitHub does: its inputs put in, in a shell that ends at the first
+    error.
+    """
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     given = {key: str(value["default"]) for key, value in action["inputs"].items()} | inputs
     assert set(given) == set(action["inputs"])
@@ -225,7 +230,8 @@ def test_the_action_installs_checks_and_fails_as_it_is_told(tmp_path, runner):
     for name in ("src/a.py", "other/b.py", "not checked/c.py"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("import torch\ntorch.autograd.set_detect_anomaly(True)\n")
-    # The interpreter that it is told to install with is asked for an environment, and that one's for the action.
+    # The interpreter that it is told to install with is asked for an environment, and that one's for the
+    # action.
     told = tmp_path / "told"
     python = tmp_path / "some python"
     python.write_text(

@@ -290,7 +290,8 @@ def test_an_offloader_on_a_side_stream_holds_what_it_copies() -> None:
     found = {name: each(name) for name in ("plain", "recorded offload", "stashed offload")}
     instant, estimate, never = (held["reserved"] for held in each("recorded offload"))
     assert instant <= estimate <= never, found
-    # The host runs ahead of copies that take far longer than what is computed, so the allocator gets none of them back.
+    # The host runs ahead of copies that take far longer than what is computed, so the allocator gets none of
+    # them back.
     assert estimate - instant >= 5 * 64, found
     waited = under("estimate").said["recorded offload that waits"]["forward"]
     assert waited <= each("recorded offload")[0]["forward"] + 64, (waited, found)

@@ -1,4 +1,6 @@
-"""torch.compile on the virtual card: Triton compiles for that card, every mode trains, and memory follows its settings."""
+"""torch.compile on the virtual card: Triton compiles for that card, every mode trains, and memory follows its
+settings.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Everything that a report may have to confess is made to happen, and named, with what it may change.
 
-The list is that of docs/confessions.md, which a Rust test holds to the table in the source. What needs PyTorch happens in four runs;
-the rest is brought about where it arises.
+The list is that of docs/confessions.md, which a Rust test holds to the table in the source. What needs
+PyTorch happens in four runs; the rest is brought about where it arises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import pytest
 from runs import MIB, ROOT, invoke
 from test_stand_ins import STATIC
 
-# What needs no PyTorch to happen is made to happen in tests of its own: where, and the name that it goes by there.
+# What needs no PyTorch to happen is made to happen in tests of its own: where, and the name that it goes by
+# there.
 RANKS, SPARSE = "crates/memfit-vgpu/tests/libraries/nccl.rs", "crates/memfit-vgpu/tests/libraries/sparse.rs"
 REMARKS, HERE = "crates/memfit/tests/remarks.rs", "tests/python/test_confessions.py"
 ELSEWHERE = {
@@ -203,7 +204,8 @@ def test_what_is_made_to_happen_elsewhere_is_held_there() -> None:
         ), name
 
 
-# A cuDNN that does not say what it knows of a card, as releases before 9.8 do not; and one that says it, and knows no such card.
+# A cuDNN that does not say what it knows of a card, as releases before 9.8 do not; and one that says it, and
+# knows no such card.
 CUDNN = """
     #include <stddef.h>
     size_t cudnnGetVersion(void) { return TOLD ? 92600 : 90100; }

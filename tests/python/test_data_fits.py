@@ -1,4 +1,6 @@
-"""`memfit.data` inside what people train with: data sets, loaders and trainers of others, a card, a disk that is full."""
+"""`memfit.data` inside what people train with: data sets, loaders and trainers of others, a card, a disk that
+is full.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ FILES = {
 def test_whole_images_are_those_of_pillow(kind: str, size: tuple[int, int]) -> None:
     data = FILES[kind](picture(*size))
     mean, most = apart(decode(data), tensor(pillow(data)))
-    # The decoder in Rust rounds its cosines and its colours otherwise; the mean tells what is wrong from what is rounded.
+    # The decoder in Rust rounds its cosines and its colours otherwise; the mean tells what is wrong from what
+    # is rounded.
     allowed = (0, 0) if TURBO or "jpeg" not in kind else (1.5, 40)
     assert mean <= allowed[0]
     assert most <= allowed[1]
@@ -72,7 +73,8 @@ def test_resizing_is_that_of_pillow(filter_: str, size: tuple[int, int]) -> None
     wanted = tensor(image.resize(size, getattr(Image.Resampling, filter_.upper())))
     found = decode(encoded(image, "PNG"), (size[1], size[0]), filter=filter_)
     mean, most = apart(found, wanted)
-    # The mean's edge may fall on a pixel's middle, which either side may have. Curves that swing are rounded twice.
+    # The mean's edge may fall on a pixel's middle, which either side may have. Curves that swing are rounded
+    # twice.
     allowed = {"bilinear": (0.02, 1), "box": (0.2, 12)}.get(filter_, (0.02, 2))
     assert mean < allowed[0]
     assert most <= allowed[1]

@@ -1,6 +1,8 @@
-"""The scripts of examples/broken, from their snapshots and recordings: the cause, the line, and a first fix that makes each fit.
+"""The scripts of examples/broken, from their snapshots and recordings: the cause, the line, and a first fix
+that makes each fit.
 
-All scripts run in two processes, once as they are and once with their first fix, since most of a run is the import of torch.
+All scripts run in two processes, once as they are and once with their first fix, since most of a run is the
+import of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ MEMORY = 3 * GIB
 
 @dataclass(frozen=True)
 class Case:
-    """A script, what is wrong with it, and a text that stands on the line that the explanation must point at."""
+    """A script, what is wrong with it, and a text that stands on the line that the explanation must point
+    at.
+    """
 
     script: str
     cause: str

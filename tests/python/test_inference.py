@@ -198,7 +198,9 @@ def test_lists_with_an_entry_for_each_sample_stay_so_however_they_are_cut() -> N
 @pytest.mark.parametrize("blend", ["centre", "cosine", "constant"])
 @pytest.mark.parametrize(("shape", "window"), [((40, 56), 24), ((33, 47), (16, 20)), ((12, 12), 30)])
 def test_windows_give_the_whole_images_result(blend: str, shape: Any, window: Any) -> None:
-    """A fully convolutional net: equal where no window's border is near, and everywhere for one that looks at a pixel."""
+    """A fully convolutional net: equal where no window's border is near, and everywhere for one that looks at
+    a pixel.
+    """
     torch.manual_seed(0)
     image = torch.randn(2, 3, *shape)
     pointwise = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1))

@@ -1,4 +1,6 @@
-"""Each lever: what it does to a training, what its label promises, and that nothing is left of it when it is undone."""
+"""Each lever: what it does to a training, what its label promises, and that nothing is left of it when it is
+undone.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ from memfit._levers.codes import decode, encode
 from torch import nn
 from training import flat
 
-# Each lever with a value, a model, and how near its training has to come to the plain one: the greatest difference of a
-# parameter after two steps of gradient descent with momentum. None where the training is another.
+# Each lever with a value, a model, and how near its training has to come to the plain one: the greatest
+# difference of a parameter after two steps of gradient descent with momentum. None where the training is
+# another.
 EXACT, ROUNDING = 0.0, 1e-6
 CASES: list[tuple[str, Any, Callable[[], nn.Module], float | None]] = [
     ("checkpointing", "blocks", Language, EXACT),
@@ -194,8 +197,8 @@ def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch:
     for (name, one), other in zip(plain.model.named_parameters(), model.parameters(), strict=True):
         apart = (one - other).abs()
         if name.endswith("qkv.bias"):
-            # A bias of the keys moves all scores of a query alike, and no softmax: its gradient is rounding and nothing else,
-            # which Adam makes as large as any other.
+            # A bias of the keys moves all scores of a query alike, and no softmax: its gradient is rounding
+            # and nothing else, which Adam makes as large as any other.
             apart = torch.cat([apart[:WIDTH], apart[2 * WIDTH :]])
         assert float(apart.detach().max()) < 5e-3, name
     assert all(int(state["step"]) == 3 for state in target.optimizers[0].state.values())
@@ -248,7 +251,8 @@ def test_updates_too_small_for_bf16_add_up_all_the_same() -> None:
         model(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    # Each is a twentieth of what separates two numbers there: rounded to the nearest, none would leave a trace.
+    # Each is a twentieth of what separates two numbers there: rounded to the nearest, none would leave a
+    # trace.
     moved = 1.0 - float(model.weight.detach().double().mean())
     assert moved == pytest.approx(60 * 2e-4, rel=0.15)
     momentum = optimizer.state_dict()["state"][0]["momentum_buffer"]

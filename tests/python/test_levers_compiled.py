@@ -276,7 +276,8 @@ def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_compiled_blocks_keep_waits_on_the_host_and_comes_back_as_it_lay(tmp_path: Path) -> None:
-    # Queries, keys and values are pieces of one tensor, gaps between them, as the compiled backward expects them.
+    # Queries, keys and values are pieces of one tensor, gaps between them, as the compiled backward expects
+    # them.
     (kept, _), (away, _) = (
         allocated(tmp_path, 0.0, script=ATTENTION, compile='"blocks"'),
         allocated(tmp_path, 0.0, script=ATTENTION, compile='"blocks"', activation_offload='"blocks"'),

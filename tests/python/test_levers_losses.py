@@ -1,4 +1,6 @@
-"""Losses in the many ways in which scripts compute them: with `chunked-loss` they are what plain torch makes of them."""
+"""Losses in the many ways in which scripts compute them: with `chunked-loss` they are what plain torch makes
+of them.
+"""
 
 from __future__ import annotations
 

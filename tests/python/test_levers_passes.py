@@ -1,4 +1,6 @@
-"""Checkpointed blocks that change more than their output: the second pass begins as the first did, and leaves no trace."""
+"""Checkpointed blocks that change more than their output: the second pass begins as the first did, and leaves
+no trace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What levers change of a script's own objects is there again when they are undone, or they say why they leave it alone."""
+"""What levers change of a script's own objects is there again when they are undone, or they say why they
+leave it alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Levers that carry out an optimizer's updates: they give the weights that the plain optimizer gives, or are refused."""
+"""Levers that carry out an optimizer's updates: they give the weights that the plain optimizer gives, or are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ def test_a_second_backward_of_a_step_is_refused_in_the_backward() -> None:
     of_judge.zero_grad()
     with pytest.raises(RuntimeError, match="turns as the two models of a GAN"):
         judge(torch.ones(2, 4)).mean().backward()
-    # Each after a step of its own, as many as one likes; a closure's backward belongs to the step that asks for it.
+    # Each after a step of its own, as many as one likes; a closure's backward belongs to the step that asks
+    # for it.
     _, _, judge, of_judge = begin()
     for _ in range(3):
         judge(torch.ones(2, 4)).mean().backward()
@@ -376,7 +379,9 @@ def test_moments_that_two_levers_pack_are_packed_by_the_second_and_come_back() -
 
 
 def test_a_small_second_moment_does_not_divide_by_next_to_nothing() -> None:
-    """In a block of codes with a gradient ten thousand times as large, a number moves no further than it would."""
+    """In a block of codes with a gradient ten thousand times as large, a number moves no further than it
+    would.
+    """
     model = nn.Linear(64, 64, bias=False)
     plain = copy.deepcopy(model)
     gradient = torch.full((64, 64), 1e-4)

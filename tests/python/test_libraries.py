@@ -1,4 +1,6 @@
-"""The mathematics and communication libraries, as PyTorch calls them: everything runs, and asks for memory as on a card."""
+"""The mathematics and communication libraries, as PyTorch calls them: everything runs, and asks for memory as
+on a card.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ pytest.importorskip("torch")
 
 MIB = 1024**2
 
-# Each piece runs as it is; it fails the test by raising. What it does not check itself, a refused call would show.
+# Each piece runs as it is; it fails the test by raising. What it does not check itself, a refused call would
+# show.
 PIECES = {
     "convolutions": """
         net = torch.nn.Sequential(
@@ -279,7 +282,8 @@ def test_persistent_batch_norm_asks_for_the_workspace_of_the_card(tmp_path: Path
         tmp_path,
     )
     assert answer.status == 0, answer.output
-    # What cuDNN 9.10 to 9.26 answer for this shape on an RTX 4090, and the two saved statistics; an unwritten size was 4 GiB.
+    # What cuDNN 9.10 to 9.26 answer for this shape on an RTX 4090, and the two saved statistics; an unwritten
+    # size was 4 GiB.
     assert answer.said["workspace"] == pytest.approx(2_591_408 + 2_048, abs=1_024)
 
 

@@ -63,8 +63,8 @@ answer(count=count.value, own=processes[0] == os.getpid(), held=processes[1])
     assert answer.said["held"] > 1 << 30
 
 
-# Expandable segments are memory that grows in place: they save what two segments leave free between them. PyTorch asks
-# NVML about each card before it uses them.
+# Expandable segments are memory that grows in place: they save what two segments leave free between them.
+# PyTorch asks NVML about each card before it uses them.
 GROWING = """
 for size in (300, 500, 700):
     torch.empty(size << 20, dtype=torch.uint8, device=device)

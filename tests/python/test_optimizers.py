@@ -1,4 +1,6 @@
-"""Every optimizer of torch.optim, in every form that it has: it steps, and its state is what arithmetic says."""
+"""Every optimizer of torch.optim, in every form that it has: it steps, and its state is what arithmetic
+says.
+"""
 
 from __future__ import annotations
 

@@ -71,12 +71,15 @@ def test_the_device_libraries_are_there_under_the_names_that_loaders_look_for(
     library = PACKAGE / "_device" / name
     assert library.read_bytes()[:4] == b"\x7fELF"
     if soname is not None:
-        # Another library that wants it is satisfied with one that is loaded already only if it says this name.
+        # Another library that wants it is satisfied with one that is loaded already only if it says this
+        # name.
         assert soname.encode() in library.read_bytes()
 
 
 def test_no_one_elses_driver_is_found_because_memfit_is_installed() -> None:
-    """The virtual device stands in no folder that a loader searches: it is there for those who are led to it."""
+    """The virtual device stands in no folder that a loader searches: it is there for those who are led to
+    it.
+    """
     done = subprocess.run(
         [sys.executable, "-c", "import ctypes; ctypes.CDLL('libmemfit_watch.so')"],
         capture_output=True,
@@ -128,7 +131,9 @@ def test_an_interrupt_ends_the_run_and_not_the_interpreter(tmp_path: Path) -> No
 
 
 def test_a_real_card_is_read_through_nvidias_own_library(tmp_path: Path) -> None:
-    """The virtual device's NVML stands in for the driver's: the doctor reads a card's name and memory from it."""
+    """The virtual device's NVML stands in for the driver's: the doctor reads a card's name and memory from
+    it.
+    """
     kept = command("run", "--gpu", "t4", "--keep", "--", "true", env={**os.environ, "TMPDIR": str(tmp_path)})
     folder = Path(re.search(r"the run's files are in `(.+)`", kept.stderr)[1])
     environment = {**os.environ, "MEMFIT_RUN_DIR": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}

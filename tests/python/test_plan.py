@@ -47,8 +47,8 @@ for epoch in range(3):
         scheduler.step()
 """
 
-# The same, with batches that the script makes itself, something that no lever's precision gets past, and a library of its own that
-# takes no optimizer with a fused kernel.
+# The same, with batches that the script makes itself, something that no lever's precision gets past, and a
+# library of its own that takes no optimizer with a fused kernel.
 BY_NAME = (
     LOADER.replace("loader = DataLoader(data, batch_size=48)", "batch_size = 48")
     .replace("    for inputs, labels in loader:", "    for _ in range(20):")
@@ -165,7 +165,8 @@ RAGGED = (
 def test_tries_are_of_the_largest_input_of_the_data_set():
     _, run = planned(RAGGED, "--memory", "8GiB")
     assert any("differ in size" in note for note in run.report["notes"]), run.report["notes"]
-    # The logits of eight samples of the longest, and their gradient; the first batches have eight of them at most.
+    # The logits of eight samples of the longest, and their gradient; the first batches have eight of them at
+    # most.
     assert run.report["baseline"]["peak"]["allocated"] > 2 * 8 * 300 * 1000 * 4
 
 
@@ -390,8 +391,8 @@ def test_what_takes_turns_is_not_divided_and_attention_that_is_written_out_is_kn
     divided = again(folder, 14 << 30)
     said = [note for note in divided.report["fidelity"]["notes"] if "take turns" in note]
     assert said, divided.report["fidelity"]
-    # The card's kind is told before it is used, so all tries begin after that; and what the first of them imported is there for
-    # the next ones.
+    # The card's kind is told before it is used, so all tries begin after that; and what the first of them
+    # imported is there for the next ones.
     assert (folder / "kind.txt").read_text() == "(7, 5)\n" * 2
     late = (folder / "late.txt").read_text().split()
     assert late[0] == "False"
@@ -420,7 +421,8 @@ def test_whoever_has_had_enough_gets_the_best_so_far():
             if not part:
                 break
             shown += part
-            # Two ways to divide it were run, and a third one is: the smaller batch of the first is known to be enough.
+            # Two ways to divide it were run, and a third one is: the smaller batch of the first is known to
+            # be enough.
             if not asked and len(set(re.findall(r"run (\d+): micro-batch", shown))) >= 3:
                 process.send_signal(signal.SIGINT)
                 asked = True
@@ -480,8 +482,8 @@ def test_a_script_of_memfits_own_step_takes_pieces_pictures_and_buckets_from_a_p
         notes = run.report["fidelity"]["notes"]
         assert not [note for note in notes if "was not applied" in note], notes
         lines = (folder / "shapes.txt").read_text().splitlines()
-    # Half as wide and as high as they came, in pieces of four at most; those of one height go together, where by chance nearly every
-    # batch has a tall one.
+    # Half as wide and as high as they came, in pieces of four at most; those of one height go together, where
+    # by chance nearly every batch has a tall one.
     tall = {"32": 0, "64": 0}
     for line in lines:
         samples, _, height, width = line.split()

@@ -1,4 +1,6 @@
-"""A plan carried out from outside leaves the training what it is: loops of many kinds learn what they learn with whole batches."""
+"""A plan carried out from outside leaves the training what it is: loops of many kinds learn what they learn
+with whole batches.
+"""
 
 from __future__ import annotations
 

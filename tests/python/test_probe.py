@@ -101,7 +101,7 @@ def test_a_name_that_is_not_unicode_is_json_too(probe):
 
 def test_codes_are_those_of_the_event_log(probe):
     watch = probe("watch")
-    levers = (ROOT / "crates/memfit-levers/src/lib.rs").read_text(encoding="utf-8")
+    levers = (ROOT / "crates/memfit-vocabulary/src/lib.rs").read_text(encoding="utf-8")
     codes = {name: int(code) for name, code in re.findall(r"^\s+(\w+) = (\d+), \"", levers, re.MULTILINE)}
     assert {"Parameters", "Gradients", "Activations", "Inputs", "Buffers", "Workspace"} <= codes.keys()
     for name in (
@@ -122,7 +122,7 @@ def test_codes_are_those_of_the_event_log(probe):
 
 def test_messages_have_the_fields_of_the_channel():
     """Each `send` of the probe names a message of the channel, and its fields."""
-    channel = (ROOT / "crates/memfit-link/src/message.rs").read_text(encoding="utf-8")
+    channel = (ROOT / "crates/memfit-channel/src/message.rs").read_text(encoding="utf-8")
     structs = {
         name: set(re.findall(r"^\s+pub (\w+):", body, re.MULTILINE))
         for name, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", channel, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,6 @@
-"""The probe in scripts under `memfit run`: what it names, and that the script runs as if it were not there."""
+"""The probe in scripts under `memfit run`: what it names, and that the script runs as if it were not
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`memfit replay`: PyTorch's own allocator followed to the byte, and recorded runs made again with something different."""
+"""`memfit replay`: PyTorch's own allocator followed to the byte, and recorded runs made again with something
+different.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The claims of the rules' pages on what stands around a training: ranks, loaders, checkpoints and settings, carried out
-with torch."""
+"""The claims of the rules' pages on what stands around a training: ranks, loaders, checkpoints and settings,
+carried out with torch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The claims of the rules' pages on gradients that add up, carried out with torch: windows of micro-batches, and what is
-left of them."""
+"""The claims of the rules' pages on gradients that add up, carried out with torch: windows of micro-batches,
+and what is left of them.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def test_one_process_stands_for_a_rank_of_many():
         parameters[rank] = answer.categories["optimizer"]
     rows = -(-width // ranks), width - (ranks - 1) * -(-width // ranks)
     assert rows == (63, 55)
-    # Two states for each element of the shards, and a step counter for each of them; the last layer has ten rows.
+    # Two states for each element of the shards, and a step counter for each of them; the last layer has ten
+    # rows.
     for rank, mine in zip(parameters, rows, strict=True):
         elements = layers * mine * (width + 1) + (width + 1 if rank == 0 else 0)
         assert parameters[rank] == pytest.approx(2 * 4 * elements, rel=0.001)

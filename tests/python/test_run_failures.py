@@ -68,7 +68,8 @@ def test_an_error_that_the_script_catches_and_gives_up_on():
 
 
 def test_an_error_in_the_allocators_words_is_one_whatever_its_type(tmp_path):
-    # Operations that are built for any release of PyTorch pass the allocator's error on as a plain RuntimeError.
+    # Operations that are built for any release of PyTorch pass the allocator's error on as a plain
+    # RuntimeError.
     (tmp_path / "train.py").write_text(
         "import torch\nfrom torchvision.ops import roi_align\n"
         "features, boxes = torch.ones(1, 256, 8, 8, device='cuda'), torch.ones(100_000, 5, device='cuda')\n"

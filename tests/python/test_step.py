@@ -37,8 +37,9 @@ MODELS: dict[str, Any] = {
 def whole_batches(
     model: nn.Module, data: list[Any], loss: Any, window: int, clip: float | None, scheduled: bool
 ) -> tuple[list[float], list[torch.Tensor]]:
-    """The loop that memfit stands for: a window's batches at once, one mean, one step. The losses, and the gradients that the
-    first step was made with."""
+    """The loop that memfit stands for: a window's batches at once, one mean, one step. The losses, and the
+    gradients that the first step was made with.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     gradients = first_gradients(optimizer)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if scheduled else None
@@ -91,7 +92,8 @@ def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
     assert len(chosen) == 48
     for index, (_, sizes, micro, window, clip, _) in enumerate(chosen):
         scheduled = index % 2 == 0
-        # Means over samples, and sums with a count of their own; a tagger's labels are ignored, so it has to count.
+        # Means over samples, and sums with a count of their own; a tagger's labels are ignored, so it has to
+        # count.
         loss = summed_loss if kind == "tagger" or index % 3 == 0 else mean_loss
         torch.manual_seed(3)
         expected = MODELS[kind]().to(dtype)
@@ -121,7 +123,8 @@ def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
             error = (one - other).norm() / one.norm().clamp_min(1e-3)
             assert error < (1e-12 if dtype == torch.float64 else 1e-5), (sizes, micro, window, clip)
         difference = (flat(expected) - flat(actual)).norm() / flat(expected).norm()
-        # Adam divides a gradient by its own size, so rounding of a gradient near zero is seen in the parameter.
+        # Adam divides a gradient by its own size, so rounding of a gradient near zero is seen in the
+        # parameter.
         assert difference < (1e-10 if dtype == torch.float64 else 2e-3), (sizes, micro, window, clip)
 
 
@@ -165,7 +168,9 @@ DRAWING = {
 
 @pytest.mark.parametrize("kind", DRAWING)
 def test_what_draws_random_numbers_is_the_loop_with_the_same_split(kind: str) -> None:
-    """112 combinations of model, split, window, precision, clipping and schedule, bit for bit a loop written by hand."""
+    """112 combinations of model, split, window, precision, clipping and schedule, bit for bit a loop written
+    by hand.
+    """
     build, precisions = DRAWING[kind]
     for micro, window, precision, clip in itertools.product([1, 3, 4, 8], [1, 2], precisions, [None, 0.1]):
         data = batches(kind, [8] * 4, torch.float32)
@@ -377,7 +382,8 @@ def test_what_is_not_exact_is_said_once() -> None:
     for kind, build in MODELS.items():
         model = build(0.5)
         loss = summed_loss if kind == "tagger" else mean_loss
-        # A part of as many samples as a sequence is long, or as the embedding is wide, is no reason for a suspicion.
+        # A part of as many samples as a sequence is long, or as the embedding is wide, is no reason for a
+        # suspicion.
         for size, micro in [(16, 8), (14, 7), (8, 4)]:
             batch = batches(kind, [size], torch.float32)[0]
             step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro)

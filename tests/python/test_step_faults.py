@@ -119,7 +119,9 @@ def test_a_failed_attempt_holds_nothing() -> None:
 
 @pytest.mark.parametrize("since", [0, 5], ids=["from the first step", "later"])
 def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
-    """A forward that takes random numbers from Python's or NumPy's generator gets the same ones when it is run again."""
+    """A forward that takes random numbers from Python's or NumPy's generator gets the same ones when it is
+    run again.
+    """
     numpy = pytest.importorskip("numpy")
     data = batches("perceptron", [8] * 6, torch.float32)
 
@@ -153,7 +155,9 @@ def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
 
 
 class Averaging(nn.Module):
-    """Keeps a mean of its inputs in a buffer that each forward makes anew, and one that is made by the first."""
+    """Keeps a mean of its inputs in a buffer that each forward makes anew, and one that is made by the
+    first.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +177,9 @@ class Averaging(nn.Module):
 @pytest.mark.parametrize("build", [Normalised, Averaging])
 @pytest.mark.filterwarnings("ignore:memfit")
 def test_buffers_that_begin_to_change_later_are_put_back(build: Any, since: int) -> None:
-    """Layers that are frozen at first: the window in which they begin to keep statistics is the one that fails."""
+    """Layers that are frozen at first: the window in which they begin to keep statistics is the one that
+    fails.
+    """
     data = batches("perceptron", [8] * (since + 1), torch.float32)
 
     def run(fails: bool) -> nn.Module:
@@ -227,7 +233,9 @@ def test_the_users_own_errors_go_on_as_they_are() -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
 def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
-    """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it is invalid."""
+    """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it
+    is invalid.
+    """
     data = batches("perceptron", [4], torch.float32)[0]
     outcomes: dict[str, int] = {}
     ended = {False: False, True: False}

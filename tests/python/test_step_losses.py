@@ -1,4 +1,6 @@
-"""`memfit.Step` with several losses, each with a mean of its own: parts, batches and ranks that count nothing of one of them."""
+"""`memfit.Step` with several losses, each with a mean of its own: parts, batches and ranks that count nothing
+of one of them.
+"""
 
 from __future__ import annotations
 

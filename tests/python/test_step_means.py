@@ -1,4 +1,6 @@
-"""Losses that `memfit.Step` is given as means and that are none: each is said where parts come to another gradient, and no other."""
+"""Losses that `memfit.Step` is given as means and that are none: each is said where parts come to another
+gradient, and no other.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ def test_sums_with_their_counts_are_as_they_should_be() -> None:
 
 
 def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
-    """As in pictures of which each place has a label: 255 stands for none, and the first batch has none of these."""
+    """As in pictures of which each place has a label: 255 stands for none, and the first batch has none of
+    these.
+    """
     torch.manual_seed(0)
     model = Tagger().double()
 

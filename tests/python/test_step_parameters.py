@@ -1,4 +1,6 @@
-"""`memfit.Step` with parameters that only the optimizer has, and with those that come and go during the training."""
+"""`memfit.Step` with parameters that only the optimizer has, and with those that come and go during the
+training.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def loss_of(criterion: nn.Module) -> Any:
 def train(
     settings: dict[str, Any], by_hand: bool, clip: float | None, window: int, grows: bool, failing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A model and a criterion after some steps; halfway, the criterion's second part joins, and a layer is thawed."""
+    """A model and a criterion after some steps; halfway, the criterion's second part joins, and a layer is
+    thawed.
+    """
     model, criterion = made()
     model.net[0].requires_grad_(False)
     first = [criterion.centres] if grows else list(criterion.parameters())
@@ -152,7 +156,9 @@ def test_parameters_that_lie_beside_the_model_are_updated_in_the_backward_too() 
 @pytest.mark.parametrize("fails", [False, True], ids=["", "failing"])
 @pytest.mark.filterwarnings("ignore:memfit")
 def test_a_training_that_is_stopped_within_a_window_goes_on(stops: list[int], fails: bool) -> None:
-    """Once or twice in a window, with memory that runs out afterwards, and with a count that only the loss tells."""
+    """Once or twice in a window, with memory that runs out afterwards, and with a count that only the loss
+    tells.
+    """
     data = batches("perceptron", [8, 5, 8, 3, 7, 8], torch.float64)
 
     def begin() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, memfit.Step]:

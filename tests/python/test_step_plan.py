@@ -171,7 +171,9 @@ def test_a_step_that_was_put_back_does_not_stand_in_the_next_ones_way() -> None:
 
 @pytest.mark.filterwarnings("ignore:memfit")
 def test_packed_moments_are_put_back_with_the_rest() -> None:
-    """An optimizer's step that fails at any of its operations is done again, from the moments as they were packed."""
+    """An optimizer's step that fails at any of its operations is done again, from the moments as they were
+    packed.
+    """
     data = torch.randn(4, 64), torch.randint(0, 80, (4,))
 
     def train(at: int | None) -> tuple[torch.Tensor, torch.Tensor, FailAt]:
@@ -222,7 +224,8 @@ def test_a_probe_leaves_everything_as_it_was() -> None:
         step.probe([])
 
 
-# Sequences whose attention is written out, so that a sample's need grows with the square of its length; the longest come last.
+# Sequences whose attention is written out, so that a sample's need grows with the square of its length; the
+# longest come last.
 RAGGED = """
 import memfit
 from torch import nn
@@ -400,17 +403,18 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert saves("sdpa") > 6 * 16 * 8 * 512 * (512 - 2) * 4
     # Two moments of four bytes: eight of them become two and a little, four, none.
     assert saves("8-bit", "live") > 1.4 * parameters
-    # Blocks are up to a megabyte larger than what is asked of them, and more so for smaller tensors: what is asked for is all
-    # of it, but for moments of less than 4,096 numbers.
+    # Blocks are up to a megabyte larger than what is asked of them, and more so for smaller tensors: what is
+    # asked for is all of it, but for moments of less than 4,096 numbers.
     assert saves("bf16 state", "live") > 0.9 * parameters
     assert saves("bf16 state", "asked") > 0.98 * parameters
     assert saves("host", "live") > 1.9 * parameters
-    # This model's peak lies where the backward begins, before there are gradients, and the head's update with its temporaries
-    # falls in it; with few samples the peak is where all gradients are.
+    # This model's peak lies where the backward begins, before there are gradients, and the head's update with
+    # its temporaries falls in it; with few samples the peak is where all gradients are.
     assert saves("in backward") > -0.01 * plain["peak"]
     assert found["small"]["peak"] - found["small in backward"]["peak"] > 0.5 * parameters
     assert found["quantized"]["start"] < found["lora"]["start"] - 0.5 * parameters
-    # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands in their place.
+    # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands
+    # in their place.
     logits = 16 * 511 * 8000 * 4
     assert saves("chunked") > 1.8 * logits
     assert saves("compiled") > saves("checkpointing") + 0.5 * logits

@@ -1,4 +1,6 @@
-"""`memfit.Step` on several ranks: one that runs out of memory neither stops the others nor leaves them behind."""
+"""`memfit.Step` on several ranks: one that runs out of memory neither stops the others nor leaves them
+behind.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
 
 @pytest.mark.parametrize(("world", "faults"), [(2, 6), (4, 6)])
 def test_a_rank_that_is_stuck_in_a_collective_is_got_out(world: int, faults: int) -> None:
-    """Collectives of the model's own, the exchange of gradients, and shards whose owner cannot take part any more."""
+    """Collectives of the model's own, the exchange of gradients, and shards whose owner cannot take part any
+    more.
+    """
     said = ranks(world, faults, "stuck_training.py")
     for name in ("copies", "shards"):
         found = said[name]
@@ -96,7 +100,9 @@ def test_a_rank_that_is_stuck_in_a_collective_is_got_out(world: int, faults: int
 
 
 def test_ranks_that_share_a_batch_may_run_out_of_memory() -> None:
-    """Tensor parallelism, alone and beside FSDP2: layers that lie on both dimensions of a mesh, and on one of them."""
+    """Tensor parallelism, alone and beside FSDP2: layers that lie on both dimensions of a mesh, and on one of
+    them.
+    """
     said = ranks(4, 2, "tensor_training.py")
     assert said["retried"] == 6
     # In float32, with sums in another order than those of one process.

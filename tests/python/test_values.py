@@ -1,4 +1,6 @@
-"""What device memory holds: uploads come back, little follows from them, and the rest is answered by rules that are counted."""
+"""What device memory holds: uploads come back, little follows from them, and the rest is answered by rules
+that are counted.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,8 @@ def test_correct_scripts_pass_their_own_checks(tmp_path: Path) -> None:
     assert answer.status == 0, answer.output
 
 
-# Each writes a result over contents that were known. Nothing of these may be known afterwards, whoever computed it.
+# Each writes a result over contents that were known. Nothing of these may be known afterwards, whoever
+# computed it.
 OVERWRITTEN = """
     import torch.nn.functional as F
     def known(*shape, dtype=torch.float32):

@@ -1,5 +1,6 @@
-//! How many events a second the allocator handles on one core: a program like a training step, over and over; and of snapshots
-//! that are named, how fast their traces are followed and their calls made again, and what an event takes in memory.
+//! How many events a second the allocator handles on one core: a program like a training step, over and over;
+//! and of snapshots that are named, how fast their traces are followed and their calls made again, and what
+//! an event takes in memory.
 //!
 //! `cargo bench -p memfit-allocator --bench throughput -- [FILE…]`
 
@@ -70,8 +71,8 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
     (2 * (events - LAYERS), seconds)
 }
 
-/// The shortest of a few goes, in seconds of processor time: each so often that it can be measured, since a thread's running time is
-/// told in steps of some milliseconds.
+/// The shortest of a few goes, in seconds of processor time: each so often that it can be measured, since a
+/// thread's running time is told in steps of some milliseconds.
 fn best(mut work: impl FnMut()) -> f64 {
     const LEAST: u64 = 200_000_000;
     let mut times = 1_u64;
@@ -116,8 +117,8 @@ fn of_file(file: &str) {
     );
 }
 
-/// A trace that begins in the middle of a run, with so many free segments of one size whose ages it does not tell: each round takes all of
-/// them, in the order of their ages, and gives them back.
+/// A trace that begins in the middle of a run, with so many free segments of one size whose ages it does not
+/// tell: each round takes all of them, in the order of their ages, and gives them back.
 fn with_ties(segments: u64, rounds: u64) -> Snapshot {
     const SIZE: u64 = 20 << 20;
     // 97 has no factor in common with the powers of two that this is called with.

@@ -20,8 +20,9 @@ pub(crate) enum End {
 
 /// A segment's place in the order of all that is searched: by what is known of its age, else by its address.
 ///
-/// Segments of which nothing is known come first, then those that were told apart, then all whose ages are known. So the
-/// first of several is always one that may be the oldest, and among those that nothing is known of it is one of these.
+/// Segments of which nothing is known come first, then those that were told apart, then all whose ages are
+/// known. So the first of several is always one that may be the oldest, and among those that nothing is known
+/// of it is one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u64);
 
@@ -34,12 +35,13 @@ impl Rank {
 
 /// What is known of the ages of segments that a state was taken up with, and whose age it does not tell.
 ///
-/// They have the numbers from one on, by address, and every other segment is younger. Which of them is older than which
-/// comes out piece by piece, and what follows from that is kept with it, so that no later piece can contradict it unseen.
+/// They have the numbers from one on, by address, and every other segment is younger. Which of them is older
+/// than which comes out piece by piece, and what follows from that is kept with it, so that no later piece
+/// can contradict it unseen.
 ///
-/// Those that were once alike, and so told apart, stand in one chain: an order that contradicts nothing that is known. A
-/// search that goes by it needs no look at all of those that are alike, only at those between the first and the point from
-/// which on everything in the chain is known to be younger.
+/// Those that were once alike, and so told apart, stand in one chain: an order that contradicts nothing that
+/// is known. A search that goes by it needs no look at all of those that are alike, only at those between the
+/// first and the point from which on everything in the chain is known to be younger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ages {
     /// Where the segments begin, by number.
@@ -81,8 +83,8 @@ impl Ages {
         }
     }
 
-    /// The rank from which on, as far as the last of those that are alike, every segment is known to be younger than this
-    /// one: nothing, if there is no such rank.
+    /// The rank from which on, as far as the last of those that are alike, every segment is known to be
+    /// younger than this one: nothing, if there is no such rank.
     pub(crate) fn surely_younger_from(&mut self, segment: u32, last: Rank) -> Option<Rank> {
         let place = self.place(segment)?;
         let own = &self.younger[place.index()];
@@ -95,7 +97,8 @@ impl Ages {
         places.is_some_and(|(first, second)| self.younger[first.index()].has(second))
     }
 
-    /// Which of these segments may be the oldest, or the youngest, after all that is known. Where it is one alone, it is.
+    /// Which of these segments may be the oldest, or the youngest, after all that is known. Where it is one
+    /// alone, it is.
     pub(crate) fn possible(&self, segments: &[u32], end: End) -> Vec<usize> {
         let places: Vec<Option<Place>> = segments.iter().map(|segment| self.place(*segment)).collect();
         let all: Set = places.iter().flatten().copied().collect();
@@ -109,7 +112,8 @@ impl Ages {
         indices.filter(|index| places[*index].is_none_or(is_possible)).collect()
     }
 
-    /// One of these segments is the oldest of them, or the youngest: it has to be one that may be. The ranks of some change.
+    /// One of these segments is the oldest of them, or the youngest: it has to be one that may be. The ranks
+    /// of some change.
     pub(crate) fn learn(&mut self, segments: &[u32], chosen: usize, end: End) -> Changed {
         let Some((segment, chosen)) = segments
             .get(chosen)
@@ -223,7 +227,8 @@ mod tests {
         assert!(after.is_unknown(2) && !after.is_unknown(3) && !after.is_unknown(0));
     }
 
-    /// The segments in the order of their ranks, and whether the first is surely the oldest: what a search finds out.
+    /// The segments in the order of their ranks, and whether the first is surely the oldest: what a search
+    /// finds out.
     fn searched(ages: &mut Ages, segments: &[u32]) -> (Vec<u32>, bool) {
         let mut order = segments.to_vec();
         order.sort_by_key(|segment| ages.rank(*segment));

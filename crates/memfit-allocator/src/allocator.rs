@@ -258,8 +258,8 @@ impl<D: Device> Allocator<D> {
         Some(id)
     }
 
-    /// The smallest cached block that is large enough, and the lowest of several: or none, although there is one, where
-    /// the limits on splitting forbid it.
+    /// The smallest cached block that is large enough, and the lowest of several: or none, although there is
+    /// one, where the limits on splitting forbid it.
     fn best_fit(&self, request: &Request) -> Option<BlockId> {
         let mut candidates =
             self.pools[request.pool.0 as usize].free.at_least(request.stream, request.rounded);
@@ -311,8 +311,8 @@ impl<D: Device> Allocator<D> {
         Some(id)
     }
 
-    /// Whether a request is refused because the device cannot have so much. Where a fraction is set, that limit comes first,
-    /// and fails in the usual way.
+    /// Whether a request is refused because the device cannot have so much. Where a fraction is set, that
+    /// limit comes first, and fails in the usual way.
     fn rejects(&self, request: &Request) -> bool {
         self.settings.rejects_early
             && self.allowed.is_none()
@@ -472,7 +472,8 @@ impl<D: Device> Allocator<D> {
         self.stats.requested_bytes.take(small, requested);
     }
 
-    /// Makes a neighbour part of a block, if it is free and, like the block, mapped or not. Returns what it brought.
+    /// Makes a neighbour part of a block, if it is free and, like the block, mapped or not. Returns what it
+    /// brought.
     fn merge(&mut self, id: BlockId, neighbour: Option<BlockId>) -> u64 {
         let Some(other) = neighbour else { return 0 };
         if !self.blocks[other].is_idle() || self.blocks[other].mapped != self.blocks[id].mapped {

@@ -25,8 +25,8 @@ pub(crate) struct Block {
     /// What the last user asked for; stale once the block is free.
     pub(crate) requested: u64,
     pub(crate) stream: Stream,
-    /// Which segment of the allocator's the block is part of, in the order in which they were got, where the release looks
-    /// at that; else zero. Expandable segments have none.
+    /// Which segment of the allocator's the block is part of, in the order in which they were got, where the
+    /// release looks at that; else zero. Expandable segments have none.
     pub(crate) segment: u32,
     /// Where a free block's segment comes among others in its pool.
     pub(crate) rank: Rank,
@@ -140,8 +140,8 @@ impl std::ops::IndexMut<BlockId> for Blocks {
     }
 }
 
-/// A hash for addresses: one multiplication. They are multiples of 512 and come from the allocator itself, so nothing
-/// better is needed.
+/// A hash for addresses: one multiplication. They are multiples of 512 and come from the allocator itself, so
+/// nothing better is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AddressHasher(u64);
 

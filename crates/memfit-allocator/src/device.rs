@@ -1,4 +1,5 @@
-//! What lies below the allocator: where memory comes from, and when work on it is done. Storage, apart from policy.
+//! What lies below the allocator: where memory comes from, and when work on it is done. Storage, apart from
+//! policy.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +84,8 @@ pub trait Device {
     /// Waits for an event.
     fn synchronize(&mut self, _ticket: Ticket) {}
 
-    /// What comes next to one of several blocks of the same size, where nothing that is known tells which is in the oldest
-    /// segment: its place in the list, if the device can tell.
+    /// What comes next to one of several blocks of the same size, where nothing that is known tells which is
+    /// in the oldest segment: its place in the list, if the device can tell.
     fn tell_apart(&mut self, _coming: Action, _equals: &[Address]) -> Option<usize> {
         None
     }

@@ -1,10 +1,11 @@
 //! PyTorch's caching allocator for CUDA, replayed event by event.
 //!
-//! The allocator decides where each tensor lies and how much memory is reserved for it, so whoever repeats its decisions
-//! can tell what other settings, another card or another program would have made of the same calls. This crate repeats
-//! them: [`Allocator`] holds the policy, [`Settings`] and [`Release`] what differs between runs and between releases of
-//! PyTorch, and [`Device`] is what lies below: where addresses come from, when memory is exhausted, when work is done.
-//! It is deterministic, and it never looks at the contents of memory: addresses are numbers.
+//! The allocator decides where each tensor lies and how much memory is reserved for it, so whoever repeats
+//! its decisions can tell what other settings, another card or another program would have made of the same
+//! calls. This crate repeats them: [`Allocator`] holds the policy, [`Settings`] and [`Release`] what differs
+//! between runs and between releases of PyTorch, and [`Device`] is what lies below: where addresses come
+//! from, when memory is exhausted, when work is done. It is deterministic, and it never looks at the contents
+//! of memory: addresses are numbers.
 //!
 //! It owns the allocator's algorithm. It must not know files or Python.
 
@@ -34,9 +35,8 @@ pub use replay::{
 };
 pub use restore::Past;
 pub use rounding::{
-    LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size,
-    segment_size,
+    MIN_BLOCK, MIN_LARGE_REQUEST, ROUND_LARGE, SMALL_LIMIT, SMALL_SEGMENT, round_size, segment_size,
 };
-pub use settings::{Divisions, Reserve, Settings, SettingsError};
+pub use settings::{Divisions, LARGE_SEGMENT, Reserve, Settings, SettingsError};
 pub use state::{BlockState, BlockView, Inconsistency, SegmentView};
 pub use stats::{Counter, PerPool, Stats};

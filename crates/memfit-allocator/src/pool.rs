@@ -9,8 +9,8 @@ use crate::ids::{PoolId, Stream};
 
 /// Free blocks by stream, then size, then the age of their segment, then address.
 ///
-/// PyTorch keeps one set ordered by all of these. One tree for each stream is the same order with shorter keys, since no
-/// search crosses streams.
+/// PyTorch keeps one set ordered by all of these. One tree for each stream is the same order with shorter
+/// keys, since no search crosses streams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks {
     streams: Vec<(Stream, BySize)>,
@@ -56,8 +56,8 @@ impl FreeBlocks {
             .map(|(_, id)| *id)
     }
 
-    /// Blocks of the same size as this one in segments that come behind its own, as long as the ages of those are not known:
-    /// each with the rank of its segment.
+    /// Blocks of the same size as this one in segments that come behind its own, as long as the ages of those
+    /// are not known: each with the rank of its segment.
     pub(crate) fn alike_behind(&self, block: &Block) -> impl DoubleEndedIterator<Item = (Rank, BlockId)> {
         let own = Bound::Excluded((block.size, block.rank, u64::MAX));
         let known = Bound::Excluded((block.size, Rank::KNOWN, 0));

@@ -28,8 +28,8 @@ impl Release {
         self.major > major || (self.major == major && self.minor >= minor)
     }
 
-    /// Of free blocks of the same size, the one in the oldest segment is taken; before, the one at the lowest address.
-    /// Observed: 2.15 does so, 2.11 does not. For the releases in between it is assumed.
+    /// Of free blocks of the same size, the one in the oldest segment is taken; before, the one at the lowest
+    /// address. Observed: 2.15 does so, 2.11 does not. For the releases in between it is assumed.
     pub(crate) const fn prefers_older_segments(self) -> bool {
         self.at_least(2, 12)
     }
@@ -59,12 +59,14 @@ impl Release {
         self.at_least(2, 10)
     }
 
-    /// Pools with an allocator of their own do without expandable segments; before, the setting held for all pools.
+    /// Pools with an allocator of their own do without expandable segments; before, the setting held for all
+    /// pools.
     pub(crate) const fn own_allocators_stay_unexpandable(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// Garbage is collected only where the fraction is below one; up to 2.9 any fraction that was set armed it.
+    /// Garbage is collected only where the fraction is below one; up to 2.9 any fraction that was set armed
+    /// it.
     pub(crate) const fn whole_fraction_disarms_collection(self) -> bool {
         self.at_least(2, 10)
     }
@@ -79,7 +81,8 @@ impl Release {
         self.at_least(2, 5)
     }
 
-    /// Requests beyond the limit can be refused before the device is asked. Read in 2.15; in 2.11 there is no such setting.
+    /// Requests beyond the limit can be refused before the device is asked. Read in 2.15; in 2.11 there is no
+    /// such setting.
     pub(crate) const fn has_early_rejection(self) -> bool {
         self.at_least(2, 12)
     }

@@ -23,11 +23,11 @@ pub struct Past {
 }
 
 impl<D: Device> Allocator<D> {
-    /// An allocator that goes on from a state. Blocks that wait for other streams are taken to be handed out still:
-    /// whoever knows when those are done frees them.
+    /// An allocator that goes on from a state. Blocks that wait for other streams are taken to be handed out
+    /// still: whoever knows when those are done frees them.
     ///
-    /// The runs of expandable segments of one stream and pool become one reservation, as far as its size reaches. It
-    /// begins at the lowest run, or at a lower address that `past` knows for it.
+    /// The runs of expandable segments of one stream and pool become one reservation, as far as its size
+    /// reaches. It begins at the lowest run, or at a lower address that `past` knows for it.
     pub fn restore(
         device: D,
         settings: Settings,
@@ -107,8 +107,8 @@ impl<D: Device> Restorer<D> {
         if segment.small { private.small } else { private.large }
     }
 
-    /// The numbers of segments in the order in which they were got, where the release looks at that. Those whose past is
-    /// not known come first: from the bottom up, until more comes out.
+    /// The numbers of segments in the order in which they were got, where the release looks at that. Those
+    /// whose past is not known come first: from the bottom up, until more comes out.
     fn number(
         &mut self,
         segments: &[&SegmentView],

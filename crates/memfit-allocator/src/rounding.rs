@@ -8,8 +8,6 @@ pub const MIN_BLOCK: u64 = 512;
 pub const SMALL_LIMIT: u64 = 1 << 20;
 /// What is asked of the device for a request in the small pool.
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// What is asked of the device for a request in the large pool below [`MIN_LARGE_REQUEST`], unless set otherwise.
-pub const LARGE_SEGMENT: u64 = 20 << 20;
 /// From here on, a request gets a segment of its own size.
 pub const MIN_LARGE_REQUEST: u64 = 10 << 20;
 /// Such segments are multiples of this.

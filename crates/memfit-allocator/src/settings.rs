@@ -1,14 +1,18 @@
 //! The allocator's settings, and the text in which people give them (`PYTORCH_ALLOC_CONF`).
 
 use crate::release::Release;
-use crate::rounding::LARGE_SEGMENT;
 
 const MIB: u64 = 1 << 20;
+/// The segment for a request of the large pool that is below [`crate::MIN_LARGE_REQUEST`], unless set
+/// otherwise.
+pub const LARGE_SEGMENT: u64 = 20 * MIB;
 
-/// Settings that decide where memory lies. Those of pinned memory and of locking are none of this crate's business.
+/// Settings that decide where memory lies. Those of pinned memory and of locking are none of this crate's
+/// business.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no limit.
+    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no
+    /// limit.
     pub max_split_size: u64,
     /// How much larger than a request an unsplit block may be.
     pub max_non_split_rounding: u64,
@@ -54,7 +58,8 @@ pub enum Reserve {
 }
 
 impl Reserve {
-    /// A share such as `0.5`, or a size such as `40G`. PyTorch passes over what it cannot read, with a warning.
+    /// A share such as `0.5`, or a size such as `40G`. PyTorch passes over what it cannot read, with a
+    /// warning.
     fn parse(text: &str) -> Option<Self> {
         let (number, of_bytes) = text.strip_suffix('G').map_or((text, false), |number| (number, true));
         let number = number.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)?;
@@ -170,7 +175,8 @@ impl Settings {
             settings.set(name.trim(), value.trim(), release)?;
             rounding_is_set |= name.trim() == "max_non_split_rounding_mb";
         }
-        // Seen in 2.11 and 2.15: where nothing else is set, an unsplit block may be larger by a large segment, whatever that is.
+        // Seen in 2.11 and 2.15: where nothing else is set, an unsplit block may be larger by a large
+        // segment, whatever that is.
         if !rounding_is_set {
             settings.max_non_split_rounding = settings.large_segment_size;
         }

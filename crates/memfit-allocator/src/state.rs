@@ -107,7 +107,8 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Whether blocks tile segments, lists hold what they should, and statistics are the sums of what is there.
+    /// Whether blocks tile segments, lists hold what they should, and statistics are the sums of what is
+    /// there.
     pub fn check(&self) -> Result<(), Inconsistency> {
         let mut end = 0;
         let mut sums = Sums::default();

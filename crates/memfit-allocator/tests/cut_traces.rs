@@ -1,4 +1,5 @@
-//! Traces that begin in the middle: what the state that is worked out does not show is told by the trace, and the rest predicted.
+//! Traces that begin in the middle: what the state that is worked out does not show is told by the trace, and
+//! the rest predicted.
 
 mod support;
 
@@ -65,7 +66,8 @@ fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
     let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
     all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
     assert_eq!(found.told, 2, "the first of three and the first of the two that are left");
-    // Without its beginning the trace cannot say that the lowest segment is not the oldest; with it there is no doubt.
+    // Without its beginning the trace cannot say that the lowest segment is not the oldest; with it there is
+    // no doubt.
     let whole = verify(&self::snapshot(&allocator, usize::MAX), 0, &given("")).expect("the state is valid");
     assert_eq!((whole.told, whole.mismatches), (0, vec![]));
 }
@@ -100,7 +102,8 @@ fn the_order_in_which_segments_from_before_are_given_back_is_told() {
 
 #[test]
 fn segments_that_the_trace_saw_got_keep_their_order_where_it_is_taken_up_anew() {
-    // The trace is whole, but for a block in the middle that was said to be elsewhere: from there on the state is worked out.
+    // The trace is whole, but for a block in the middle that was said to be elsewhere: from there on the
+    // state is worked out.
     let (mut steps, before) = lowest_is_youngest([alloc(1, 1)]);
     steps.extend([vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 3]].concat());
     let allocator = run("", steps);
@@ -132,9 +135,9 @@ fn a_lower_segment_may_be_younger() {
 
 #[test]
 fn a_trace_may_begin_in_the_middle_of_a_call() {
-    // The card is full. A block becomes free for a request that other streams were done with, its whole pages and those of
-    // another stream are given back, and the request is met from what is left of the page before them, although what is left
-    // of the page behind them is a better fit.
+    // The card is full. A block becomes free for a request that other streams were done with, its whole pages
+    // and those of another stream are given back, and the request is met from what is left of the page
+    // before them, although what is left of the page behind them is a better fit.
     let conf = "expandable_segments:True";
     let sizes = [(5, 0), (68, 0), (27, 0), (100, 1), (190, 0)];
     let mut steps: Vec<Step> = sizes.map(|(size, stream)| alloc(size * MIB, stream)).to_vec();

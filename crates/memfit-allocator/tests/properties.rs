@@ -109,8 +109,8 @@ fn run(allocator: &mut Allocator<SimulatedDevice>, steps: Vec<Step>) -> Program 
                         1
                     };
                     let wanted = error.segment.next_multiple_of(page);
-                    // With a limit on splits, PyTorch may release oversize blocks, find them too few, and give up
-                    // without asking the device again.
+                    // With a limit on splits, PyTorch may release oversize blocks, find them too few, and
+                    // give up without asking the device again.
                     let gave_up = allocator.settings().max_split_size != u64::MAX;
                     assert!(gave_up || error.segment + held > limit || error.device_free < wanted);
                 }
@@ -193,8 +193,9 @@ proptest! {
             while allocator.release_pool(PoolId(0, pool)).is_ok() {}
         }
         allocator.empty_cache();
-        // PyTorch counts one for each request that makes an expandable segment of a private pool grow, and takes one away
-        // for each run that is unmapped: at none it forgets the pool, which may still hold memory.
+        // PyTorch counts one for each request that makes an expandable segment of a private pool grow, and
+        // takes one away for each run that is unmapped: at none it forgets the pool, which may still hold
+        // memory.
         let forgotten = |segment: &SegmentView| segment.expandable && segment.pool != PoolId::DEFAULT;
         let left = allocator.segments();
         prop_assert!(left.iter().all(forgotten), "{:?}", left);
@@ -268,7 +269,8 @@ proptest! {
         restored.check().unwrap_or_else(|problem| panic!("{problem}"));
         prop_assert_eq!(restored.segments(), segments);
         for (size, stream) in more {
-            // Only what is cached lies at the same place for certain: where a reservation began is not in a state.
+            // Only what is cached lies at the same place for certain: where a reservation began is not in a
+            // state.
             let (pool, stream) = (PoolId::DEFAULT, Stream(stream));
             if original.is_cached(pool, size, stream) && restored.is_cached(pool, size, stream) && !plain.expandable_segments {
                 prop_assert_eq!(original.malloc(size, stream), restored.malloc(size, stream));

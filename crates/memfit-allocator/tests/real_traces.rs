@@ -1,5 +1,5 @@
-//! Traces of PyTorch's own allocator, as far as a folder of them is at hand: every address and every segment is predicted,
-//! and where its statistics lie beside a trace, those too.
+//! Traces of PyTorch's own allocator, as far as a folder of them is at hand: every address and every segment
+//! is predicted, and where its statistics lie beside a trace, those too.
 //!
 //! `MEMFIT_TEST_SNAPSHOTS` names the folder. `scripts/replay/random_programs.py` fills one.
 
@@ -41,8 +41,8 @@ fn given(snapshot: &Snapshot, facts: Option<&Value>) -> Given {
     given
 }
 
-/// Not compared: a trace does not always tell a request that was tried again from an emptied cache, and says nothing of
-/// requests that were refused before the device was asked.
+/// Not compared: a trace does not always tell a request that was tried again from an emptied cache, and says
+/// nothing of requests that were refused before the device was asked.
 const NOT_TRACED: [&str; 3] = ["num_alloc_retries", "num_sync_all_streams", "num_oom_rejections"];
 
 /// The statistics that differ from those that PyTorch gave.

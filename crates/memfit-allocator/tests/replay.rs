@@ -186,8 +186,8 @@ fn a_snapshot_that_names_no_pools_is_of_an_older_release() {
     assert_eq!(Given::from_snapshot(&snapshot).release, Release::new(2, 11));
 }
 
-/// A snapshot that was made a recording, written to a file, read from it and made a snapshot again; and whether the blocks at its end
-/// were foretold, which of a trace that begins in the middle not all may be.
+/// A snapshot that was made a recording, written to a file, read from it and made a snapshot again; and
+/// whether the blocks at its end were foretold, which of a trace that begins in the middle not all may be.
 fn there_and_back(snapshot: &Snapshot, given: &Given) -> (Snapshot, bool) {
     let recorded = recording(snapshot, given).expect("the snapshot is consistent");
     let mut file = Vec::new();
@@ -200,7 +200,8 @@ fn there_and_back(snapshot: &Snapshot, given: &Given) -> (Snapshot, bool) {
         Snapshot::read(&pickle[..], PickleLimits::default()).expect("it was just written");
     assert!(problems.is_empty(), "{problems:?}");
     let found = &recorded.verifications[0];
-    // A replay that began anew knows the blocks of the end from there on, and not what they were when they were handed out.
+    // A replay that began anew knows the blocks of the end from there on, and not what they were when they
+    // were handed out.
     (again, found.blocks.matching == found.blocks.predicted && found.resumed == 0)
 }
 
@@ -245,7 +246,8 @@ proptest! {
         let allocator = run(conf, steps);
         let before = snapshot(&allocator, kept);
         prop_assume!(!before.devices().is_empty());
-        // A recording in which no block ever becomes free cannot tell those that wait for it from those that are gone.
+        // A recording in which no block ever becomes free cannot tell those that wait for it from those that
+        // are gone.
         let waits = before.blocks.iter().any(|block| block.state == SegmentBlockState::Pending);
         prop_assume!(!waits || before.events.iter().any(|event| event.action == TraceAction::FreeCompleted));
         let (after, foretold) = there_and_back(&before, &given(conf));

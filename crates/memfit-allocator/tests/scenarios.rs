@@ -490,6 +490,7 @@ fn pools_are_emptied_in_the_order_of_a_hash_table() {
     allocator.device_mut().trace.clear();
     allocator.empty_cache();
     let order: Vec<PoolId> = allocator.device().trace.iter().map(|entry| entry.pool).collect();
-    // As PyTorch 2.15 was seen to do with 24 and 25: what is behind the point of number times golden ratio decides.
+    // As PyTorch 2.15 was seen to do with 24 and 25: what is behind the point of number times golden ratio
+    // decides.
     assert_eq!(order, [PoolId(26, 0), PoolId(25, 0), PoolId(24, 0)]);
 }

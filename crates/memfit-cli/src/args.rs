@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use memfit_allocator::Release;
+use memfit_channel::{ClockMode, HostTime};
 use memfit_devices::Bytes;
-use memfit_link::{ClockMode, HostTime, ValuePolicy};
+use memfit_run::{Samples, Sizes};
 use serde::Deserialize;
 
 pub(crate) use calibrate::CalibrateArgs;
@@ -30,7 +31,6 @@ pub(crate) use replay::ReplayArgs;
 pub(crate) use watch::WatchArgs;
 
 use crate::printer::Colour;
-use crate::synthetic::Samples;
 
 /// Make PyTorch training fit in GPU memory.
 #[derive(Debug, Parser)]
@@ -76,7 +76,8 @@ pub(crate) enum Verb {
     Check(CheckArgs),
     /// Show a rule's page, or list all rules.
     Rule(RuleArgs),
-    /// Serve an editor: findings, fixes and pages over the Language Server Protocol, on standard input and output.
+    /// Serve an editor: findings, fixes and pages over the Language Server Protocol, on standard input and
+    /// output.
     Server,
     /// Write a recording in another format: for PyTorch's memory_viz, Perfetto, Chrome, or a spreadsheet.
     Convert(ConvertArgs),
@@ -144,7 +145,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
 
-    /// The one process that the command starts stands for this rank of `--world-size` ones; the others are not there.
+    /// The one process that the command starts stands for this rank of `--world-size` ones; the others are
+    /// not there.
     #[arg(long, value_name = "R", requires = "world_size")]
     pub(crate) rank: Option<u32>,
 
@@ -156,7 +158,8 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Sizes that a kernel would compute: `upper` or `lower` bound, a part such as `0.3`, or `both` bounds [default: upper].
+    /// Sizes that a kernel would compute: `upper` or `lower` bound, a part such as `0.3`, or `both` bounds
+    /// [default: upper].
     #[arg(long, value_name = "WHERE")]
     pub(crate) sizes: Option<Sizes>,
 
@@ -164,7 +167,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) synthetic_weights: bool,
 
-    /// Data sets that are missing give samples made up, as their class has them, or as stated: `image:3x224x224:uint8,label:int64<1000`.
+    /// Data sets that are missing give samples made up, as their class has them, or as stated:
+    /// `image:3x224x224:uint8,label:int64<1000`.
     #[arg(
         long,
         value_name = "FIELDS",
@@ -178,13 +182,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
-    /// When work on the card is done: after its estimated time, at once, or only when the script waits for it. The last two
-    /// bound what the estimate can change in the peaks.
+    /// When work on the card is done: after its estimated time, at once, or only when the script waits for
+    /// it. The last two bound what the estimate can change in the peaks.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// Whether the script's own computing moves that clock: by a fixed time for each call, which is the same on any
-    /// machine, or also by the processor time that it takes here.
+    /// Whether the script's own computing moves that clock: by a fixed time for each call, which is the same
+    /// on any machine, or also by the processor time that it takes here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 
@@ -339,39 +343,6 @@ pub(crate) enum Cover {
     Full,
 }
 
-/// Where sizes that a kernel would compute are taken between their bounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum Sizes {
-    /// At the upper bound, and at the lower one only where the verdict hangs on it.
-    #[default]
-    Bounds,
-    /// At both bounds in any case.
-    Both,
-    /// Here, because the user knows better.
-    At(ValuePolicy),
-}
-
-impl FromStr for Sizes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.trim() {
-            "both" => Ok(Self::Both),
-            "upper" => Ok(Self::Bounds),
-            other => other.parse().map(Self::At),
-        }
-    }
-}
-
-impl TryFrom<String> for Sizes {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
 /// How the virtual card's clock goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -517,18 +488,6 @@ mod tests {
         assert_eq!(parse("t4"), Ok(GpuChoice { name: "t4".into(), count: 1 }));
         assert_eq!(parse("RTX 4090:2"), Ok(GpuChoice { name: "RTX 4090".into(), count: 2 }));
         for wrong in ["", ":2", "t4:", "t4:0", "t4:17", "t4:-1", "t4:x"] {
-            assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
-        }
-    }
-
-    #[test]
-    fn sizes_are_a_place_between_their_bounds() {
-        let parse = |text: &str| text.parse::<Sizes>();
-        assert_eq!(parse("upper"), Ok(Sizes::Bounds));
-        assert_eq!(parse("both"), Ok(Sizes::Both));
-        assert_eq!(parse("lower"), Ok(Sizes::At(ValuePolicy::LOWER)));
-        assert_eq!(parse("0.25"), Ok(Sizes::At(ValuePolicy::part(0.25).unwrap())));
-        for wrong in ["", "most", "2", "-1"] {
             assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
         }
     }

@@ -1,22 +1,20 @@
-//! One calibration: starts the interpreter that has torch, looks at the card from outside at each of its stages, and makes
-//! of both what a card of this machine has and does.
+//! One calibration: starts the interpreter that has torch, looks at the card from outside at each of its
+//! stages, and makes of both what a card of this machine has and does.
 //!
-//! [`child`] talks to the measuring process, [`conclude`] makes figures of what it said, [`store`] keeps them for this
-//! machine.
+//! [`child`] talks to the measuring process, [`conclude`] makes figures of what it said, [`store`] keeps them
+//! for this machine.
 
 mod child;
 mod conclude;
 pub(crate) mod store;
 
+use memfit_channel::{RunDir, Setup};
 use memfit_devices::{Calibration, Catalogue, Device, Gap};
-use memfit_link::{RunDir, Setup};
+use memfit_run::{Home, LocalGpu, environment, preflight};
 
 use self::child::Measuring;
 use self::conclude::Seen;
-use crate::run::environment;
-use crate::run::local::LocalGpu;
-use crate::run::preflight;
-use crate::{CliError, Home, Printer};
+use crate::{CliError, Printer};
 
 /// More cards than these talk over links that the first ones share.
 const MOST_RANKS: u32 = 8;

@@ -7,7 +7,6 @@ mod convert;
 mod data;
 mod doctor;
 mod explain;
-pub(crate) mod facts;
 mod gpus;
 mod plan;
 mod replay;

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use memfit_allocator::{RestoreError, SettingsError};
 use memfit_devices::CatalogueError;
-use memfit_explain::NothingNamed;
-use memfit_link::LinkError;
-use memfit_recording::RecordingError;
+use memfit_explain::{ExplainError, NothingNamed};
+use memfit_run::RunError;
 
 /// Advice that goes with an error.
 pub trait Hint {
@@ -18,6 +17,12 @@ pub trait Hint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CliError {
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The recording could not be explained.
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
     /// A rule that does not exist.
     #[error(transparent)]
     Rule(#[from] memfit_lint::ConfigError),
@@ -42,20 +47,6 @@ pub enum CliError {
     /// A real GPU cannot be given another amount of memory.
     #[error("`--memory` is for virtual GPUs; a real one has what it has")]
     MemoryOfLocal,
-    /// A rank of many that cannot be.
-    #[error("there is no rank {rank} of {size}")]
-    NoSuchRank {
-        /// The rank asked for.
-        rank: u32,
-        /// How many there would be.
-        size: u32,
-    },
-    /// A rank of many on the real GPU.
-    #[error("one process cannot stand for a rank of many on a real GPU, whose NCCL waits for the others")]
-    LoneRankOfLocal,
-    /// No real GPU is here.
-    #[error("there is no NVIDIA GPU with a working driver here")]
-    NoLocalGpu,
     /// There is no card to measure.
     #[error("there is no NVIDIA GPU with a working driver here to measure")]
     NothingToCalibrate,
@@ -106,56 +97,6 @@ pub enum CliError {
         /// The key that was probably meant.
         suggestion: Option<String>,
     },
-    /// A program that is not there.
-    #[error("the command `{name}` was not found")]
-    CommandNotFound {
-        /// As it was typed.
-        name: String,
-        /// Where it was looked for.
-        looked: Vec<PathBuf>,
-    },
-    /// A script that is not there.
-    #[error("there is no script `{}`", path.display())]
-    ScriptNotFound {
-        /// As it was typed.
-        path: PathBuf,
-    },
-    /// The operating system or processor is not one that CUDA builds of PyTorch exist for.
-    #[error("`memfit run` works on Linux on x86-64, and this is {system}")]
-    UnsupportedSystem {
-        /// What it is.
-        system: String,
-    },
-    /// The interpreter did not even say its version.
-    #[error("`{}` does not work as a Python interpreter", python.display())]
-    BrokenPython {
-        /// The interpreter.
-        python: PathBuf,
-        /// What it said.
-        said: String,
-    },
-    /// The interpreter has no torch.
-    #[error("PyTorch is not installed for `{}`", python.display())]
-    NoTorch {
-        /// The interpreter.
-        python: PathBuf,
-    },
-    /// The interpreter has a torch that was built without CUDA.
-    #[error("`{}` has PyTorch {version}, which was built without CUDA", python.display())]
-    CpuOnlyTorch {
-        /// The interpreter.
-        python: PathBuf,
-        /// `torch.__version__`.
-        version: String,
-    },
-    /// A device library is missing.
-    #[error("memfit's library `{name}` was not found")]
-    LibraryNotFound {
-        /// Its name.
-        name: &'static str,
-        /// Where it was looked for.
-        looked: Vec<PathBuf>,
-    },
     /// A file or a folder could not be used.
     #[error("cannot {what} `{}`", path.display())]
     Io {
@@ -166,25 +107,6 @@ pub enum CliError {
         /// Why.
         source: std::io::Error,
     },
-    /// The command could not be started.
-    #[error("cannot start `{}`", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The run directory could not be used.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// The recording could not be saved.
-    #[error("the recording cannot be saved as `{}`", path.display())]
-    Recording {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: Box<RecordingError>,
-    },
     /// A file that holds no allocator's trace.
     #[error("`{}` holds no trace that can be replayed", path.display())]
     NothingToReplay {
@@ -194,14 +116,6 @@ pub enum CliError {
     /// Allocator settings that PyTorch would refuse.
     #[error("`--alloc-conf`: {0}")]
     AllocConf(#[from] SettingsError),
-    /// A device that a recording has nothing of.
-    #[error("the recording has nothing of device {device}")]
-    NoSuchDevice {
-        /// The device.
-        device: u32,
-        /// Those that it has something of.
-        devices: Vec<u32>,
-    },
     /// A rank that a recording has nothing of.
     #[error("the recording has nothing of rank {rank}")]
     NoRankThere {
@@ -213,9 +127,6 @@ pub enum CliError {
     /// What a replay was asked to change is not in the recording.
     #[error(transparent)]
     NothingNamed(#[from] NothingNamed),
-    /// A recording that holds no state that an allocator can be in.
-    #[error("the recording cannot be replayed: {0}")]
-    Replay(#[from] RestoreError),
     /// A file that is none of those that memfit knows, or a damaged one.
     #[error("`{}` cannot be opened", path.display())]
     Unopenable {
@@ -297,6 +208,7 @@ impl CliError {
     /// A stable name for programs.
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::Run(error) => error.kind(),
             Self::Rule(_) => "unknown-rule",
             Self::NothingToCheck { .. } => "nothing-to-check",
             Self::Server(_) => "server",
@@ -304,10 +216,8 @@ impl CliError {
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::UnknownCard { .. } => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
             Self::MemoryOfLocal
-            | Self::NoSuchRank { .. }
-            | Self::LoneRankOfLocal
             | Self::AllocConf(_)
-            | Self::NoSuchDevice { .. }
+            | Self::Explain(ExplainError::NoSuchDevice { .. })
             | Self::NoRankThere { .. }
             | Self::NothingNamed(_)
             | Self::UnknownOutputFormat { .. }
@@ -315,41 +225,36 @@ impl CliError {
             | Self::NothingToWatch { .. }
             | Self::PlanForLocal
             | Self::OutputExists { .. } => "usage",
-            Self::NoLocalGpu | Self::NothingToCalibrate => "no-local-gpu",
+            Self::NothingToCalibrate => "no-local-gpu",
             Self::Measuring { .. } => "measuring",
             Self::NotCalibrated { .. } => "not-calibrated",
             Self::BrokenCalibration { .. } => "calibration",
             Self::NoHome => "no-home",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
-            Self::CommandNotFound { .. } => "command-not-found",
-            Self::ScriptNotFound { .. } => "script-not-found",
-            Self::UnsupportedSystem { .. } => "unsupported-system",
-            Self::BrokenPython { .. } => "broken-python",
-            Self::NoTorch { .. } => "no-torch",
-            Self::CpuOnlyTorch { .. } => "cpu-only-torch",
-            Self::LibraryNotFound { .. } => "library-not-found",
-            Self::Check(_) | Self::Io { .. } | Self::Link(_) | Self::Recording { .. } | Self::Json(_) => "io",
+            Self::Check(_) | Self::Io { .. } | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",
-            Self::Replay(_) => "replay",
+            Self::Explain(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
             Self::Serve(_) => "serve",
             Self::Data(_) => "images",
-            Self::Start { .. } => "start",
         }
+    }
+}
+
+impl From<RestoreError> for CliError {
+    fn from(error: RestoreError) -> Self {
+        Self::Explain(error.into())
     }
 }
 
 impl Hint for CliError {
     fn hints(&self) -> Vec<String> {
-        let paths = |paths: &[PathBuf]| {
-            let quoted: Vec<_> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
-            quoted.join(", ")
-        };
         match self {
+            Self::Run(error) => error.hints(),
             Self::Rule(error) => vec![error.hint()],
             Self::NothingToCheck { .. } => {
                 vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
@@ -360,11 +265,6 @@ impl Hint for CliError {
             ],
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
-            Self::NoSuchRank { .. } => vec!["ranks count from 0 to `--world-size` less one".to_owned()],
-            Self::LoneRankOfLocal => vec!["name a virtual GPU with `--gpu`".to_owned()],
-            Self::NoLocalGpu => {
-                vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
-            }
             Self::NothingToCalibrate => vec![
                 "run it on the machine with the card, with `--output FILE`, and give that file to `memfit run --calibration` here".to_owned(),
                 "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual card".to_owned(),
@@ -385,41 +285,12 @@ impl Hint for CliError {
             Self::UnknownSetting { suggestion: None, .. } => {
                 vec![format!("the settings are {}", crate::settings::KEYS.join(", "))]
             }
-            Self::CommandNotFound { looked, .. } => vec![format!("looked in {}", paths(looked))],
-            Self::ScriptNotFound { .. } => {
-                vec!["paths are taken from the current directory, as the interpreter would".to_owned()]
-            }
-            Self::UnsupportedSystem { .. } => {
-                vec!["on macOS and Windows it runs in a container; the Containerfile makes one".to_owned()]
-            }
-            Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
-            Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],
-            Self::NoTorch { python } => vec![
-                format!("install it: `{} -m pip install torch`", python.display()),
-                "or activate the environment that has it; `memfit doctor` shows what is found".to_owned(),
-            ],
-            Self::CpuOnlyTorch { python, version } => {
-                let plain = version.split('+').next().unwrap_or(version);
-                vec![
-                    format!(
-                        "install the CUDA build, which needs no GPU: `{} -m pip install --force-reinstall torch=={plain}` on Linux, from the default index",
-                        python.display()
-                    ),
-                    "a version that ends in `+cpu` came from PyTorch's CPU index; the CUDA ones end in `+cu...`"
-                        .to_owned(),
-                ]
-            }
-            Self::LibraryNotFound { looked, .. } => vec![
-                format!("looked in {}", paths(looked)),
-                "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
-            ],
-            Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::NothingToReplay { .. } => vec![
                 "`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes one that can be".to_owned(),
             ],
             Self::AllocConf(_) => vec!["the settings are written as in PYTORCH_ALLOC_CONF: `name:value,name:value`".to_owned()],
-            Self::NoSuchDevice { devices, .. } if devices.is_empty() => vec!["it has nothing of any device".to_owned()],
-            Self::NoSuchDevice { devices, .. } => {
+            Self::Explain(ExplainError::NoSuchDevice { devices, .. }) if devices.is_empty() => vec!["it has nothing of any device".to_owned()],
+            Self::Explain(ExplainError::NoSuchDevice { devices, .. }) => {
                 let known: Vec<String> = devices.iter().map(u32::to_string).collect();
                 vec![format!("it has something of {}", known.join(", "))]
             }
@@ -437,7 +308,7 @@ impl Hint for CliError {
                 let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
                 vec![format!("it has blocks of {}", known.join(", "))]
             }
-            Self::Replay(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
+            Self::Explain(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
             Self::Unopenable { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
             Self::NothingToShow { device: None, .. } => {
@@ -462,8 +333,6 @@ impl Hint for CliError {
             Self::Check(_)
             | Self::Server(_)
             | Self::Io { .. }
-            | Self::Start { .. }
-            | Self::Link(_)
             | Self::Json(_) => Vec::new(),
         }
     }

@@ -1,43 +1,31 @@
-//! The command `memfit`: arguments and dispatch, and the processes of a run.
+//! The command `memfit`: arguments, dispatch and output.
 //!
-//! Owns what a user types ([`args`](mod@args)), the settings files, the exit status, all output (one [`Printer`]), and
-//! the life of the processes that `memfit run` starts: set-up, watching, ending.
-//! It must not know how memory is simulated or analysed, nor how a report looks: it gathers facts, asks the crates that
-//! judge, and hands a wire type to a renderer.
+//! Owns what a user types ([`args`](mod@args)), the settings files, the exit status and all output (one
+//! [`Printer`]). It must not know how a script is run, how memory is simulated or analysed, or how a report
+//! looks: it asks the crates that know, and hands a wire type to a renderer.
 
 mod args;
 mod calibrate;
 mod commands;
 mod error;
-mod explained;
 mod input;
-mod libraries;
 mod plan;
 mod printer;
-mod run;
+mod request;
 mod settings;
-mod synthetic;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::Parser as _;
+use memfit_report::wire::Verdict;
 
 pub use error::{CliError, Hint};
+pub use memfit_run::Home;
 pub use printer::Printer;
 
 use crate::args::{Args, Verb};
 use crate::printer::Colour;
 use crate::settings::Settings;
-
-/// What the command was started from: the things that a stand-alone program and a Python package find differently.
-#[derive(Clone, Debug, Default)]
-pub struct Home {
-    /// The interpreter that memfit is installed beside.
-    pub python: Option<PathBuf>,
-    /// A folder with the device libraries.
-    pub libraries: Option<PathBuf>,
-}
 
 /// How the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +45,16 @@ impl Exit {
             Self::Good => 0,
             Self::BadNews => 1,
             Self::NoAnswer => 2,
+        }
+    }
+}
+
+impl From<Verdict> for Exit {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Fits => Self::Good,
+            Verdict::Oom => Self::BadNews,
+            Verdict::Unknown | Verdict::Error => Self::NoAnswer,
         }
     }
 }

@@ -5,24 +5,25 @@ mod patched;
 
 pub(crate) use patched::patched;
 
+use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
-use memfit_levers::Lever;
-use memfit_link::{LeverSetup, Planned};
 use memfit_plan::{
     Answer, Candidate, Expected, Framework, Loading, Measured, Outcome, Room, Training, Trial,
 };
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
+use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
+use memfit_vocabulary::Lever;
 
-use crate::printer::Progress;
-use crate::run::{self, Card, Changes, Ended, Interrupt, Rehearsal, Request};
+use crate::printer::ProgressLine;
 use crate::{CliError, Printer};
 
-/// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third, which has one
-/// piece more where only some are run, tells the time of a piece.
+/// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
+/// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
 /// A card with memory without end.
 const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
-/// So many cards of the catalogue are looked at for the smallest, each with at least this much more memory than the last.
+/// So many cards of the catalogue are looked at for the smallest, each with at least this much more memory
+/// than the last.
 const SMALLEST_CARDS: u32 = 3;
 const LARGER: f64 = 1.02;
 
@@ -35,7 +36,7 @@ pub(crate) struct Tries<'a> {
     infers: bool,
     batch: Option<u64>,
     names: Vec<String>,
-    progress: Progress,
+    progress: ProgressLine,
     interrupt: Interrupt,
     composed: Vec<(Candidate, bool, Option<AtPeak>)>,
     count: u64,
@@ -163,10 +164,11 @@ impl Tries<'_> {
         if outcome.facts.ended == Ended::Interrupted {
             return Ok(None);
         }
-        let report = run::report(&request, &outcome);
+        let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let as_is = *candidate == Candidate::as_is();
-        // Memory may run out in a library that says so in words of its own, as NCCL does: with memory without end it does not.
+        // Memory may run out in a library that says so in words of its own, as NCCL does: with memory without
+        // end it does not.
         if as_is && room == Room::Boundless && report.verdict == Verdict::Error {
             return Err(unplannable(&report));
         }
@@ -251,7 +253,8 @@ impl Tries<'_> {
     }
 }
 
-/// Why a run that went through on the card does not count: with so little to spare, its verdict would be that it cannot be told.
+/// Why a run that went through on the card does not count: with so little to spare, its verdict would be that
+/// it cannot be told.
 fn doubt(room: Room, report: &RunReport) -> Option<String> {
     let problem =
         report.problem.as_ref().filter(|_| room == Room::Budget && report.verdict == Verdict::Unknown)?;
@@ -268,7 +271,7 @@ fn lower(sentence: &str) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-fn training(told: &memfit_link::message::Training) -> Training {
+fn training(told: &memfit_channel::message::Training) -> Training {
     Training {
         batch: told.batch,
         names: told.names.clone(),
@@ -358,7 +361,7 @@ pub(crate) fn smallest_card(
         let card = Card::Virtual(Box::new(device.clone()), count);
         let request = tries.request(&Candidate::as_is(), card);
         let outcome = tries.rehearsal.run(&request)?;
-        if run::report(&request, &outcome).verdict == Verdict::Fits {
+        if report(&request, &outcome).verdict == Verdict::Fits {
             return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
         }
         failed = Some(device.memory.get());

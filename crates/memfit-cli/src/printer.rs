@@ -1,8 +1,8 @@
 //! The one place that owns all output.
 //!
-//! The answer goes to standard output, everything else to standard error. Commands never print; they hand text with
-//! styles to a [`Printer`], which knows whether anyone can see colours and progress. A reader that goes away early
-//! (`memfit gpus | head -1`) is no error.
+//! The answer goes to standard output, everything else to standard error. Commands never print; they hand
+//! text with styles to a [`Printer`], which knows whether anyone can see colours and progress. A reader that
+//! goes away early (`memfit gpus | head -1`) is no error.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use memfit_report::text::{Canvas, paint};
+use memfit_run::{Console, Progress};
 use serde::Serialize;
 
 use crate::{CliError, Exit, Hint as _};
@@ -129,12 +130,6 @@ impl Printer {
         self.stderr(&format!("{} {text}\n", paint(WARNING, "warning:")));
     }
 
-    /// What somebody else printed, as it is.
-    pub fn pass_on(&self, bytes: &[u8]) {
-        let mut err = io::stderr().lock();
-        let _gone = err.write_all(bytes).and_then(|()| err.flush());
-    }
-
     /// An error with its causes and what to do about it.
     pub fn error(&self, error: &CliError) -> Exit {
         let mut text = format!("{} {error}\n", paint(ERROR, "error:"));
@@ -166,16 +161,31 @@ impl Printer {
         }
     }
 
-    /// Where progress may be shown: a terminal, and nobody asked for silence.
-    pub fn progress(&self) -> Progress {
+    /// Starts a progress line; it is shown on terminals unless the user asked for silence.
+    pub fn progress(&self) -> ProgressLine {
         let shown = !self.quiet && io::stderr().is_terminal() && !dumb_terminal();
-        Progress { shown, colour: self.colour, drawn: false, frame: 0 }
+        ProgressLine { shown, colour: self.colour, drawn: false, frame: 0 }
     }
 
     fn stderr(&self, text: &str) {
         let stream = io::stderr();
         let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
         let _gone = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    }
+}
+
+impl Console for Printer {
+    fn remark(&self, text: &str) {
+        Printer::remark(self, text);
+    }
+
+    fn script_output(&self, bytes: &[u8]) {
+        let mut err = io::stderr().lock();
+        let _gone = err.write_all(bytes).and_then(|()| err.flush());
+    }
+
+    fn progress(&self) -> Box<dyn Progress> {
+        Box::new(Printer::progress(self))
     }
 }
 
@@ -220,8 +230,8 @@ impl Screen {
             if let Some((end, _)) = text.match_indices('\n').nth(room - 1) {
                 shown = &text[..=end];
             }
-            // Up to the first line of the last drawing, and nothing left from there on: no style, so it goes around
-            // what strips styles.
+            // Up to the first line of the last drawing, and nothing left from there on: no style, so it goes
+            // around what strips styles.
             let _gone = match self.lines {
                 0 => Ok(()),
                 lines => write!(out, "\x1b[{lines}A\r\x1b[J"),
@@ -242,21 +252,19 @@ const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛
 
 /// One line on standard error that is redrawn in place.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressLine {
     shown: bool,
     colour: Colour,
     drawn: bool,
     frame: usize,
 }
 
-impl Progress {
-    /// Whether anyone sees it.
-    pub fn is_shown(&self) -> bool {
+impl Progress for ProgressLine {
+    fn is_shown(&self) -> bool {
         self.shown
     }
 
-    /// Draws the line anew.
-    pub fn draw(&mut self, text: &str) {
+    fn draw(&mut self, text: &str) {
         if !self.shown {
             return;
         }
@@ -272,8 +280,7 @@ impl Progress {
         self.drawn = true;
     }
 
-    /// Takes the line away.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let mut err = io::stderr().lock();
             let _gone = err.write_all(ERASE_LINE).and_then(|()| err.flush());
@@ -281,7 +288,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }

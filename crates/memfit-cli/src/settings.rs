@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memfit_devices::Bytes;
+use memfit_run::{Samples, Sizes};
 use serde::Deserialize;
 
 use crate::CliError;
-use crate::args::{Clock, Cover, FailOn, Format, GpuChoice, HostClock, Sizes, Timeout};
-use crate::synthetic::Samples;
+use crate::args::{Clock, Cover, FailOn, Format, GpuChoice, HostClock, Timeout};
 
 /// The settings of a project.
 #[derive(Debug, Default, Deserialize)]
@@ -101,7 +101,8 @@ struct Tool {
 }
 
 impl Settings {
-    /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory upwards.
+    /// The settings of the nearest pyproject.toml that has a `[tool.memfit]`, from the current directory
+    /// upwards.
     pub(crate) fn load(isolated: bool) -> Result<Self, CliError> {
         match std::env::current_dir().ok().filter(|_| !isolated) {
             Some(start) => Self::of_folder(&start),

@@ -1,7 +1,7 @@
 //! A count of bytes, and the one grammar in which people write sizes.
 //!
-//! `KiB`, `MiB`, `GiB`, `TiB` and the single letters `k`, `m`, `g`, `t` are powers of 1024; `KB`, `MB`, `GB`, `TB` are
-//! powers of 1000, as on a box. A bare number is refused: `--memory 24` could mean anything.
+//! `KiB`, `MiB`, `GiB`, `TiB` and the single letters `k`, `m`, `g`, `t` are powers of 1024; `KB`, `MB`, `GB`,
+//! `TB` are powers of 1000, as on a box. A bare number is refused: `--memory 24` could mean anything.
 
 use std::fmt;
 use std::ops::{Add, Mul};

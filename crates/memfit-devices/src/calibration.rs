@@ -1,4 +1,5 @@
-//! A calibration: what was measured on one card of one machine, and how it takes the place of the catalogue's figures.
+//! A calibration: what was measured on one card of one machine, and how it takes the place of the catalogue's
+//! figures.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::device::{Device, Range};
-use crate::overhead::Interval;
+use crate::outside::{CalibratedOutside, MeasuredOutside};
 use crate::speed::{Measured, Share};
 
 /// What was measured on one card.
@@ -67,19 +68,6 @@ impl CalibratedWith {
     fn cuda_major(&self) -> Option<u32> {
         self.cuda.split('.').next()?.parse().ok()
     }
-}
-
-/// What lies outside PyTorch's allocator, as it was measured.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CalibratedOutside {
-    /// The CUDA context of one process.
-    pub context: Option<Interval>,
-    /// Kernels and handles that are loaded on use.
-    pub libraries: Option<Interval>,
-    /// One NCCL communicator's buffers.
-    pub per_communicator: Option<Interval>,
-    /// What other processes held then.
-    pub other_processes: Option<Bytes>,
 }
 
 /// A way between host and card, in bytes a second.
@@ -253,21 +241,10 @@ impl Device {
     }
 }
 
-/// What was measured outside PyTorch's allocator, as a device carries it along.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MeasuredOutside {
-    /// CUDA's major version of the torch that it was measured with.
-    pub cuda_major: Option<u32>,
-    /// Who says so.
-    pub source: String,
-    /// What was measured.
-    pub parts: CalibratedOutside,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Catalogue;
+    use crate::{Catalogue, Interval};
 
     fn spread(typical: u64) -> Option<Spread> {
         Spread::of([typical as f64 * 0.98, typical as f64, typical as f64 * 1.01])

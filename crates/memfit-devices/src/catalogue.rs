@@ -40,7 +40,8 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// The built-in cards and those of a user's TOML file; a card there with a known `id` takes that card's place.
+    /// The built-in cards and those of a user's TOML file; a card there with a known `id` takes that card's
+    /// place.
     pub fn with_user_file(path: &Path) -> Result<Self, CatalogueError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| CatalogueError::Unreadable { file: path.to_owned(), source: error })?;
@@ -51,8 +52,8 @@ impl Catalogue {
 
     /// Adds the cards of a TOML text; `file` names it in errors and sources.
     ///
-    /// Each `[[card]]` gives all fields, or `based_on = "rtx-4090"` and those that differ. A field that is given has
-    /// the file as its source, unless the card says otherwise under `sources`.
+    /// Each `[[card]]` gives all fields, or `based_on = "rtx-4090"` and those that differ. A field that is
+    /// given has the file as its source, unless the card says otherwise under `sources`.
     pub fn add_user_cards(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
         self.add(file, text)
     }
@@ -70,12 +71,12 @@ impl Catalogue {
         &self.devices
     }
 
-    /// The card of that name: its id, the driver's name for it or an alias, whatever the case, spaces and punctuation,
-    /// with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like, and with or without the number on its box
-    /// ("RTX 4090 24GB").
+    /// The card of that name: its id, the driver's name for it or an alias, whatever the case, spaces and
+    /// punctuation, with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like, and with or without
+    /// the number on its box ("RTX 4090 24GB").
     ///
-    /// A bare name that several variants share means the one with the least memory, so that what fits there fits on
-    /// its siblings.
+    /// A bare name that several variants share means the one with the least memory, so that what fits there
+    /// fits on its siblings.
     pub fn find(&self, name: &str) -> Result<&Device, CatalogueError> {
         let wanted = keys(name);
         let plain = wanted.iter().find_map(|key| self.names.get(key).map(|&index| &self.devices[index]));
@@ -140,7 +141,8 @@ impl Catalogue {
                 card: device.id,
             });
         }
-        // Variants with more memory report the same name as their smaller sibling, which comes first and keeps it.
+        // Variants with more memory report the same name as their smaller sibling, which comes first and
+        // keeps it.
         new_keys.extend(keys(&device.name).into_iter().filter(|key| !is_taken(key)));
         self.names.retain(|_, place| *place != index);
         self.names.extend(new_keys.into_iter().map(|key| (key, index)));
@@ -187,8 +189,8 @@ fn card_tables(file: &str, text: &str) -> Result<Vec<toml::Table>, CatalogueErro
     toml::from_str::<File>(text).map(|file| file.card).map_err(|error| CatalogueError::syntax(file, error))
 }
 
-/// The base with what the card says put over it. Names are not inherited, and neither is the range in which the base's
-/// memory was seen once the card has memory of its own.
+/// The base with what the card says put over it. Names are not inherited, and neither is the range in which
+/// the base's memory was seen once the card has memory of its own.
 fn derive(base: &toml::Table, over: toml::Table, file: &str) -> toml::Table {
     let mut derived = base.clone();
     derived.remove("aliases");
@@ -221,8 +223,8 @@ fn is_slug(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// The folded forms under which a name is kept and looked up: without the maker's words, and also without the line's
-/// ("RTX", "GTX"), since people say "4090".
+/// The folded forms under which a name is kept and looked up: without the maker's words, and also without the
+/// line's ("RTX", "GTX"), since people say "4090".
 fn keys(name: &str) -> Vec<String> {
     const MAKERS: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "generation"];
     let mut folded: String =

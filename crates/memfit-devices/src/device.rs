@@ -7,8 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::calibration::MeasuredOutside;
-use crate::overhead::Overhead;
+use crate::outside::MeasuredOutside;
 use crate::speed::Achieved;
 
 /// One GPU.
@@ -76,11 +75,6 @@ impl Device {
         self.memory_seen = Range { low: memory, high: memory };
         self.sources.insert("memory".to_owned(), "set by the user".to_owned());
         self
-    }
-
-    /// What lies outside PyTorch's allocator on this card, for a build of the given CUDA major version.
-    pub fn overhead(&self, cuda_major: u32) -> Overhead {
-        Overhead::of(self, cuda_major)
     }
 
     /// Where the figure in the named field comes from; nothing for the fields that only name the card.
@@ -210,8 +204,9 @@ pub struct SmLimits {
     pub reserved_shared_memory_per_block: Bytes,
 }
 
-/// Dense matrix multiplication, in operations a second (a multiply-add is two), accumulating in fp32, or in int32 for
-/// int8 and in fp64 for fp64. Nothing where the card has no path for the type that is faster than converting it.
+/// Dense matrix multiplication, in operations a second (a multiply-add is two), accumulating in fp32, or in
+/// int32 for int8 and in fp64 for fp64. Nothing where the card has no path for the type that is faster than
+/// converting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {

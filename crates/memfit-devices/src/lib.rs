@@ -1,7 +1,7 @@
 //! The catalogue of GPUs.
 //!
-//! Owns what each card is, as the CUDA driver and PyTorch see it ([`Device`]), what lies outside PyTorch's allocator on
-//! it ([`Overhead`]), where every figure comes from, how a name finds a card
+//! Owns what each card is, as the CUDA driver and PyTorch see it ([`Device`]), what lies outside PyTorch's
+//! allocator on it ([`Overhead`]), where every figure comes from, how a name finds a card
 //! ([`Catalogue`]), and what a measurement on a real card puts in the place of all that ([`Calibration`]).
 //! It must not know of anything else: no other crate of memfit, no CUDA, no terminal.
 //!
@@ -23,19 +23,18 @@ mod calibration;
 mod catalogue;
 mod device;
 mod error;
+mod outside;
 mod overhead;
 mod raw;
 mod speed;
 
 pub use bytes::{Bytes, SizeError, parse_size};
-pub use calibration::{
-    CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Gap, MeasuredOutside,
-    Spread,
-};
+pub use calibration::{CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Gap, Spread};
 pub use catalogue::Catalogue;
 pub use device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
 pub use error::CatalogueError;
-pub use overhead::{Interval, Origin, Overhead};
+pub use outside::{CalibratedOutside, Interval, MeasuredOutside};
+pub use overhead::{Origin, Overhead};
 pub use speed::{Achieved, Measured, Share};

@@ -1,52 +1,27 @@
 //! What a process holds on a card outside PyTorch's allocator: context, libraries, communication buffers.
 //!
-//! The driver does not publish these figures and they move with its release, so each is an interval with its source.
-//! A verdict uses the upper ends.
+//! The driver does not publish these figures and they move with its release, so each is an interval with its
+//! source. A verdict uses the upper ends.
 
-use std::ops::Add;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::calibration::MeasuredOutside;
 use crate::device::{ComputeCapability, Device};
-
-/// A modelled amount of memory: at least `low`, at most `high`, most often about `typical`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Interval {
-    /// The least.
-    pub low: Bytes,
-    /// What is most often seen.
-    pub typical: Bytes,
-    /// The most.
-    pub high: Bytes,
-}
-
-impl Add for Interval {
-    type Output = Self;
-
-    /// Adds end to end: the ends may all occur together.
-    fn add(self, other: Self) -> Self {
-        Self {
-            low: self.low + other.low,
-            typical: self.typical + other.typical,
-            high: self.high + other.high,
-        }
-    }
-}
+use crate::outside::{Interval, MeasuredOutside};
 
 /// What lies outside PyTorch's allocator, for one process on one card.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Overhead {
-    /// The CUDA context: the driver's own, the local memory of all resident threads, PyTorch's modules as far as they
-    /// are loaded from the start.
+    /// The CUDA context: the driver's own, the local memory of all resident threads, PyTorch's modules as
+    /// far as they are loaded from the start.
     pub context: Interval,
     /// Kernels and handles that are loaded on use, of PyTorch, cuBLAS, cuBLASLt and cuDNN.
     pub libraries: Interval,
-    /// Buffers of one NCCL communicator, with the first collective done. Multiply by the number of communicators.
+    /// Buffers of one NCCL communicator, with the first collective done. Multiply by the number of
+    /// communicators.
     pub per_communicator: Interval,
     /// Where the three come from, in that order.
     pub sources: [String; 3],
@@ -91,13 +66,20 @@ impl Origin {
     }
 }
 
+impl Device {
+    /// Memory outside PyTorch's allocator on this card, for a build of the given CUDA major version.
+    pub fn overhead(&self, cuda_major: u32) -> Overhead {
+        Overhead::of(self, cuda_major)
+    }
+}
+
 impl Overhead {
     /// Context and libraries: what a process on one GPU has.
     pub fn total(&self) -> Interval {
         self.context + self.libraries
     }
 
-    pub(crate) fn of(device: &Device, cuda_major: u32) -> Self {
+    fn of(device: &Device, cuda_major: u32) -> Self {
         let entry = TABLE.entry(device.compute_capability, cuda_major);
         let threads = device.resident_threads();
         let local = |per_thread: Bytes| per_thread * threads;

@@ -1,7 +1,7 @@
 //! The data files' own shapes, and how they become [`Device`]s.
 //!
-//! A card in a file says only what is peculiar to it. What all cards of a compute capability share, and how much
-//! arithmetic a multiprocessor does in a clock, stand once in `architectures.toml`.
+//! A card in a file says only what is peculiar to it. What all cards of a compute capability share, and how
+//! much arithmetic a multiprocessor does in a clock, stand once in `architectures.toml`.
 
 use std::collections::BTreeMap;
 
@@ -248,7 +248,8 @@ fn host_link(text: &str) -> Result<HostLink, String> {
     Ok(HostLink { kind: HostLinkKind::Pcie { generation, lanes }, bandwidth: lane * u64::from(lanes) })
 }
 
-/// Bytes a second of one lane in one direction after line coding (8b/10b up to generation 2, 128b/130b from 3).
+/// Bytes a second of one lane in one direction after line coding (8b/10b up to generation 2, 128b/130b from
+/// 3).
 fn pcie_lane_bandwidth(generation: u32) -> Option<u64> {
     Some(match generation {
         1 => 250_000_000,

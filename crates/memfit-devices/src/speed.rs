@@ -1,4 +1,5 @@
-//! How much of its peak a card achieves: what work really gets of the rates and bandwidths that its data sheet names.
+//! How much of its peak a card achieves: what work really gets of the rates and bandwidths that its data
+//! sheet names.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Prints what filled each device at its peak, for the event logs that are named.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example")]
 
-use memfit_link::events;
+use memfit_channel::events;
 use memfit_recording::Track;
 
 fn main() {

@@ -1,8 +1,8 @@
 //! What every judgement works with: the story, what was missing, and the recorded calls to be made once more.
 
 use memfit_allocator::{Edit, Given, Outcome, Program};
-use memfit_levers::{Label, Lever, Proof};
 use memfit_recording::StackId;
+use memfit_vocabulary::{Label, Lever, Proof};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
@@ -47,7 +47,8 @@ impl<'case> Bench<'case> {
         self.missing.and_then(|missing| u64::try_from(missing).ok()).filter(|missing| *missing > 0)
     }
 
-    /// Whether the card was full: something was missing, or so little was left that it is no wonder that it was in pieces.
+    /// Whether the card was full: something was missing, or so little was left that it is no wonder that it
+    /// was in pieces.
     pub(crate) fn full(&self) -> bool {
         let left =
             self.limit.map(|limit| (limit.saturating_sub(self.story.trouble.allocated), limit / LITTLE));
@@ -59,8 +60,8 @@ impl<'case> Bench<'case> {
         self.missing.map(|missing| bytes as i64 >= missing)
     }
 
-    /// The recorded calls once more, where the allocator can get what it could: whether they all succeed, and what less they
-    /// reserve where memory never runs out.
+    /// The recorded calls once more, where the allocator can get what it could: whether they all succeed, and
+    /// what less they reserve where memory never runs out.
     pub(crate) fn replay(
         &self,
         program: &Program,
@@ -87,7 +88,8 @@ impl<'case> Bench<'case> {
         (self.case.source)(file).map(|text| Source::new(file, &text))
     }
 
-    /// The user's source files as far as they are at hand: those of the failing line first, then those that asked last.
+    /// The user's source files as far as they are at hand: those of the failing line first, then those that
+    /// asked last.
     pub(crate) fn sources(&self) -> Vec<Source> {
         let story = &self.story;
         let stacks = std::iter::once(story.trouble.stack);

@@ -38,11 +38,12 @@ pub struct Card {
     pub refused: Option<Refused>,
 }
 
-/// A CUDA context, or what else CUDA itself needs beside any tensor, that the card had no room for in a process that is not the one whose
-/// memory is looked at.
+/// A CUDA context, or what else CUDA itself needs beside any tensor, that the card had no room for in a
+/// process that is not the one whose memory is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Whether it was the process that trains, and another's memory is looked at; else it was a worker of its loader.
+    /// Whether it was the process that trains, and another's memory is looked at; else it was a worker of
+    /// its loader.
     pub trains: bool,
     /// The number of the loader's worker, where it is told.
     pub worker: Option<u32>,

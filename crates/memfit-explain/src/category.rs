@@ -1,7 +1,7 @@
 //! What a block was for.
 
-use memfit_levers::{Category, Phase};
 use memfit_recording::{Block, NEVER, Track};
+use memfit_vocabulary::{Category, Phase};
 
 /// When each phase of a track ended: what the lives of blocks are judged by.
 #[derive(Clone, Debug)]
@@ -41,7 +41,8 @@ pub fn category(track: &Track, block: &Block) -> Category {
 pub fn category_with(track: &Track, lives: &Lives, block: &Block) -> Category {
     let call = track.calls.get(block.call as usize);
     match block.noted {
-        // What a module makes from host memory during its call (a mask, a constant) is not the script's batch.
+        // What a module makes from host memory during its call (a mask, a constant) is not the script's
+        // batch.
         Some(Category::Inputs) if call.is_some() => {}
         Some(noted) => return noted,
         None => {}

@@ -1,13 +1,13 @@
-//! What could have been different about a recorded run: what a line, a category or a module asked for is not asked for, has another
-//! size, or is given back with the step that it was made in.
+//! What could have been different about a recorded run: what a line, a category or a module asked for is not
+//! asked for, has another size, or is given back with the step that it was made in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
 use memfit_allocator::Edit;
-use memfit_levers::Category;
 use memfit_recording::{StackId, Track};
+use memfit_vocabulary::Category;
 
 use crate::story::{Life, Story};
 
@@ -121,7 +121,8 @@ pub struct NothingNamed {
     pub known: Vec<String>,
 }
 
-/// Changes worked out for the blocks of a recording: what [`Program::run`](memfit_allocator::Program::run) is told of each.
+/// Changes worked out for the blocks of a recording: what [`Program::run`](memfit_allocator::Program::run) is
+/// told of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     edits: HashMap<u32, Edit>,
@@ -251,7 +252,8 @@ mod tests {
 
     use super::*;
 
-    /// Two steps; in each a line of `train.py` makes an input that stays and a module an activation that does not.
+    /// Two steps; in each a line of `train.py` makes an input that stays and a module an activation that does
+    /// not.
     fn track() -> Track {
         let mut track = Track::default();
         let file = track.texts.intern("/home/someone/project/train.py");

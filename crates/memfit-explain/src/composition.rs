@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use memfit_levers::{Category, Phase};
 use memfit_recording::{MomentKind, TextId, Track};
+use memfit_vocabulary::{Category, Phase};
 
 use crate::category::{Lives, category_with};
 
@@ -24,9 +24,11 @@ pub struct Composition {
     pub reserved: u64,
     /// Bytes by category, every category being there: tensors by what they asked for.
     pub by_category: BTreeMap<Category, u64>,
-    /// Bytes by module, most first: what its tensors asked for, in forward and backward, its parameters and what belongs to them.
+    /// Bytes by module, most first: what its tensors asked for, in forward and backward, its parameters and
+    /// what belongs to them.
     pub modules: Vec<ModuleBytes>,
-    /// Bytes in blocks of which it is not known what was asked for: they count whole, and add nothing to `rounding`.
+    /// Bytes in blocks of which it is not known what was asked for: they count whole, and add nothing to
+    /// `rounding`.
     pub unmeasured: u64,
 }
 
@@ -74,7 +76,8 @@ pub fn at(track: &Track, device: u8, moment: u32) -> Composition {
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         *modules.entry(owner).or_default() += asked;
     }
-    // What the allocator counts and the recording has no block for, and the other way round, must not make the sum wrong.
+    // What the allocator counts and the recording has no block for, and the other way round, must not make
+    // the sum wrong.
     add(Category::Unknown, state.allocated.saturating_sub(in_blocks));
     let allocated = state.allocated.max(in_blocks);
     let reserved = state.reserved.max(allocated);

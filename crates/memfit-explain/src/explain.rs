@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use memfit_levers::{Cause, Lever};
+use memfit_vocabulary::{Cause, Lever};
 
 use crate::bench::Bench;
 use crate::case::Case;
@@ -12,7 +12,8 @@ use crate::holders::holders;
 use crate::leaks::leaks;
 use crate::weigh::{Finding, findings};
 
-/// Why memory ran out on a device, or what there is to know where it did not; nothing where the device was not used.
+/// Why memory ran out on a device, or what there is to know where it did not; nothing where the device was
+/// not used.
 pub fn explain(case: &Case<'_>) -> Option<Explanation> {
     let bench = Bench::new(case)?;
     let story = &bench.story;
@@ -62,8 +63,9 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
     })
 }
 
-/// The remedies of all findings, the best first: what would have been enough; what the cause itself asks for; what keeps the
-/// training the same; what can be applied as it is; what costs no other machine and little time; what saves most.
+/// The remedies of all findings, the best first: what would have been enough; what the cause itself asks for;
+/// what keeps the training the same; what can be applied as it is; what costs no other machine and little
+/// time; what saves most.
 fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
     for finding in findings {

@@ -1,6 +1,6 @@
 //! What an explanation consists of.
 
-use memfit_levers::{Cause, Label, Lever, Phase, Proof};
+use memfit_vocabulary::{Cause, Label, Lever, Phase, Proof};
 
 use crate::holders::Holder;
 
@@ -142,7 +142,7 @@ pub struct LeakFacts {
     /// The module that it was made in.
     pub module: Option<String>,
     /// What it is.
-    pub category: memfit_levers::Category,
+    pub category: memfit_vocabulary::Category,
     /// Bytes that stay of each step.
     pub per_step: u64,
     /// Bytes that were there.

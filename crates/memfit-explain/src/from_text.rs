@@ -1,19 +1,16 @@
 //! What the text of an out-of-memory error proves by itself, and what it does not.
 
-use memfit_levers::{Cause, Label, Lever, Proof};
+use memfit_allocator::{LARGE_SEGMENT, SMALL_SEGMENT};
 use memfit_recording::{LogFrame, OomKind, OomText};
+use memfit_vocabulary::{Cause, Label, Lever, Proof};
 
 use crate::case::{Card, OtherProcess, Refused};
 use crate::explanation::{Apply, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, Weighed};
 use crate::weigh::{VARIABLE, size};
 
-/// What requests of the caching allocator's become on the device.
-const SMALL_SEGMENT: u64 = 2 << 20;
-const LARGE_SEGMENT: u64 = 20 << 20;
-
-/// What a text proves. Of a text alone no holder, no leak and no line of the model can be told; what to record to learn
-/// more is among the unknown.
-pub fn explain_text(text: &OomText) -> Explanation {
+/// What a text proves. Of a text alone no holder, no leak and no line of the model can be told; what to
+/// record to learn more is among the unknown.
+pub(crate) fn explain_text(text: &OomText) -> Explanation {
     let figures = &text.figures;
     let bytes = |amount: Option<memfit_recording::Amount>| amount.map(memfit_recording::Amount::bytes);
     let (requested, free) = (bytes(figures.requested), bytes(figures.free));
@@ -143,7 +140,7 @@ pub fn explain_text(text: &OomText) -> Explanation {
 }
 
 /// What a text says of the card.
-pub fn card_of(text: &OomText) -> Card {
+pub(crate) fn card_of(text: &OomText) -> Card {
     let figures = &text.figures;
     let held = figures.total_reserved().map(memfit_recording::Amount::bytes);
     let free = figures.free.map(memfit_recording::Amount::bytes);
@@ -171,7 +168,8 @@ pub fn card_of(text: &OomText) -> Card {
 /// Where the loop of a loader's workers stands in PyTorch, and the one that Python starts them with.
 pub(crate) const WORKER_LOOP: &str = "torch/utils/data/_utils/worker.py";
 
-/// What the CUDA runtime itself refused to a loader's worker: PyTorch's allocator was not asked yet, and gives figures where it is.
+/// What the CUDA runtime itself refused to a loader's worker: PyTorch's allocator was not asked yet, and
+/// gives figures where it is.
 fn refused(text: &OomText) -> Option<Refused> {
     let of_worker = text.frames.iter().any(|frame| frame.file.ends_with(WORKER_LOOP));
     let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
@@ -179,7 +177,7 @@ fn refused(text: &OomText) -> Option<Refused> {
 }
 
 /// The same of the process that trains, in a text of its own.
-pub fn refused_to_training(text: &OomText) -> Option<Refused> {
+pub(crate) fn refused_to_training(text: &OomText) -> Option<Refused> {
     let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
     outside.then(|| Refused { trains: true, lines: users_lines(text), ..Refused::default() })
 }
@@ -197,7 +195,7 @@ fn users_lines(text: &OomText) -> Vec<Line> {
 }
 
 /// The number of the loader's worker that a log names as the one that an error was caught in.
-pub fn worker_in(log: &str) -> Option<u32> {
+pub(crate) fn worker_in(log: &str) -> Option<u32> {
     let (_, behind) = log.rsplit_once("DataLoader worker process ")?;
     behind.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_levers::Category;
+use memfit_vocabulary::Category;
 
 use crate::story::{Life, Story};
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use memfit_levers::Category;
 use memfit_recording::{NEVER, TextId};
+use memfit_vocabulary::Category;
 
 use crate::origins::Site;
 use crate::story::{Life, Story};
@@ -23,7 +23,8 @@ pub(crate) struct Leak {
     pub bytes: u64,
     /// Of how many steps.
     pub steps: u64,
-    /// The step in which memory runs out, if nothing else grows; absent where it is not known how much there is.
+    /// The step in which memory runs out, if nothing else grows; absent where it is not known how much there
+    /// is.
     pub dies_at: Option<u64>,
     /// The blocks, as indices in the track.
     pub blocks: Vec<u32>,
@@ -80,8 +81,9 @@ const LOOKED_AT: usize = 16;
 /// How often it has to have grown.
 const GROWN: usize = 3;
 
-/// Lines of which nothing stays, and of which there is more at the end of each part of the run than at the end of the one before:
-/// what is collected by making it anew, with more in it each time (`torch.cat([everything, new])`).
+/// Lines of which nothing stays, and of which there is more at the end of each part of the run than at the
+/// end of the one before: what is collected by making it anew, with more in it each time
+/// (`torch.cat([everything, new])`).
 fn replaced(story: &Story<'_>, live: &BTreeMap<Key, Vec<(usize, &Life)>>, now: usize) -> Vec<Leak> {
     let ends = &story.periods()[now.saturating_sub(LOOKED_AT)..now];
     if ends.len() <= GROWN {
@@ -137,7 +139,8 @@ fn held_at(story: &Story<'_>, keys: impl Iterator<Item = Key>, ends: &[u32]) -> 
     held
 }
 
-/// Lines of which there is no more than many parts of the run ago: what they collect is full, and each that comes takes another's place.
+/// Lines of which there is no more than many parts of the run ago: what they collect is full, and each that
+/// comes takes another's place.
 fn full(story: &Story<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
     let Some(from) = now.checked_sub(LOOKED_AT) else { return HashSet::new() };
     let held = held_at(story, keys, &story.periods()[from..now]);
@@ -153,7 +156,8 @@ fn stays_long(story: &Story<'_>, life: &Life) -> bool {
     end.is_none_or(|end| life.block.freed == NEVER || life.block.freed > end)
 }
 
-/// The share of the steps since the first that left something of which something has to be there, and of forward passes.
+/// The share of the steps since the first that left something of which something has to be there, and of
+/// forward passes.
 const OF_STEPS: (usize, usize) = (1, 3);
 const OF_ROUNDS: (usize, usize) = (3, 5);
 
@@ -163,7 +167,8 @@ fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -
         *per_period.entry(*period).or_default() += life.block.bytes;
     }
     let first = lives.iter().map(|(period, _)| *period).min()?;
-    // Where two or three models take turns, each has a step of its own, and only one of them leaves something.
+    // Where two or three models take turns, each has a step of its own, and only one of them leaves
+    // something.
     let whole = now - first;
     let old = per_period.keys().filter(|period| **period < now).count();
     let enough = per_period.len() >= ENOUGH && old >= ENOUGH - 1 && old * share.1 >= whole * share.0;

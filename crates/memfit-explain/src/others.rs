@@ -8,7 +8,7 @@ use crate::from_text::WORKER_LOOP;
 use crate::origins::Origins;
 
 /// What the process of a track held of a device at the end, and where it got most of it.
-pub fn other_process(track: &Track, device: u8) -> OtherProcess {
+pub(crate) fn other_process(track: &Track, device: u8) -> OtherProcess {
     let last = track.moments().iter().rev().find(|moment| moment.device == device);
     let reserved = last.map_or(0, |moment| moment.reserved);
     let held = track.blocks().iter().filter(|block| block.device == device && block.freed == NEVER);

@@ -1,10 +1,10 @@
-//! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it. Told by whoever
-//! recorded it, or worked out from stacks and lives.
+//! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it.
+//! Told by whoever recorded it, or worked out from stacks and lives.
 
 use std::collections::HashMap;
 
-use memfit_levers::{Category, Phase};
 use memfit_recording::{Block, MomentKind, NEVER, StackId, TextId, Track};
+use memfit_vocabulary::{Category, Phase};
 
 use crate::category::{Lives, category_with};
 use crate::origins::{Origins, Role, Site};
@@ -117,7 +117,8 @@ impl<'track> Story<'track> {
         self.rounds.partition_point(|start| *start <= moment)
     }
 
-    /// What divides the run into like parts: steps, or rounds where no step was complete, or many rounds came after the last.
+    /// What divides the run into like parts: steps, or rounds where no step was complete, or many rounds came
+    /// after the last.
     pub(crate) fn periods(&self) -> &[u32] {
         if self.by_rounds { &self.rounds } else { &self.steps }
     }
@@ -277,7 +278,8 @@ fn judged(
     })
 }
 
-/// What each block of a device was for, in the order of the track's blocks: as it was told, else as stacks and lives show it.
+/// What each block of a device was for, in the order of the track's blocks: as it was told, else as stacks
+/// and lives show it.
 pub fn categories(track: &Track, device: u8) -> Vec<Category> {
     if is_told(track) {
         let lives = Lives::of(track);
@@ -295,8 +297,8 @@ fn is_told(track: &Track) -> bool {
     track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward)
 }
 
-/// The backward's own threads have no lines. What they ask for is on behalf of the line that called the module in the forward, which is
-/// known by the module.
+/// The backward's own threads have no lines. What they ask for is on behalf of the line that called the
+/// module in the forward, which is known by the module.
 fn lines_gone_back_through(lives: &mut [Life]) {
     let mut called: HashMap<TextId, Site> = HashMap::new();
     for life in lives.iter().filter(|life| life.role == Role::Forward && life.block.module != TextId::NONE) {
@@ -395,8 +397,8 @@ fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
         return track.calls.iter().filter(|call| call.parent == NEVER).map(|call| call.began).collect();
     }
-    // A forward pass begins where a module asks after somebody else has. The order of what was there before the recording
-    // is that of its addresses, and says nothing.
+    // A forward pass begins where a module asks after somebody else has. The order of what was there before
+    // the recording is that of its addresses, and says nothing.
     let begins = first_event(track);
     let mut rounds = Vec::new();
     let mut before = Role::Unknown;

@@ -1,5 +1,5 @@
-//! Snapshots that other people made, as far as a folder of them is at hand: each is explained, whatever is in it, and the tree
-//! of who held the memory adds up.
+//! Snapshots that other people made, as far as a folder of them is at hand: each is explained, whatever is in
+//! it, and the tree of who held the memory adds up.
 //!
 //! `MEMFIT_TEST_SNAPSHOTS` names the folder.
 

@@ -478,8 +478,8 @@ fn sorted(mut edits: Vec<Edit>) -> Vec<Edit> {
 const MOST_ROUNDS: usize = 10;
 
 impl Source {
-    /// The text with everything fixed that can be: the unsafe fixes too, if they are wanted. What a fix would break, or
-    /// what it would bring about, is left as it is.
+    /// The text with everything fixed that can be: the unsafe fixes too, if they are wanted. What a fix would
+    /// break, or what it would bring about, is left as it is.
     pub fn fixed(&self, with_unsafe: bool, config: &Config) -> Result<fix::Applied, Error> {
         let mut text = self.text.to_string();
         let mut fixed = 0;

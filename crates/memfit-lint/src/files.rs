@@ -1,4 +1,5 @@
-//! Which files are read: what is named, and what stands in the folders that are named, apart from what git ignores.
+//! Which files are read: what is named, and what stands in the folders that are named, apart from what git
+//! ignores.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

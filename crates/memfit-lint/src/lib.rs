@@ -1,7 +1,7 @@
 //! Rules that query the facts of Python source, and the fixes they offer.
 //!
-//! Owns the rules, one file each ([`rules`](mod@rules)), their selection and suppression, fixes and how they come
-//! together, and which files of a project are read.
+//! Owns the rules, one file each ([`rules`](mod@rules)), their selection and suppression, fixes and how they
+//! come together, and which files of a project are read.
 //! It must not know the parser, the allocator, or how findings are shown.
 
 mod check;

@@ -71,8 +71,8 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Project {
     /// Names of functions that are called somewhere while gradients are off.
     pub(crate) called_without_grad: std::collections::HashSet<String>,
-    /// A model of it differentiates in its forward pass, as those do that give forces: it needs gradients to evaluate
-    /// too, and what it gives may have no graph any more.
+    /// A model of it differentiates in its forward pass, as those do that give forces: it needs gradients to
+    /// evaluate too, and what it gives may have no graph any more.
     pub(crate) differentiates: bool,
 }
 

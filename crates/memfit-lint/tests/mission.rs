@@ -1,4 +1,5 @@
-//! The articles that the project was created from, where they are at hand: `MEMFIT_TEST_MISSION` names their folder.
+//! The articles that the project was created from, where they are at hand: `MEMFIT_TEST_MISSION` names their
+//! folder.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -10,7 +11,8 @@ use memfit_lint::{Config, check_paths, check_source};
 /// Blocks by number, and the rules that find something in them.
 type Blocks = &'static [(usize, &'static [&'static str])];
 
-/// Each article's code blocks, from the first, with what is found in them; blocks without findings are left out.
+/// Each article's code blocks, from the first, with what is found in them; blocks without findings are left
+/// out.
 const TABLE: &[(&str, Blocks)] = &[
     ("000_", &[(2, &["partial-window-dropped", "zero-grad-inside-window"])]),
     (

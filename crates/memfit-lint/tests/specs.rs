@@ -1,5 +1,5 @@
-//! The specifications in `specs/`, one for each rule, carried out: a line that says `# error: [rule]` has that finding,
-//! and no other line has it.
+//! The specifications in `specs/`, one for each rule, carried out: a line that says `# error: [rule]` has
+//! that finding, and no other line has it.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -145,8 +145,8 @@ fn no_specification_is_left_of_a_rule_that_is_gone() {
     }
 }
 
-/// The examples of a page, each with what its specification's blocks begin with: what the rule finds, and what to write
-/// instead.
+/// The examples of a page, each with what its specification's blocks begin with: what the rule finds, and
+/// what to write instead.
 fn examples(rule: &memfit_lint::Rule) -> Vec<String> {
     let specification = std::fs::read_to_string(folder().join(format!("{}.md", rule.name))).unwrap();
     let given =

@@ -1,8 +1,11 @@
-//! The ceiling of a loader: decoding and resizing alone, from files that are in memory already, by so many threads.
+//! The ceiling of a loader: decoding and resizing alone, from files that are in memory already, by so many
+//! threads.
 //!
-//! Owns the measurement that `benches/data.py` puts beside whole loaders; it prints images a second, on stdout.
+//! Owns the measurement that `benches/data.py` puts beside whole loaders; it prints images a second, on
+//! stdout.
 //!
-//!     cargo run --release -p memfit-loader --features turbo --example ceiling -- FOLDER IMAGES THREADS SIZE MARGIN
+//!     cargo run --release -p memfit-loader --features turbo --example ceiling -- FOLDER IMAGES THREADS SIZE
+//! MARGIN
 
 #![expect(clippy::print_stdout, reason = "it is a command, and answers on its standard output")]
 

@@ -1,4 +1,5 @@
-//! The byte budget: how it is shared out, and the gate that images pass before anything is allocated for them.
+//! The byte budget: how it is shared out, and the gate that images pass before anything is allocated for
+//! them.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +26,8 @@ const MOST_KEPT: u64 = 48 << 20;
 const THREAD: u64 = 512 << 10;
 
 impl Shares {
-    /// Shares out `memory` bytes: at most `prefetch` batches beside the one in the user's hands, less if they do not fit.
+    /// Shares out `memory` bytes: at most `prefetch` batches beside the one in the user's hands, less if they
+    /// do not fit.
     ///
     /// `pinned` memory is taken in powers of two, as PyTorch's allocator of it does.
     pub fn new(
@@ -89,7 +91,8 @@ impl Gate {
         self.lock().peak
     }
 
-    /// Waits for so many bytes; `None` when the gate was closed. A large image is not overtaken by small ones.
+    /// Waits for so many bytes; `None` when the gate was closed. A large image is not overtaken by small
+    /// ones.
     pub(crate) fn enter(&self, bytes: u64) -> Option<Permit<'_>> {
         debug_assert!(bytes <= self.total, "more than there is would wait for ever");
         if bytes == 0 {

@@ -1,7 +1,7 @@
 //! Memory for pixels that goes back to the system when it is let go.
 //!
-//! What the C library frees may stay in its heaps: those of threads keep up to tens of megabytes each, which no budget sees. So
-//! large buffers are mapped by themselves.
+//! What the C library frees may stay in its heaps: those of threads keep up to tens of megabytes each, which
+//! no budget sees. So large buffers are mapped by themselves.
 
 use std::ops::{Deref, DerefMut};
 

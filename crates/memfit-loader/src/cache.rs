@@ -1,8 +1,9 @@
 //! A cache of small copies on disk: large pictures decoded once, and read small from then on.
 //!
-//! A copy is named by what the picture's file holds and by how it was made, so nothing in it is ever out of date. It is
-//! put in place whole, under a name of its own until then, so that a crash leaves no half of one, and two processes that
-//! make the same one do no harm. How much there is of it is counted in one file, under a lock that goes with its process.
+//! A copy is named by what the picture's file holds and by how it was made, so nothing in it is ever out of
+//! date. It is put in place whole, under a name of its own until then, so that a crash leaves no half of one,
+//! and two processes that make the same one do no harm. How much there is of it is counted in one file, under
+//! a lock that goes with its process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -63,8 +64,8 @@ pub struct Cache {
 type Key = blake3::Hash;
 
 impl Cache {
-    /// A cache in a folder, which is made if it is not there: of copies whose short side is `side` pixels, and which
-    /// together take at most `most` bytes.
+    /// A cache in a folder, which is made if it is not there: of copies whose short side is `side` pixels,
+    /// and which together take at most `most` bytes.
     pub fn open(folder: &Path, side: u32, most: u64) -> Result<Self, LoaderError> {
         let bad = |reason: String| LoaderError::BadSource { path: folder.to_owned(), reason };
         if side < 8 {
@@ -100,7 +101,8 @@ impl Cache {
         }
     }
 
-    /// Whether a copy would do: of a picture that is larger, of which it leaves at least the pixels that are wanted.
+    /// Whether a copy would do: of a picture that is larger, of which it leaves at least the pixels that are
+    /// wanted.
     ///
     /// That is a function of the picture and the view alone, and never of what the cache holds.
     pub(crate) fn serves(&self, image: &Prepared) -> bool {
@@ -198,7 +200,8 @@ impl Cache {
         }
     }
 
-    /// Counts and writes a copy under one lock, so that no other process counts what is half done; whether it fits.
+    /// Counts and writes a copy under one lock, so that no other process counts what is half done; whether it
+    /// fits.
     fn store(&self, key: Key, copy: &[u8]) -> std::io::Result<bool> {
         let bytes = (HEAD + copy.len()) as u64;
         let mut file = self.locked()?;

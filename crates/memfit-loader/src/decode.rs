@@ -46,7 +46,8 @@ impl Backend {
         }
     }
 
-    /// Whether what is decoded in full comes faster from the decoder in Rust: libjpeg-turbo has no vector code here.
+    /// Whether what is decoded in full comes faster from the decoder in Rust: libjpeg-turbo has no vector
+    /// code here.
     pub(crate) fn slow_in_full(self) -> bool {
         self == Self::Turbo && !cfg!(turbo_simd)
     }

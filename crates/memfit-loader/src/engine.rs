@@ -1,8 +1,8 @@
 //! The threads that fill batches.
 //!
-//! Samples are taken up in the order in which they are delivered, so the next batch is always the first to be ready.
-//! Nothing that a thread decides depends on when it runs: which samples, how they are cropped, and what becomes of a
-//! broken one are functions of (seed, epoch, index).
+//! Samples are taken up in the order in which they are delivered, so the next batch is always the first to be
+//! ready. Nothing that a thread decides depends on when it runs: which samples, how they are cropped, and
+//! what becomes of a broken one are functions of (seed, epoch, index).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

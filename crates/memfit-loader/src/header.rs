@@ -100,7 +100,8 @@ pub enum Storage {
     Jpeg {
         /// In several scans, for which all coefficients are held.
         progressive: bool,
-        /// Samples of all components for each 1,000 pixels: 1,000 for grey, 1,500 for 4:2:0, 3,000 for 4:4:4.
+        /// Samples of all components for each 1,000 pixels: 1,000 for grey, 1,500 for 4:2:0, 3,000 for
+        /// 4:4:4.
         samples: u32,
         /// Width and height of the blocks that it is coded in, in pixels.
         block: (u32, u32),
@@ -176,10 +177,11 @@ impl Header {
         if self.orientation >= 5 { (self.height, self.width) } else { (self.width, self.height) }
     }
 
-    /// The smallest of its overviews that leaves `margin` times the pixels that are wanted, as a header of its own with
-    /// its page; `None` if that is the picture itself.
+    /// The smallest of its overviews that leaves `margin` times the pixels that are wanted, as a header of
+    /// its own with its page; `None` if that is the picture itself.
     ///
-    /// `shown` and `size` are width and height of the part that is shown, and of what it becomes, both as stored.
+    /// `shown` and `size` are width and height of the part that is shown, and of what it becomes, both as
+    /// stored.
     pub(crate) fn overview(&self, shown: (f64, f64), size: (u32, u32), margin: f64) -> Option<(Self, u32)> {
         let Storage::Tiff { planar, overviews, .. } = &self.storage else { return None };
         let enough = |has: f64, small: u32, large: u32, wants: u32| {

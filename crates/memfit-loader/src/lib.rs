@@ -1,8 +1,8 @@
 //! Decode, resize, batch: images into memory that someone else owns, within a byte budget.
 //!
-//! Owns the decoders and what is decided before them (which scale, which part, what it takes), the order of an epoch,
-//! the budget, the threads that fill batches, the cache of small copies, and volumes. It must not know torch, Python, or
-//! what a batch is used for.
+//! Owns the decoders and what is decided before them (which scale, which part, what it takes), the order of
+//! an epoch, the budget, the threads that fill batches, the cache of small copies, and volumes. It must not
+//! know torch, Python, or what a batch is used for.
 
 mod budget;
 mod buffer;

@@ -1,4 +1,5 @@
-//! Which sample comes when: a function of (seed, epoch, position), whatever the number of threads and processes.
+//! Which sample comes when: a function of (seed, epoch, position), whatever the number of threads and
+//! processes.
 
 use crate::LoaderError;
 use crate::random::Shuffle;
@@ -8,8 +9,8 @@ const ORDER: u64 = 0x006f_7264_6572;
 
 /// The samples of one pass, as one rank of several gets them.
 ///
-/// A pass is known by the samples that all ranks together have had (`start`): another number of ranks can take over
-/// there, and what is left is the same.
+/// A pass is known by the samples that all ranks together have had (`start`): another number of ranks can
+/// take over there, and what is left is the same.
 #[derive(Clone, Debug)]
 pub struct Order {
     count: u64,

@@ -72,8 +72,8 @@ pub struct Rendering {
     pub sample: Option<Sample>,
     /// How pixels are weighed.
     pub filter: Filter,
-    /// Decode at a smaller scale while that leaves this many times the pixels that are wanted, in each direction;
-    /// `None` always decodes in full.
+    /// Decode at a smaller scale while that leaves this many times the pixels that are wanted, in each
+    /// direction; `None` always decodes in full.
     pub margin: Option<f64>,
     /// The picture of a multi-page TIFF.
     pub page: u32,
@@ -171,7 +171,8 @@ impl Plan {
         let shrunk = f64::from(denominator);
         let mut frame = frame.map(|part| part / shrunk);
         if matches!(header.storage, Storage::Jp2 { .. }) {
-            // A level's first pixel stands where the picture's first stands, and not in the middle of those it is made of.
+            // A level's first pixel stands where the picture's first stands, and not in the middle of those
+            // it is made of.
             frame[0] += 0.5 - 0.5 / shrunk;
             frame[1] += 0.5 - 0.5 / shrunk;
         }
@@ -303,7 +304,8 @@ impl Plan {
             Storage::Jp2 { components, .. } => {
                 cost.file = file;
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
-                // Each value as a float: as coefficients, as pixels, and once more while one becomes the other.
+                // Each value as a float: as coefficients, as pixels, and once more while one becomes the
+                // other.
                 let pixels = u64::from(region.width) * u64::from(region.height);
                 let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE)?;
                 cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
@@ -321,8 +323,8 @@ impl Plan {
 /// What a decoder of JPEG 2000 holds for each value, in bytes.
 const JP2_VALUE: u64 = 12;
 
-/// The smallest scale, of one over two to the power of at most `levels`, that leaves `margin` times the pixels that are
-/// wanted.
+/// The smallest scale, of one over two to the power of at most `levels`, that leaves `margin` times the
+/// pixels that are wanted.
 fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64, levels: u32) -> u32 {
     // Scales between these are slower to decode than the whole.
     (1..=levels)

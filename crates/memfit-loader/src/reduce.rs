@@ -1,7 +1,7 @@
 //! From decoded rows to a small image: values converted, columns and rows weighed together.
 //!
-//! An image that comes in strips is made narrow strip by strip, and low at the end; the result is that of the whole
-//! image at once, but for one step of rounding.
+//! An image that comes in strips is made narrow strip by strip, and low at the end; the result is that of the
+//! whole image at once, but for one step of rounding.
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{PixelType, ResizeAlg, ResizeOptions, Resizer};

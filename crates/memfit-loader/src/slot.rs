@@ -7,7 +7,8 @@ pub struct Slot {
     length: usize,
 }
 
-// SAFETY: whoever makes one promises that nothing else uses the bytes until the batch is taken or the engine is gone.
+// SAFETY: whoever makes one promises that nothing else uses the bytes until the batch is taken or the engine
+// is gone.
 unsafe impl Send for Slot {}
 // SAFETY: as above; threads write to places that do not overlap, see `part`.
 unsafe impl Sync for Slot {}
@@ -15,8 +16,9 @@ unsafe impl Sync for Slot {}
 impl Slot {
     /// # Safety
     ///
-    /// `length` bytes at `address` can be written to, and nothing else reads, writes or frees them until the batch that
-    /// the slot was given for has been taken, or the engine that it was given to has been dropped.
+    /// `length` bytes at `address` can be written to, and nothing else reads, writes or frees them until the
+    /// batch that the slot was given for has been taken, or the engine that it was given to has been
+    /// dropped.
     pub unsafe fn new(address: usize, length: usize) -> Self {
         Self { address: std::ptr::with_exposed_provenance_mut(address), length }
     }
@@ -37,8 +39,8 @@ impl Slot {
         if end > self.length {
             return None;
         }
-        // SAFETY: the bytes lie inside the slot, which can be written to as `new` was promised; the caller promises that
-        // they are borrowed once.
+        // SAFETY: the bytes lie inside the slot, which can be written to as `new` was promised; the caller
+        // promises that they are borrowed once.
         Some(unsafe { std::slice::from_raw_parts_mut(self.address.add(sample * bytes), bytes) })
     }
 

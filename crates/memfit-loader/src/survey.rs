@@ -193,7 +193,8 @@ fn decode(decoder: &mut Decoder, image: &Prepared) -> Result<usize, LoaderError>
     Ok(out.len())
 }
 
-/// What programs take that read the file and decode it whole, to 8-bit RGB: file, pixels, and coefficients if any.
+/// What programs take that read the file and decode it whole, to 8-bit RGB: file, pixels, and coefficients if
+/// any.
 fn in_full(header: &Header, bytes: u64) -> u64 {
     let coefficients = match header.storage {
         Storage::Jpeg { progressive: true, samples, .. } => header.pixels() * 2 * u64::from(samples) / 1000,

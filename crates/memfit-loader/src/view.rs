@@ -13,7 +13,8 @@ pub enum Crop {
     Short(u32),
     /// This part of it.
     Part(Rect),
-    /// Its middle, after its short side has become `resize` long; without that, as much of it as the shape allows.
+    /// Its middle, after its short side has become `resize` long; without that, as much of it as the shape
+    /// allows.
     Center {
         /// The length of the short side before the middle is taken.
         resize: Option<u32>,
@@ -228,7 +229,8 @@ mod tests {
     #[test]
     #[expect(clippy::float_cmp, reason = "the same operations on the same numbers")]
     fn the_middle_is_where_torchvision_finds_it() {
-        // Resize(256) of 500x375 makes 341x256, of which CenterCrop(224) takes columns 58 (of 58.5) and rows from 16.
+        // Resize(256) of 500x375 makes 341x256, of which CenterCrop(224) takes columns 58 (of 58.5) and rows
+        // from 16.
         let found = view(Crop::Center { resize: Some(256) }, Some((224, 224)), 500, 375);
         let (across, down) = (500.0 / 341.0, 375.0 / 256.0);
         assert_eq!(found.frame, [58.0 * across, 16.0 * down, 224.0 * across, 224.0 * down]);

@@ -1,4 +1,5 @@
-//! Volumes: what a file or a series of files holds in three dimensions, read in blocks and never whole unasked.
+//! Volumes: what a file or a series of files holds in three dimensions, read in blocks and never whole
+//! unasked.
 
 mod coded;
 mod dicom;
@@ -124,7 +125,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A NIfTI file, a DICOM file, or a folder with a series of these; of several series, the one with this identifier.
+    /// A NIfTI file, a DICOM file, or a folder with a series of these; of several series, the one with this
+    /// identifier.
     ///
     /// `frame` counts the volumes of a NIfTI file that has several.
     pub fn open(path: &Path, series: Option<&str>, frame: u64) -> Result<Self, LoaderError> {
@@ -162,13 +164,14 @@ impl Volume {
         (self.slope, self.intercept)
     }
 
-    /// From one slice, row and column to the next, in the file's unit (millimetres, nearly always); zero where it says
-    /// nothing.
+    /// From one slice, row and column to the next, in the file's unit (millimetres, nearly always); zero
+    /// where it says nothing.
     pub fn spacing(&self) -> [f64; 3] {
         self.spacing
     }
 
-    /// Reads a block, slice by slice, as stored values in the machine's byte order; `out` is as long as these.
+    /// Reads a block, slice by slice, as stored values in the machine's byte order; `out` is as long as
+    /// these.
     pub fn read(&self, block: &Block, out: &mut [u8]) -> Result<(), LoaderError> {
         let shape = self.shape();
         let wanted = block.shape();

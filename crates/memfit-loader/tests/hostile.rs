@@ -1,4 +1,5 @@
-//! Files that lie, end early, or are noise: each is an error with its reason, and takes no memory beyond its charge.
+//! Files that lie, end early, or are noise: each is an error with its reason, and takes no memory beyond its
+//! charge.
 
 use std::sync::Arc;
 
@@ -172,7 +173,8 @@ fn a_huge_png_is_charged_for_rows_and_not_for_pixels() {
     assert!(decoder.held() as u64 <= image.cost().buffers, "{} of {}", decoder.held(), image.cost().buffers);
 }
 
-/// Strips give what the whole image at once gives, but for rounding: a PNG and a TIFF come in rows, a WebP at once.
+/// Strips give what the whole image at once gives, but for rounding: a PNG and a TIFF come in rows, a WebP at
+/// once.
 #[test]
 fn strips_give_what_the_whole_gives() {
     let rows: Vec<u8> =

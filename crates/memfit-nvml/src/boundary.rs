@@ -29,7 +29,8 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and C's contract for an out-parameter is writable room; alignment is not promised.
+        // SAFETY: not null, and C's contract for an out-parameter is writable room; alignment is not
+        // promised.
         unsafe { self.0.add(index).write_unaligned(value) };
         Ok(())
     }

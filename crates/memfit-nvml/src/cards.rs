@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use memfit_channel::ledger::{CardView, ProcessView};
+use memfit_channel::{Ledger, LedgerView, RunDir, Setup};
 use memfit_devices::Device;
-use memfit_link::ledger::{CardView, ProcessView};
-use memfit_link::{Ledger, LedgerView, RunDir, Setup};
 
 use crate::status::{Outcome, Status};
 
@@ -16,15 +16,12 @@ pub(crate) struct Card {
     pub(crate) index: usize,
     /// The catalogue's entry.
     pub(crate) device: &'static Device,
-    /// Its memory in this run.
-    pub(crate) capacity: u64,
 }
 
 /// What is read once and does not change.
 struct Run {
     dir: RunDir,
     setup: Setup,
-    devices: Vec<Device>,
 }
 
 /// The run that this process is in; none outside a run, and none if its set-up cannot be used.
@@ -33,8 +30,7 @@ fn run() -> Option<&'static Run> {
     RUN.get_or_init(|| {
         let dir = RunDir::from_env()?;
         let setup = Setup::read(&dir).ok()?;
-        let devices = setup.cards.iter().map(|card| serde_json::from_value(card.device.clone()).ok());
-        Some(Run { devices: devices.collect::<Option<_>>()?, dir, setup })
+        Some(Run { dir, setup })
     })
     .as_ref()
 }
@@ -50,7 +46,7 @@ static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// One more user.
 pub(crate) fn initialize() -> Outcome {
-    if run().is_none_or(|run| run.devices.is_empty()) {
+    if run().is_none_or(|run| run.setup.cards.is_empty()) {
         return Err(Status::DRIVER_NOT_LOADED);
     }
     USERS.fetch_add(1, Ordering::AcqRel);
@@ -78,8 +74,8 @@ pub(crate) fn check() -> Outcome {
 /// All cards of the run.
 pub(crate) fn all() -> Outcome<impl Iterator<Item = Card>> {
     let run = initialized()?;
-    let cards = run.devices.iter().zip(&run.setup.cards).enumerate();
-    Ok(cards.map(|(index, (device, setup))| Card { index, device, capacity: setup.capacity }))
+    let cards = run.setup.cards.iter().enumerate();
+    Ok(cards.map(|(index, card)| Card { index, device: &card.device }))
 }
 
 /// The card at a place.
@@ -87,11 +83,13 @@ pub(crate) fn at(index: usize) -> Outcome<Card> {
     all()?.nth(index).ok_or(Status::INVALID_ARGUMENT)
 }
 
-/// What the ledger says now of a card and of those who use it; nothing is used before anyone has made the ledger.
+/// What the ledger says now of a card and of those who use it; nothing is used before anyone has made the
+/// ledger.
 pub(crate) fn usage(card: Card) -> Outcome<(CardView, Vec<ProcessView>)> {
-    let view = LedgerView::read(&initialized()?.dir).map_err(|_| Status::UNKNOWN)?.unwrap_or_default();
-    let nothing = CardView { capacity: card.capacity, ..CardView::default() };
-    Ok((view.cards.get(card.index).copied().unwrap_or(nothing), view.processes))
+    let run = initialized()?;
+    let view = LedgerView::read(&run.dir).map_err(|_| Status::UNKNOWN)?.unwrap_or_default();
+    let unused = || run.setup.cards.get(card.index).map(CardView::unused).unwrap_or_default();
+    Ok((view.cards.get(card.index).copied().unwrap_or_else(unused), view.processes))
 }
 
 /// A card as the caller holds it: its place, marked so that a stray number is not taken for one.

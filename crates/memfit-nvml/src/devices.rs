@@ -1,7 +1,7 @@
 //! The cards: finding them, their names, what they are.
 
+use memfit_channel::identity;
 use memfit_devices::{Class, HostLinkKind};
-use memfit_link::identity;
 
 use crate::boundary::{Out, Text, calls};
 use crate::cards::{self, Card, Handle};
@@ -46,7 +46,8 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// A PCI address: domain, bus, device. NVML takes it with a domain of any width or none, with or without a function.
+/// A PCI address: domain, bus, device. NVML takes it with a domain of any width or none, with or without a
+/// function.
 fn parse_bus_id(text: &str) -> Option<(u32, u32, u32)> {
     let address = text.trim().split('.').next()?;
     let parts: Vec<&str> = address.split(':').collect();

@@ -13,7 +13,8 @@ const BY_NVLINK: i32 = 2;
 /// `NVML_TOPOLOGY_HOSTBRIDGE`: the cards of a virtual machine hang on one host bridge.
 const HOST_BRIDGE: i32 = 30;
 
-/// `nvmlGpuFabricInfo_v2` and `_v3`: what the structure's `version` says (its number and its size), and its size.
+/// `nvmlGpuFabricInfo_v2` and `_v3`: what the structure's `version` says (its number and its size), and its
+/// size.
 const FABRIC_VERSIONS: [(u32, usize); 2] = [(0x0200_0024, 36), (0x0300_0028, 40)];
 
 /// The first compute capability whose cards can be part of a fabric of switches.

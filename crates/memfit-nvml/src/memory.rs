@@ -1,6 +1,6 @@
 //! What is used on a card, and by whom: the ledger's figures in NVML's structures.
 
-use memfit_link::ledger::{ProcessView, ShareView};
+use memfit_channel::ledger::{ProcessView, ShareView};
 
 use crate::boundary::{Out, calls};
 use crate::cards::{self, Card, Handle};
@@ -64,11 +64,12 @@ const fn structure_version<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
 
-/// Used is what `cudaMemGetInfo` calls used: with all that lies outside the allocator at its upper bound.
+/// Used and free are those of `cudaMemGetInfo`.
 fn memory(card: Card) -> Outcome<Memory> {
     let (view, _) = cards::usage(card)?;
-    let used = (view.used + view.outside_high).min(card.capacity);
-    Ok(Memory { total: card.capacity, free: card.capacity - used, used })
+    let total = card.device.memory.get();
+    let used = view.in_use_upper().min(total);
+    Ok(Memory { total, free: total - used, used })
 }
 
 /// The live processes that have something on the card, and how much.

@@ -1,16 +1,14 @@
-//! The entry points that are generated from the prototype list: all that are harmless, refused or another's alias.
+//! The entry points that are generated from the prototype list: all that are harmless, refused or another's
+//! alias.
 
 #![allow(
     dead_code,
     non_snake_case,
-    unused_macros,
     clippy::pedantic,
     clippy::missing_safety_doc,
     clippy::used_underscore_binding,
     improper_ctypes_definitions,
     reason = "generated: names and signatures are NVML's"
 )]
-
-use crate::tally::refuse;
 
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));

@@ -1,7 +1,8 @@
 //! Starting, stopping, and what is true of the machine rather than of a card.
 
 use std::ffi::c_char;
-use std::fs;
+
+use memfit_channel::proc;
 
 use crate::boundary::{Out, calls};
 use crate::cards;
@@ -57,8 +58,8 @@ calls! {
 
     fn nvmlSystemGetProcessName(pid: u32, text: Out<u8>, length: u32) {
         cards::check()?;
-        let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NOT_FOUND)?;
-        let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
-        text.put_text(&String::from_utf8_lossy(name), length)
+        let line = proc::command_line(pid).map_err(|_| Status::NOT_FOUND)?;
+        let name = line.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        text.put_text(&name, length)
     }
 }

@@ -6,18 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval};
+use memfit_channel::{CardSetup, Ledger, RunDir, Setup};
+use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
-use memfit_prototypes::testing::{Loaded, dynamic_symbols, library_path, promises, soname};
-use memfit_prototypes::{Class, Library, read_folder};
+use memfit_prototypes::testing::{self, Loaded, dynamic_symbols, library_path, promises, soname};
+use memfit_prototypes::{Class, Library};
 
 fn lists() -> Vec<Library> {
-    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api"))
-        .unwrap_or_else(|problem| panic!("{problem}"))
+    testing::lists(&["memfit-nvml"])
 }
 
 fn library() -> PathBuf {
@@ -47,7 +46,7 @@ fn every_call_keeps_its_promise() {
     let recipes = Recipes::read(include_str!("recipes.txt"));
     let folder = run_directory();
     // SAFETY: the other tests of this file read no environment.
-    unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &folder) };
+    unsafe { std::env::set_var(memfit_channel::env::RUN_DIR, &folder) };
     let mut failures = Vec::new();
     let mut check = |name: &str, outcome: Result<(), String>| {
         if let Err(what) = outcome {
@@ -83,28 +82,13 @@ fn run_directory() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("memfit-nvml-calls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let catalogue = Catalogue::builtin().unwrap();
-    let device = serde_json::to_value(catalogue.find("h100").unwrap()).unwrap();
-    let small = SizedInterval { low: 1 << 20, typical: 2 << 20, high: 3 << 20 };
-    let card = CardSetup {
-        device,
-        capacity: 8 << 30,
-        context: small,
-        libraries: small,
-        communicator: small,
-        other_processes: 0,
-    };
-    let setup = Setup {
-        protocol: PROTOCOL,
-        cards: vec![card; 2],
-        steps: 0,
-        forward_steps: 0,
-        cover_full: false,
-        stacks: false,
-        values: memfit_link::ValuePolicy::default(),
-        synthetic: memfit_link::Synthetic::default(),
-        clock: memfit_link::ClockMode::default(),
-        host_time: memfit_link::HostTime::default(),
-    };
+    let device = catalogue.find("h100").unwrap().clone().with_memory(Bytes::from_gib(8));
+    let (low, typical) = (Bytes::from_mib(1), Bytes::from_mib(2));
+    let small = Interval { low, typical, high: Bytes::from_mib(3) };
+    let overhead =
+        Overhead { context: small, libraries: small, per_communicator: small, ..Overhead::default() };
+    let card = CardSetup::new(device, overhead);
+    let setup = Setup::new(vec![card; 2]);
     let run_dir = RunDir::new(&folder);
     setup.write(&run_dir).unwrap();
     Ledger::create(&run_dir, &setup).unwrap();

@@ -1,4 +1,5 @@
-//! What NVML shows is what the ledger says. One test for each state of a process, each in a child: the library reads its run once.
+//! What NVML shows is what the ledger says. One test for each state of a process, each in a child: the
+//! library reads its run once.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -6,13 +7,14 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, Ledger, Outside, PROTOCOL, RunDir, Setup, SizedInterval, TallyKind};
+use memfit_channel::{CardSetup, Ledger, Outside, RunDir, Setup, TallyKind};
+use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::{Loaded, library_path};
 
 const CAPACITY: u64 = 8 << 30;
-const CONTEXT: SizedInterval = SizedInterval { low: 100 << 20, typical: 200 << 20, high: 300 << 20 };
+const CONTEXT: Interval =
+    Interval { low: Bytes::from_mib(100), typical: Bytes::from_mib(200), high: Bytes::from_mib(300) };
 
 /// The library's functions, by the types that its callers give them.
 struct Nvml(Loaded);
@@ -68,29 +70,28 @@ impl Run {
     }
 
     fn of(name: &str, cards: &[&str]) -> Self {
+        Self::make(name, cards, Bytes::ZERO)
+    }
+
+    fn with_other_processes(name: &str, other_processes: Bytes) -> Self {
+        Self::make(name, &["rtx-4090"], other_processes)
+    }
+
+    fn make(name: &str, cards: &[&str], other_processes: Bytes) -> Self {
         let folder = std::env::temp_dir().join(format!("memfit-nvml-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let catalogue = Catalogue::builtin().unwrap();
-        let card = |id: &str| CardSetup {
-            device: serde_json::to_value(catalogue.find(id).unwrap()).unwrap(),
-            capacity: CAPACITY,
-            context: CONTEXT,
-            libraries: CONTEXT,
-            communicator: CONTEXT,
-            other_processes: 0,
+        let card = |id: &str| {
+            let device = catalogue.find(id).unwrap().clone().with_memory(Bytes::new(CAPACITY));
+            let overhead = Overhead {
+                context: CONTEXT,
+                libraries: CONTEXT,
+                per_communicator: CONTEXT,
+                ..Overhead::default()
+            };
+            CardSetup { other_processes, ..CardSetup::new(device, overhead) }
         };
-        let setup = Setup {
-            protocol: PROTOCOL,
-            cards: cards.iter().map(|id| card(id)).collect(),
-            steps: 0,
-            forward_steps: 0,
-            cover_full: false,
-            stacks: false,
-            values: memfit_link::ValuePolicy::default(),
-            synthetic: memfit_link::Synthetic::default(),
-            clock: memfit_link::ClockMode::default(),
-            host_time: memfit_link::HostTime::default(),
-        };
+        let setup = Setup::new(cards.iter().map(|id| card(id)).collect());
         setup.write(&RunDir::new(&folder)).unwrap();
         Ledger::create(&RunDir::new(&folder), &setup).unwrap();
         Self { folder, setup }
@@ -104,7 +105,7 @@ impl Run {
     fn enter(&self, test: impl FnOnce(&Nvml)) {
         let outcome = in_child(|| {
             // SAFETY: the child has one thread.
-            unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &self.folder) };
+            unsafe { std::env::set_var(memfit_channel::env::RUN_DIR, &self.folder) };
             test(&Nvml::load());
             Ok(())
         });
@@ -122,7 +123,7 @@ impl Drop for Run {
 fn outside_a_run_there_is_no_driver() {
     let outcome = in_child(|| {
         // SAFETY: the child has one thread.
-        unsafe { std::env::remove_var(memfit_link::env::RUN_DIR) };
+        unsafe { std::env::remove_var(memfit_channel::env::RUN_DIR) };
         let nvml = Nvml::load();
         assert_eq!(nvml.none("nvmlInit_v2"), 9, "driver not loaded");
         let mut count = 7_u32;
@@ -158,7 +159,7 @@ fn memory_is_the_ledgers() {
         ledger.book(0, Outside::Context, CONTEXT).unwrap();
         ledger.allocate(0, 1 << 30).unwrap();
         // Used is judged with what lies outside the allocator at its upper bound, as an allocation is.
-        let used = (1 << 30) + CONTEXT.high;
+        let used = (1 << 30) + CONTEXT.high.get();
         assert_eq!(nvml.memory(nvml.device(0)), [CAPACITY, CAPACITY - used, used]);
         assert_eq!(nvml.memory(nvml.device(1)), [CAPACITY, CAPACITY, 0], "the other card");
         let mut v2 = [0_u64; 5];
@@ -167,6 +168,20 @@ fn memory_is_the_ledgers() {
         assert_eq!(v2, [0x0200_0028, CAPACITY, 0, CAPACITY - used, used]);
         v2[0] = 1;
         assert_eq!(nvml.two("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 25, "version");
+    });
+}
+
+/// `cudaMemGetInfo` answers with [`Ledger::free`], and a script may ask either.
+#[test]
+fn memory_of_other_programs_is_used_and_not_free() {
+    let run = Run::with_other_processes("others", Bytes::from_gib(2));
+    run.enter(|nvml| {
+        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        let ledger = run.ledger();
+        ledger.book(0, Outside::Context, CONTEXT).unwrap();
+        let (free, total) = ledger.free(0).unwrap();
+        assert_eq!(nvml.memory(nvml.device(0)), [total, free, total - free]);
+        assert_eq!(total - free, (2 << 30) + CONTEXT.high.get());
     });
 }
 
@@ -190,7 +205,7 @@ fn processes_are_the_ledgers() {
         assert_eq!(count, 1, "says how much is needed");
         let mut infos = [0_u64; 3];
         assert_eq!(nvml.three(name, nvml.device(0), &raw mut count, infos.as_mut_ptr()), 0);
-        assert_eq!(infos, [u64::from(std::process::id()), CONTEXT.typical + (64 << 20), u64::MAX]);
+        assert_eq!(infos, [u64::from(std::process::id()), CONTEXT.typical.get() + (64 << 20), u64::MAX]);
         assert_eq!(nvml.three(name, nvml.device(1), &raw mut count, infos.as_mut_ptr()), 0);
         assert_eq!(count, 0, "the other card");
     });
@@ -207,7 +222,7 @@ fn cards_are_found_by_every_name() {
         assert_eq!(read(&text), "Tesla T4");
         assert_eq!(nvml.three("nvmlDeviceGetName", device, text.as_mut_ptr(), 8_u32), 7, "no room");
         assert_eq!(nvml.three("nvmlDeviceGetUUID", device, text.as_mut_ptr(), 96_u32), 0);
-        assert_eq!(read(&text), memfit_link::identity::uuid_text(1));
+        assert_eq!(read(&text), memfit_channel::identity::uuid_text(1));
         let found = |name: &str, text: &str| {
             let text = CString::new(text).unwrap();
             let mut found = std::ptr::null_mut::<c_void>();

@@ -1,7 +1,7 @@
 //! What is done to a model once, before its training begins.
 
-use memfit_levers::Lever;
 use memfit_plan::Value;
+use memfit_vocabulary::Lever;
 
 use crate::Why;
 use crate::draft::Draft;
@@ -38,7 +38,8 @@ const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
         module.forward = around(module.forward)
 "#;
 
-/// Writes one of these levers. What is said of a module of another model than the first begins with that model's name.
+/// Writes one of these levers. What is said of a module of another model than the first begins with that
+/// model's name.
 pub(crate) fn write(
     draft: &mut Draft<'_>,
     lever: Lever,

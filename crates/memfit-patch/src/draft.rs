@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use memfit_levers::Lever;
 use memfit_source::{Facts, Span, Statement, StatementKind};
+use memfit_vocabulary::Lever;
 
 use crate::training::{Training, is_name};
 use crate::{Left, Why};

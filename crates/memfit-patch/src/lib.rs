@@ -1,7 +1,8 @@
 //! A plan as a change of a script's source: plain PyTorch, where plain PyTorch can do it.
 //!
-//! Owns how each lever looks in a script ([`patch`]). It must not know how a plan was found, files, or how a change is shown; nor
-//! the Python parser, of which it is told by `memfit-source`. What is not understood is left alone, and said.
+//! Owns how each lever looks in a script ([`patch`]). It must not know how a plan was found, files, or how a
+//! change is shown; nor the Python parser, of which it is told by `memfit-source`. What is not understood is
+//! left alone, and said.
 
 mod before;
 mod draft;
@@ -13,9 +14,9 @@ mod training;
 
 use std::sync::Arc;
 
-use memfit_levers::Lever;
 use memfit_plan::{Plan, Value};
 use memfit_source::{Alone, Dialect, facts, is_valid, statements};
+use memfit_vocabulary::Lever;
 
 use draft::Draft;
 use training::Training;

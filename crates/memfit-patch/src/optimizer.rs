@@ -1,7 +1,7 @@
 //! The kernel of an optimizer, where it is made.
 
-use memfit_levers::Lever;
 use memfit_source::{Call, Span};
+use memfit_vocabulary::Lever;
 
 use crate::Why;
 use crate::draft::{Draft, Edit};

@@ -1,5 +1,5 @@
-//! The batch in pieces: the loader's batch is cut, or, where the script makes its batches itself, it makes smaller ones, and
-//! more of them in a step.
+//! The batch in pieces: the loader's batch is cut, or, where the script makes its batches itself, it makes
+//! smaller ones, and more of them in a step.
 
 use memfit_plan::Plan;
 use memfit_source::Span;

@@ -1,7 +1,7 @@
 //! Fewer bits: autocast around the forward and its loss, a scaler where fp16 needs one, and tf32.
 
-use memfit_levers::Lever;
 use memfit_source::OpKind;
+use memfit_vocabulary::Lever;
 
 use crate::Why;
 use crate::draft::{Draft, Edit};

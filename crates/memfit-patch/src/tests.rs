@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use memfit_levers::Label;
 use memfit_plan::{MadeFor, Setting};
+use memfit_vocabulary::Label;
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! A plan in the settings of a library's trainer, where the script hands its training loop to one.
 
-use memfit_levers::Lever;
 use memfit_plan::{Framework, Plan, in_its_words};
 use memfit_source::{Call, Span};
+use memfit_vocabulary::Lever;
 
 use crate::draft::{Draft, Edit};
 use crate::{Left, Why};
@@ -15,7 +15,8 @@ struct Place<'a> {
 
 /// Writes what the library has settings for; the levers that are told thereby, done or left.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
-    // A loop of the script's own is changed itself. Accelerate's stands in the script, and what wraps model and optimizer is told.
+    // A loop of the script's own is changed itself. Accelerate's stands in the script, and what wraps model
+    // and optimizer is told.
     let own_loop = draft.training.is_some();
     let place = match place(draft) {
         Some(Ok(place)) if !own_loop || place.framework == Framework::Accelerate => place,
@@ -67,7 +68,8 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     told
 }
 
-/// The one place where a trainer's settings are given; why there is none that could be changed, where there are several.
+/// The one place where a trainer's settings are given; why there is none that could be changed, where there
+/// are several.
 fn place<'a>(draft: &Draft<'a>) -> Option<Result<Place<'a>, Why>> {
     let mut found: Vec<Place<'a>> = draft
         .facts

@@ -92,7 +92,8 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// Whether this is the only place of the script that goes backward: what is done to one of several would be half a plan.
+    /// Whether this is the only place of the script that goes backward: what is done to one of several would
+    /// be half a plan.
     pub(crate) fn alone(facts: &Facts) -> Result<(), Why> {
         let backwards =
             facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)) && op.via.is_none());
@@ -106,8 +107,8 @@ impl<'a> Training<'a> {
     }
 }
 
-/// The calls of models in the function of an operation, with the models' names where they are called by them. What is no model by
-/// itself is one where its parameters are asked for.
+/// The calls of models in the function of an operation, with the models' names where they are called by them.
+/// What is no model by itself is one where its parameters are asked for.
 fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
     let here = |function| function == op.place.function;
     let told = facts

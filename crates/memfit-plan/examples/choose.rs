@@ -1,7 +1,8 @@
-//! The choice of blocks for problems that come as JSON, one a line, with the time that it took: for comparisons with other solvers.
+//! The choice of blocks for problems that come as JSON, one a line, with the time that it took: for
+//! comparisons with other solvers.
 //!
-//! `{"blocks": [[keep, residue, recompute_ns], …], "tail": bytes, "budget": bytes}` in, `{"extra_ns", "peak", "recomputed",
-//! "solve_ns"}` out, or `null` where nothing fits.
+//! `{"blocks": [[keep, residue, recompute_ns], …], "tail": bytes, "budget": bytes}` in, `{"extra_ns", "peak",
+//! "recomputed", "solve_ns"}` out, or `null` where nothing fits.
 
 use std::io::{BufRead as _, Write as _};
 use std::time::Instant;

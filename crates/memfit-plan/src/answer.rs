@@ -1,6 +1,6 @@
 //! What a search found.
 
-use memfit_levers::Label;
+use memfit_vocabulary::Label;
 
 use crate::front::{Point, front};
 use crate::plan::Expected;

@@ -1,14 +1,16 @@
-//! What of a model's repeated blocks is kept for the backward, computed again, or sent to the host meanwhile: the choice
-//! that costs the least time within a budget of bytes, exactly.
+//! What of a model's repeated blocks is kept for the backward, computed again, or sent to the host meanwhile:
+//! the choice that costs the least time within a budget of bytes, exactly.
 //!
-//! Blocks run one after the other. What a block's forward leaves lies there until its backward, which runs in the opposite
-//! order and needs all of that block, whatever became of it in between. So the memory is greatest either at the end of the
-//! forwards, with something of the loss beside all that is left, or while one block runs, with what those before it left.
+//! Blocks run one after the other. What a block's forward leaves lies there until its backward, which runs in
+//! the opposite order and needs all of that block, whatever became of it in between. So the memory is
+//! greatest either at the end of the forwards, with something of the loss beside all that is left, or while
+//! one block runs, with what those before it left.
 //!
-//! The choice is a multiple-choice knapsack with a budget at each prefix. Partial choices of the same blocks are compared
-//! by their bytes and their time, and those that another one beats in both are dropped; so are those that cannot become
-//! better than the best one known, by the bound that the problem with divisible blocks gives. Alike blocks fold by
-//! themselves: partial choices that differ only in which of them were taken are equal in both.
+//! The choice is a multiple-choice knapsack with a budget at each prefix. Partial choices of the same blocks
+//! are compared by their bytes and their time, and those that another one beats in both are dropped; so are
+//! those that cannot become better than the best one known, by the bound that the problem with divisible
+//! blocks gives. Alike blocks fold by themselves: partial choices that differ only in which of them were
+//! taken are equal in both.
 
 /// One block, in one forward and backward.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +64,8 @@ impl Block {
             .chain(offload)
     }
 
-    /// The steps by which bytes can be saved, the cheapest a byte first: those of the lower hull of its options.
+    /// The steps by which bytes can be saved, the cheapest a byte first: those of the lower hull of its
+    /// options.
     fn steps(&self) -> Vec<Saving> {
         let mut options: Vec<(u64, u64)> = self.options().map(|(_, bytes, cost)| (bytes, cost)).collect();
         options.sort_by_key(|(bytes, cost)| (std::cmp::Reverse(*bytes), *cost));
@@ -105,8 +108,9 @@ struct Partial {
     before: u32,
 }
 
-/// The choice that costs the least time, and of those the fewest bytes, with which neither the end of the forwards, where
-/// `tail` bytes lie beside what the blocks left, nor any block's own turn passes the budget; none where there is none.
+/// The choice that costs the least time, and of those the fewest bytes, with which neither the end of the
+/// forwards, where `tail` bytes lie beside what the blocks left, nor any block's own turn passes the budget;
+/// none where there is none.
 pub fn choose(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
     let ahead = Ahead::of(blocks);
     let mut best = Ahead::first_guess(blocks, tail, budget).map_or(u64::MAX, |choice| choice.extra_ns);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 use serde::Deserialize;
 
 use crate::plan::Plan;
@@ -173,7 +173,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::Label;
+    use memfit_vocabulary::Label;
 
     use super::*;
     use crate::{Expected, MadeFor, Setting, Value, sha256};

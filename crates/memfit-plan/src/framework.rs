@@ -1,6 +1,6 @@
 //! Libraries whose loops train: what a plan is in their own settings.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use crate::plan::Plan;
 
@@ -75,7 +75,7 @@ pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, Str
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::Label;
+    use memfit_vocabulary::Label;
 
     use super::*;
     use crate::plan::MadeFor;

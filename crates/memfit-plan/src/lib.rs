@@ -1,7 +1,8 @@
 //! The fastest way to make a training fit: which levers, how far, and the file that says so.
 //!
-//! Owns the plan and its file ([`Plan`]), the choice of what to keep, recompute and offload, the search over levers, and
-//! what is told of both. It must not know how a candidate is run, and asks a trait for that; nor how an answer looks.
+//! Owns the plan and its file ([`Plan`]), the choice of what to keep, recompute and offload, the search over
+//! levers, and what is told of both. It must not know how a candidate is run, and asks a trait for that; nor
+//! how an answer looks.
 
 mod answer;
 mod choose;

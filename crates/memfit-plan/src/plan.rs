@@ -1,6 +1,6 @@
 //! A plan: what to do so that a training fits, and what it was made for.
 
-use memfit_levers::{Label, Lever};
+use memfit_vocabulary::{Label, Lever};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::{Setting, Value};

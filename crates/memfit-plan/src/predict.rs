@@ -1,5 +1,6 @@
-//! What a candidate will take and need, from those that were run: memory is nearly linear in the samples that go through the
-//! model together, and time is known at the numbers of pieces that were run, between which it lies.
+//! What a candidate will take and need, from those that were run: memory is nearly linear in the samples that
+//! go through the model together, and time is known at the numbers of pieces that were run, between which it
+//! lies.
 
 use std::collections::BTreeMap;
 
@@ -46,14 +47,15 @@ pub(crate) struct Ways {
     pub(crate) link: Option<f64>,
 }
 
-/// Nanoseconds of a block's way to the host and back that do not hide: out beside the next block's forward, back beside its
-/// backward, which is twice as long.
+/// Nanoseconds of a block's way to the host and back that do not hide: out beside the next block's forward,
+/// back beside its backward, which is twice as long.
 pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
     let way = (bytes as f64 / link * 1e9) as u64;
     way.saturating_sub(beside_ns).saturating_add(way.saturating_sub(beside_ns.saturating_mul(2)))
 }
 
-/// What a way costs even where it hides: copies are started, and share the memory's bandwidth. A block that has room stays.
+/// What a way costs even where it hides: copies are started, and share the memory's bandwidth. A block that
+/// has room stays.
 fn unhidden_ns(bytes: u64, link: f64) -> u64 {
     ((bytes as f64 / link * 1e9 * UNHIDDEN) as u64).max(1)
 }
@@ -132,7 +134,8 @@ impl Model {
         (self.line(micro_batch, rest) as i64 + self.bias(micro_batch)).max(0) as u64
     }
 
-    /// By how many bytes more is needed than the line says: as at the nearest numbers of samples that were run.
+    /// By how many bytes more is needed than the line says: as at the nearest numbers of samples that were
+    /// run.
     fn bias(&self, micro_batch: u64) -> i64 {
         let below = self.more.range(..=micro_batch).next_back();
         let above = self.more.range(micro_batch..).next();
@@ -146,8 +149,8 @@ impl Model {
         }
     }
 
-    /// Milliseconds of a step in so many pieces, with nothing computed again: on the line between those that were run, or on
-    /// from the last two of them.
+    /// Milliseconds of a step in so many pieces, with nothing computed again: on the line between those that
+    /// were run, or on from the last two of them.
     fn step_ms(&self, pieces: u64) -> f64 {
         let below = self.known.range(..=pieces).next_back();
         let above = self.known.range(pieces..).next();
@@ -251,7 +254,8 @@ mod tests {
 
     #[test]
     fn memory_and_time_lie_on_the_line_through_two_runs() {
-        // 100 bytes for good, 10 a sample in each of two blocks; 50 ms, and 2 for each piece beyond the first.
+        // 100 bytes for good, 10 a sample in each of two blocks; 50 ms, and 2 for each piece beyond the
+        // first.
         let model = Model::new(
             sample(64, 1, 100 + 20 * 64, 50.0, 640),
             Some(sample(16, 4, 100 + 20 * 16, 56.0, 160)),

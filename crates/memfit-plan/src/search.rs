@@ -1,11 +1,11 @@
 //! The search for the fastest plan that fits: few runs, each of which counts.
 //!
-//! The script is run as it is; where that does not fit, with memory without end, which tells what it would take. Levers that
-//! cost nothing are tried one after the other and stay where they make it smaller without making it slower. Then the batch
-//! is divided and blocks are computed again, as far as a model of memory and time from two runs says; its best guess is run
-//! on the card, what that teaches goes into the model, and so on until nothing that is expected to be faster than the best
-//! plan is left. What is compiled block by block is then tried as a whole. Last, the plan's micro-batch is raised until one more
-//! sample does not fit.
+//! The script is run as it is; where that does not fit, with memory without end, which tells what it would
+//! take. Levers that cost nothing are tried one after the other and stay where they make it smaller without
+//! making it slower. Then the batch is divided and blocks are computed again, as far as a model of memory and
+//! time from two runs says; its best guess is run on the card, what that teaches goes into the model, and so
+//! on until nothing that is expected to be faster than the best plan is left. What is compiled block by block
+//! is then tried as a whole. Last, the plan's micro-batch is raised until one more sample does not fit.
 
 mod combine;
 mod divide;
@@ -15,7 +15,7 @@ mod simplify;
 mod variants;
 mod whole;
 
-use memfit_levers::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever};
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
@@ -281,7 +281,8 @@ impl<'a, T: Trial> Search<'a, T> {
         Ok(self.answer(full, best, limit, advice))
     }
 
-    /// The plan with more samples together, where that turned out to be noticeably faster as it was looked how many fit.
+    /// The plan with more samples together, where that turned out to be noticeably faster as it was looked
+    /// how many fit.
     fn with_more_samples(&self, best: Tried) -> Tried {
         let Some(micro_batch) = best.candidate.micro_batch else { return best };
         let alike = |tried: &&Tried| {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memfit_levers::{Label, Lever};
+use memfit_vocabulary::{Label, Lever};
 use serde::{Deserialize, Serialize};
 
 /// One lever, how far it is moved, and how far the training stays the same.

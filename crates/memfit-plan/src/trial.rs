@@ -1,6 +1,6 @@
 //! What the search asks of whoever runs candidates, and what it is told.
 
-use memfit_levers::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever};
 
 use crate::framework::Framework;
 use crate::plan::Expected;
@@ -94,7 +94,8 @@ pub struct Outcome {
     pub step_ms_high: Option<f64>,
     /// Levers that could not be applied, and why.
     pub refused: Vec<(String, String)>,
-    /// Why the steps were not completed, where that is not for want of memory: the error's type, message and line.
+    /// Why the steps were not completed, where that is not for want of memory: the error's type, message and
+    /// line.
     pub problem: Option<String>,
     /// What the training is, where it came far enough to tell.
     pub training: Option<Training>,
@@ -118,7 +119,8 @@ pub struct Training {
     pub batch: u64,
     /// The script's own names for that number, where it has no loader of torch's.
     pub names: Vec<String>,
-    /// What the script calls the models that train beside the first one; what is said of one of their modules begins with that.
+    /// What the script calls the models that train beside the first one; what is said of one of their
+    /// modules begins with that.
     pub models: Vec<String>,
     /// The loader's batches in one optimizer step of the script's own.
     pub own_accumulation: u64,

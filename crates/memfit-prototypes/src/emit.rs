@@ -21,11 +21,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
                 Class::Harmless => harmless(&mut text, library, entry),
                 Class::Refused => {
                     refused(&mut text, entry, index);
-                    let _ = writeln!(
-                        table,
-                        "    Refusal {{ name: {:?}, status: {} }},",
-                        entry.name, library.refusal
-                    );
+                    let _ = writeln!(table, "    Refusal::new({:?}, {}),", entry.name, library.refusal);
                     index += 1;
                 }
             }
@@ -33,7 +29,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
         text.push_str("}\n\n");
     }
     entry_points(&mut text, libraries);
-    format!("{PRELUDE}pub(crate) static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
+    format!("{PRELUDE}static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
 }
 
 /// An alias jumps: whatever the arguments are, they stay where they are.
@@ -47,7 +43,8 @@ fn alias(text: &mut String, entry: &Entry) {
     );
 }
 
-/// The table behind `cuGetProcAddress`: every name of the driver without its version, with each version's address.
+/// The table behind `cuGetProcAddress`: every name of the driver without its version, with each version's
+/// address.
 fn entry_points(text: &mut String, libraries: &[Library]) {
     let Some(driver) = libraries.iter().find(|library| library.name == "driver") else {
         return;
@@ -152,12 +149,12 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
 fn overwriting(entry: &Entry, kind: &Kind) -> Option<&'static str> {
     match kind {
         Kind::Ptr if entry.name.contains("Batched") && !entry.name.contains("Strided") => {
-            Some("values::overwritten_each")
+            Some("overwritten::list")
         }
-        Kind::Ptr => Some("values::overwritten"),
+        Kind::Ptr => Some("overwritten::address"),
         Kind::Handle(name) => match name.as_str() {
-            "cusparseDnMatDescr" => Some("libraries::dense_matrix_overwritten"),
-            "cusparseDnVecDescr" => Some("libraries::dense_vector_overwritten"),
+            "cusparseDnMatDescr" => Some("overwritten::dense_matrix"),
+            "cusparseDnVecDescr" => Some("overwritten::dense_vector"),
             _ => None,
         },
         _ => None,

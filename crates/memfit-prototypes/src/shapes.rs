@@ -1,4 +1,5 @@
-//! Writes, for the tests, a caller for each shape of prototype: the C ABI's own way of calling, not one made by hand.
+//! Writes, for the tests, a caller for each shape of prototype: the C ABI's own way of calling, not one made
+//! by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

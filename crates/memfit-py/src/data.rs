@@ -203,8 +203,8 @@ impl Image {
             }));
         }
         py.detach(|| {
-            // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no one else, with
-            // its length, and holds the tensor until this returns.
+            // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no one
+            // else, with its length, and holds the tensor until this returns.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(address), length)
             };
@@ -338,7 +338,8 @@ impl Batches {
         self.order.position(batches)
     }
 
-    /// Gives the next batch memory that is not touched until it is taken; the batch's number, or None at the end.
+    /// Gives the next batch memory that is not touched until it is taken; the batch's number, or None at the
+    /// end.
     fn offer(&self, address: usize, length: usize) -> PyResult<Option<u64>> {
         let number = self.next.load(Ordering::Relaxed);
         if number >= self.order.batches() {
@@ -348,8 +349,8 @@ impl Batches {
             return Err(PyValueError::new_err("a batch without memory"));
         }
         let engine = self.engine()?;
-        // SAFETY: Python's face passes a tensor's memory with its length, holds the tensor, and shows it to no one until
-        // `take` returns the batch or `close` has ended the threads.
+        // SAFETY: Python's face passes a tensor's memory with its length, holds the tensor, and shows it to
+        // no one until `take` returns the batch or `close` has ended the threads.
         let slot = unsafe { Slot::new(address, length) };
         engine.offer(self.order.batch(number), slot).map_err(raise)?;
         self.next.store(number + self.step, Ordering::Relaxed);
@@ -386,7 +387,8 @@ impl Batches {
         Ok(Some((indices, targets, mappings, left)))
     }
 
-    /// Images and bytes so far, samples left out, the most bytes at one time (beyond what threads keep), the largest image's.
+    /// Images and bytes so far, samples left out, the most bytes at one time (beyond what threads keep), the
+    /// largest image's.
     fn counts(&self) -> PyResult<(u64, u64, u64, u64, u64)> {
         let counts = self.engine()?.counts();
         Ok((counts.images, counts.bytes, counts.left, counts.shared_peak, counts.largest))

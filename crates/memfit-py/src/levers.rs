@@ -1,9 +1,10 @@
 //! The vocabulary of levers as Python asks for it.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
-/// What is wrong with a set of levers, by their names: two that exclude each other, or one without what it needs.
+/// What is wrong with a set of levers, by their names: two that exclude each other, or one without what it
+/// needs.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
@@ -11,7 +12,8 @@ pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
     Ok(Lever::conflict(&chosen))
 }
 
-/// How far a training with a lever is the same training: "exact", "rounding", "precision" or "changes-training".
+/// How far a training with a lever is the same training: "exact", "rounding", "precision" or
+/// "changes-training".
 #[pyfunction]
 pub(crate) fn lever_label(name: &str) -> PyResult<&'static str> {
     Ok(known(name)?.label().name())

@@ -1,7 +1,7 @@
 //! The Python module `memfit._core`: conversions only.
 //!
-//! Owns the types that cross between Python and Rust. It must not know how anything is done: each function converts its
-//! arguments, lets go of the interpreter's lock, and calls one function of another crate.
+//! Owns the types that cross between Python and Rust. It must not know how anything is done: each function
+//! converts its arguments, lets go of the interpreter's lock, and calls one function of another crate.
 
 mod data;
 mod levers;
@@ -32,9 +32,11 @@ mod _core {
     #[pymodule_export]
     use crate::train::Controller;
 
-    /// Runs the command with these arguments, the first of which is the program's name, and returns its exit status.
+    /// Runs the command with these arguments, the first of which is the program's name, and returns its exit
+    /// status.
     ///
-    /// `python` is the interpreter that memfit is installed beside, `libraries` the folder with its device libraries.
+    /// `python` is the interpreter that memfit is installed beside, `libraries` the folder with its device
+    /// libraries.
     #[pyfunction]
     #[pyo3(signature = (arguments, *, python = None, libraries = None))]
     fn main(

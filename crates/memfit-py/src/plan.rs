@@ -8,9 +8,9 @@ use pyo3::{
     prelude::*,
 };
 
-/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (where the plan has them), `accumulate`,
-/// `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and `warnings`: in what this
-/// place differs from the one that it was made for, as far as it is told here.
+/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (where the plan has them),
+/// `accumulate`, `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and
+/// `warnings`: in what this place differs from the one that it was made for, as far as it is told here.
 #[pyfunction]
 #[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]

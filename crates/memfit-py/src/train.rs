@@ -38,9 +38,10 @@ impl Controller {
         self.inner.arrive(shape, elements, items, costs, expected).map_err(value_error)
     }
 
-    /// The next part of a batch: where it begins and ends, whether the allocator's cache is to be emptied before it, and
-    /// whether what it needs is to be looked at; None when all of it was run. `space` is called only where that matters, and
-    /// gives what the allocator may take, and what it has taken and is in no tensor; or None where nothing is known.
+    /// The next part of a batch: where it begins and ends, whether the allocator's cache is to be emptied
+    /// before it, and whether what it needs is to be looked at; None when all of it was run. `space` is
+    /// called only where that matters, and gives what the allocator may take, and what it has taken and
+    /// is in no tensor; or None where nothing is known.
     #[pyo3(signature = (batch, space = None))]
     fn next(
         &mut self,
@@ -76,7 +77,8 @@ impl Controller {
         self.inner.gradients_take(size);
     }
 
-    /// What a part is foreseen to need beyond what is live, from above; `first` where it is alone in its window.
+    /// What a part is foreseen to need beyond what is live, from above; `first` where it is alone in its
+    /// window.
     #[pyo3(signature = (shape, elements, size, first = false))]
     fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
         self.inner.foreseen(shape, elements, size, first)
@@ -236,8 +238,8 @@ impl Controller {
         self.inner.stepped(flushed);
     }
 
-    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing. `budget` is called only
-    /// then, and gives what there may be.
+    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing. `budget` is
+    /// called only then, and gives what there may be.
     fn live(&mut self, live: u64, budget: Bound<'_, PyAny>) -> PyResult<Option<(u64, Option<u64>)>> {
         let growth = self.inner.growth();
         growth.after_step(live);
@@ -280,8 +282,9 @@ impl Controller {
         self.inner.scale().skipped()
     }
 
-    /// The levers that would make room for a sample that does not fit, with the bytes that each would save, and whether that
-    /// is more than what was missing. `message` is the allocator's, `free` what was free then.
+    /// The levers that would make room for a sample that does not fit, with the bytes that each would save,
+    /// and whether that is more than what was missing. `message` is the allocator's, `free` what was free
+    /// then.
     #[staticmethod]
     fn remedies(
         parameters: u64,
@@ -311,7 +314,8 @@ impl Controller {
             .map_err(|error| PyValueError::new_err(format!("this is no state of memfit's: {error}")))
     }
 
-    /// Whether an exception of these types and this message means memory: "device", "host", "sticky" or "other".
+    /// Whether an exception of these types and this message means memory: "device", "host", "sticky" or
+    /// "other".
     #[staticmethod]
     fn judge(types: Vec<String>, message: &str, free: u64, capacity: u64) -> &'static str {
         match judge(&types, message, free, capacity) {

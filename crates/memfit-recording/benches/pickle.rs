@@ -1,6 +1,7 @@
 //! How fast a snapshot is read, beside CPython's own `pickle.load` on the same file and core.
 //!
-//! `cargo bench -p memfit-recording --bench pickle -- [FILE…]`; without files, on a snapshot that is made for it.
+//! `cargo bench -p memfit-recording --bench pickle -- [FILE…]`; without files, on a snapshot that is made for
+//! it.
 
 #![allow(clippy::print_stdout)] // Printing figures is what a benchmark is for.
 

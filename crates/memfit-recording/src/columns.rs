@@ -1,4 +1,5 @@
-//! Columns of numbers in a file: a count, then the numbers in seven-bit groups. Numbers that grow are kept as differences.
+//! Columns of numbers in a file: a count, then the numbers in seven-bit groups. Numbers that grow are kept as
+//! differences.
 
 use std::io::{self, Read, Write};
 

@@ -1,6 +1,11 @@
-//! Why a recording could not be written or read.
+//! Errors of recordings and of the files that they are read from.
 
 use std::{fmt, io};
+
+use crate::SnapshotError;
+
+/// How many times over a file may be compressed.
+pub(crate) const MAX_LAYERS: u32 = 3;
 
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +69,65 @@ impl RecordingError {
             Self::Damaged { .. } => {
                 Some("the file may not have been written to its end; record the run again")
             }
+            _ => None,
+        }
+    }
+}
+
+/// Why a file could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It cannot be read.
+    #[error("the file cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is empty.
+    #[error("the file is empty")]
+    Empty,
+    /// It is a snapshot, or looks like one, and nothing of it can be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// It is a recording, and nothing of it can be read.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// It is compressed in a way that is not read.
+    #[error("the file is {0}, which memfit does not read")]
+    Packed(&'static str),
+    /// It is compressed again and again.
+    #[error("the file is compressed more than {MAX_LAYERS} times over")]
+    Layers,
+    /// It claims to be what it is not.
+    #[error("this {format} cannot be read: {why}")]
+    Broken {
+        /// What it looks like.
+        format: &'static str,
+        /// What is wrong with it, with the place.
+        why: String,
+    },
+    /// It is a text without an out-of-memory error.
+    #[error("there is no out-of-memory error in this text of {lines} lines")]
+    NoError {
+        /// How many lines were searched.
+        lines: u64,
+    },
+    /// It is nothing that is known.
+    #[error("this is no file that memfit knows")]
+    Unknown,
+}
+
+impl OpenError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Snapshot(error) => error.hint(),
+            Self::Recording(error) => error.hint(),
+            Self::Packed(_) => Some("unpack it first, or compress it with gzip, zstd or xz"),
+            Self::NoError { .. } => {
+                Some("name the log that has the `OutOfMemoryError`, from the traceback on")
+            }
+            Self::Unknown | Self::Empty => Some(
+                "memfit reads memory snapshots of PyTorch, its own recordings, profiler traces, exports of Nsight Systems, and logs",
+            ),
             _ => None,
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use memfit_levers::{Category, Phase};
-use memfit_link::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_vocabulary::{Category, Phase};
 
 use crate::{
     Block, Call, Frame, FrameId, MomentKind, NEVER, PoolRef, Span, StackId, StreamRef, TextId, Totals, Track,
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Track {
-    /// What the process did whose log this is. What makes no sense (a block given back that was never handed out) is
-    /// left out: the totals that the allocator itself gave stay true.
+    /// What the process did whose log this is. What makes no sense (a block given back that was never handed
+    /// out) is left out: the totals that the allocator itself gave stay true.
     pub fn from_log(log: &EventLog, rank: Option<u32>) -> Self {
         let mut builder = Builder::default();
         builder.look_ahead(log);
@@ -65,7 +65,8 @@ struct Builder {
     stacks: HashMap<u32, StackId>,
     /// What was told of allocations after they were logged, by device and number.
     traced: HashMap<(u8, u64), Traced>,
-    /// What became of segments and is not in the track yet, by device, each with the allocation that it comes after.
+    /// What became of segments and is not in the track yet, by device, each with the allocation that it
+    /// comes after.
     segments: BTreeMap<u8, VecDeque<(u64, SegmentEvent)>>,
     /// Live spans by device and address.
     spans: BTreeMap<(u8, u64), u32>,
@@ -89,7 +90,8 @@ struct SegmentEvent {
 }
 
 impl Builder {
-    /// What the allocator's own history tells comes after the events that it is about: at the end of each step.
+    /// What the allocator's own history tells comes after the events that it is about: at the end of each
+    /// step.
     fn look_ahead(&mut self, log: &EventLog) {
         let (mut texts, mut frames) = (HashMap::new(), HashMap::<u32, FrameId>::new());
         for event in &log.events {
@@ -188,8 +190,9 @@ impl Builder {
         }
     }
 
-    /// What became of segments while a request was tried that failed: what it gave back comes before its failure, and what is given back
-    /// after that, before the next allocation, does not. Releases that write no times have the line that asked.
+    /// What became of segments while a request was tried that failed: what it gave back comes before its
+    /// failure, and what is given back after that, before the next allocation, does not. Releases that
+    /// write no times have the line that asked.
     fn segments_until(&mut self, device: u8, number: u64, refused: Traced) {
         let tried = |segment: &SegmentEvent| {
             let timed = segment.traced.time_us != 0 && refused.time_us != 0;
@@ -332,7 +335,8 @@ impl Builder {
 mod tests {
     use super::*;
 
-    /// What a failing request gives back comes before its failure, and what goes back later comes after, with times or without.
+    /// What a failing request gives back comes before its failure, and what goes back later comes after, with
+    /// times or without.
     #[test]
     fn a_failure_comes_behind_what_was_given_back_for_it() {
         for times in [[5, 6, 9], [0, 0, 0]] {

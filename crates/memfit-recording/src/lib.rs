@@ -1,13 +1,15 @@
 //! The Recording: what PyTorch's allocator did in the processes of a run, and for whom.
 //!
-//! A [`Recording`] has an [`Origin`] and one [`Track`] for each process. A track is a sequence of [`Moment`]s (blocks handed out and taken
-//! back, phases, steps, failures), with a table of [`Block`]s and their lives, and a table of module [`Call`]s. Texts are interned. It is
-//! made from a process's event log ([`Track::from_log`]), and kept in a file of its own format ([`Recording::write`],
-//! [`Recording::read`]).
+//! A [`Recording`] has an [`Origin`] and one [`Track`] for each process. A track is a sequence of [`Moment`]s
+//! (blocks handed out and taken back, phases, steps, failures), with a table of [`Block`]s and their lives,
+//! and a table of module [`Call`]s. Texts are interned. It is made from a process's event log
+//! ([`Track::from_log`]), and kept in a file of its own format ([`Recording::write`], [`Recording::read`]).
 //!
-//! A [`Snapshot`] is what a memory snapshot of PyTorch's says; it is read from a pickle, of which nothing is executed.
+//! A [`Snapshot`] is what a memory snapshot of PyTorch's says; it is read from a pickle, of which nothing is
+//! executed.
 //!
-//! This crate knows what happened. It does not judge it: not what filled the memory, and not what would have saved it.
+//! This crate knows what happened. It does not judge it: not what filled the memory, and not what would have
+//! saved it.
 
 mod columns;
 mod error;
@@ -26,7 +28,7 @@ mod trace;
 mod track;
 mod unknown;
 
-pub use error::RecordingError;
+pub use error::{OpenError, RecordingError};
 pub use export::{RowFormat, Rows, write_chrome, write_perfetto, write_rows};
 pub use file::{Amendment, Limits, MAGIC, Part, RecordingReader, RecordingWriter, VERSION};
 pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
@@ -36,7 +38,7 @@ pub use snapshot::{
     Annotation, Frame, FrameId, Problem, Segment, SegmentBlock, SegmentBlockState, Snapshot, SnapshotError,
     StackId, Stacks, TraceAction, TraceEvent, TracedSettings,
 };
-pub use source::{OpenError, OpenLimits, Source, open, read};
+pub use source::{OpenLimits, Source, open, read};
 pub use table::{BlockIter, BlockTable, MomentIter, Moments};
 pub use texts::{TextId, Texts};
 pub use track::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::table::{BlockTable, Blocks, Moments};
@@ -13,7 +13,8 @@ pub const NEVER: u32 = u32::MAX;
 
 /// What one process's allocator did, in order. Indices of moments are its clock.
 ///
-/// It is filled from the front: [`Track::alloc`], [`Track::free`] and the like add a moment and what belongs to it.
+/// It is filled from the front: [`Track::alloc`], [`Track::free`] and the like add a moment and what belongs
+/// to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
     /// The process.
@@ -38,7 +39,8 @@ pub struct Track {
     pub ranges: Vec<NamedRange>,
     /// The allocator's settings, where the source has them.
     pub settings: Option<TracedSettings>,
-    /// Requests that could not be served, by their moments, where the source tells more of them than what was asked for.
+    /// Requests that could not be served, by their moments, where the source tells more of them than what
+    /// was asked for.
     pub refusals: BTreeMap<u32, Refusal>,
     /// What this track does not say, or may say wrongly.
     pub unknown: Vec<Unknown>,
@@ -92,7 +94,8 @@ pub enum MomentKind {
     Alloc(u32),
     /// A block was given back. It may still wait for other streams.
     Free(u32),
-    /// A block that was given back became free. Only where the source tells it apart from [`MomentKind::Free`].
+    /// A block that was given back became free. Only where the source tells it apart from
+    /// [`MomentKind::Free`].
     FreeCompleted(u32),
     /// A phase began.
     Phase(Phase),
@@ -156,7 +159,8 @@ pub struct Block {
     pub born: u32,
     /// The moment when it was given back, or [`NEVER`].
     pub freed: u32,
-    /// The moment when it became free, or [`NEVER`]; [`NEVER`] too where the source does not tell it apart from `freed`.
+    /// The moment when it became free, or [`NEVER`]; [`NEVER`] too where the source does not tell it apart
+    /// from `freed`.
     pub completed: u32,
     /// The innermost module call that it was made in: its index in [`Track::calls`], or [`NEVER`].
     pub call: u32,
@@ -228,8 +232,8 @@ pub struct Call {
     pub ended: u32,
 }
 
-/// Reserved memory, from when the device gave it to when it went back: a segment, or a mapped part of an expandable one.
-/// Where only a part is unmapped, the span ends and what is left of it goes on as others.
+/// Reserved memory, from when the device gave it to when it went back: a segment, or a mapped part of an
+/// expandable one. Where only a part is unmapped, the span ends and what is left of it goes on as others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Where it begins.
@@ -351,7 +355,8 @@ impl Track {
         })
     }
 
-    /// Adds a block that is handed out now: its index is returned. Its step follows from the moments before it.
+    /// Adds a block that is handed out now: its index is returned. Its step follows from the moments before
+    /// it.
     pub fn alloc(&mut self, block: &Block, totals: Totals) -> u32 {
         let index = self.blocks.push(&Block { born: self.now(), ..*block });
         self.tell(MomentKind::Alloc(index), block.device, block.stack, totals);
@@ -394,8 +399,8 @@ impl Track {
         self.tell(MomentKind::SegmentFree(index), device, stack, totals);
     }
 
-    /// A part of an expandable segment loses its memory now: what is left of the spans that it was part of goes on as others.
-    /// `live` has the places of the spans that live, by device and address.
+    /// A part of an expandable segment loses its memory now: what is left of the spans that it was part of
+    /// goes on as others. `live` has the places of the spans that live, by device and address.
     pub fn unmap(&mut self, live: &mut BTreeMap<(u8, u64), u32>, gone: Span, stack: StackId, totals: Totals) {
         let (device, start, now) = (gone.device, gone.address, self.now());
         let end = start.saturating_add(gone.bytes);
@@ -458,7 +463,8 @@ impl Track {
         self.moments.push(Moment { kind, device, allocated, reserved, time_us, stack })
     }
 
-    /// What the allocator could have had when the last request on a device failed: what it held, and what the device had left.
+    /// What the allocator could have had when the last request on a device failed: what it held, and what the
+    /// device had left.
     pub fn limit_at_oom(&self, device: u8) -> Option<u64> {
         let failed = |(place, refusal): (&u32, &Refusal)| {
             let moment = self.moment(*place).filter(|moment| moment.device == device)?;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Unknown {
-    /// The recording began while memory was in use already: of those blocks it is not known when and for what they were
-    /// handed out.
+    /// The recording began while memory was in use already: of those blocks it is not known when and for what
+    /// they were handed out.
     Before {
         /// How many blocks were there.
         blocks: u64,
@@ -22,7 +22,8 @@ pub enum Unknown {
         /// How many.
         blocks: u64,
     },
-    /// The trace does not follow from the allocator's rules here and there; the state was worked out anew each time.
+    /// The trace does not follow from the allocator's rules here and there; the state was worked out anew
+    /// each time.
     Resumed {
         /// How often.
         times: u64,

@@ -1,7 +1,7 @@
 //! Files made to do harm, each with what must be said of it, and files of every format cut off at every byte.
 //!
-//! `tests/hostile/` holds the files and `make.py`, which makes them; `expected.txt` there has a line for each. After a change that is
-//! meant, `UPDATE_EXPECT=1` writes it anew, to be read before it is committed.
+//! `tests/hostile/` holds the files and `make.py`, which makes them; `expected.txt` there has a line for
+//! each. After a change that is meant, `UPDATE_EXPECT=1` writes it anew, to be read before it is committed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,7 +28,8 @@ fn open(bytes: &[u8]) -> Result<(Source, Vec<String>), String> {
     Ok((source, problems.iter().map(ToString::to_string).collect()))
 }
 
-/// How much of it can be used: events, segments, errors. A block counts with its segment, or with the moment that handed it out.
+/// How much of it can be used: events, segments, errors. A block counts with its segment, or with the moment
+/// that handed it out.
 fn amount(source: &Source) -> Vec<usize> {
     match source {
         Source::Snapshot(snapshot) => {

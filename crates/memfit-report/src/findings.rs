@@ -1,5 +1,5 @@
-//! What `memfit check` found, in the forms that other programs read: SARIF, annotations of GitHub, reports of GitLab
-//! and JUnit. The forms for people are in [`crate::text`].
+//! What `memfit check` found, in the forms that other programs read: SARIF, annotations of GitHub, reports of
+//! GitLab and JUnit. The forms for people are in [`crate::text`].
 
 mod github;
 mod gitlab;

@@ -1,8 +1,8 @@
 //! Every renderer, and the wire types with their schema versions.
 //!
-//! Owns the shapes of memfit's JSON ([`wire`]), which are promises to other software, and the texts that people read
-//! ([`text`]). A renderer turns a wire type into a string and does no more: both outputs say the same thing because
-//! they are made from the same value.
+//! Owns the shapes of memfit's JSON ([`wire`]), which are promises to other software, and the texts that
+//! people read ([`text`]). A renderer turns a wire type into a string and does no more: both outputs say the
+//! same thing because they are made from the same value.
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
 pub mod findings;

@@ -1,5 +1,5 @@
-//! What a search for the fastest plan found, as a page: the plan in words, memory against time as a plot, what fills the card before and
-//! after, and why the rest was left alone.
+//! What a search for the fastest plan found, as a page: the plan in words, memory against time as a plot,
+//! what fills the card before and after, and why the rest was left alone.
 //!
 //! One file that fetches nothing and runs nothing.
 
@@ -116,7 +116,8 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str("</table></div></section>\n");
 }
 
-/// What is shown, each with its number: what nothing beats in both, the fastest first, and what a plan is held against in any case.
+/// What is shown, each with its number: what nothing beats in both, the fastest first, and what a plan is
+/// held against in any case.
 fn shown(report: &PlanReport) -> impl Iterator<Item = (usize, &PlanRun)> {
     let baseline = report.baseline.iter().filter(|baseline| {
         !report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate)

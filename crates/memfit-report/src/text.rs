@@ -1,6 +1,7 @@
 //! Texts for people.
 //!
-//! Each renderer returns a string with ANSI styles in it; whoever prints it strips them where they are not wanted.
+//! Each renderer returns a string with ANSI styles in it; whoever prints it strips them where they are not
+//! wanted.
 
 mod calibrate;
 mod canvas;

@@ -1,6 +1,7 @@
 //! The shapes of memfit's JSON.
 //!
-//! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are integers.
+//! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are
+//! integers.
 
 mod calibrate;
 mod check;

@@ -52,7 +52,8 @@ fn is_code(cell: &Value) -> bool {
     cell.get("kind").and_then(Value::as_u64) == Some(2)
 }
 
-/// A notebook's cells of code after a change: some are put in or taken out, and the text of others is another.
+/// A notebook's cells of code after a change: some are put in or taken out, and the text of others is
+/// another.
 pub(crate) fn of_cells(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
     let Some(change) = change.get("cells") else { return cells };
     if let Some(structure) = change.get("structure") {

@@ -1,4 +1,5 @@
-//! What is open in an editor, and what was found in it: a file, or a notebook, whose cells are documents of their own.
+//! What is open in an editor, and what was found in it: a file, or a notebook, whose cells are documents of
+//! their own.
 //!
 //! A notebook is checked as one text, as its file would be: places in it are told as places in its cells.
 

@@ -1,7 +1,7 @@
 //! The language server: findings, fixes and pages of rules in an editor.
 //!
-//! Owns the conversation with an editor: which documents and notebooks are open, what was found in each, and the answers
-//! about them ([`serve`]). Documents are checked when they change, and are never written.
+//! Owns the conversation with an editor: which documents and notebooks are open, what was found in each, and
+//! the answers about them ([`serve`]). Documents are checked when they change, and are never written.
 //! It must not know rules, nor where settings come from: it asks for those of a file ([`Settings`]).
 
 mod changes;
@@ -116,8 +116,8 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
     connection.sender.send(message).map_err(|_| ServerError::Gone)
 }
 
-/// What an editor tells: other settings, and documents that open, change and close. The answer is what is found in
-/// each document that this concerns.
+/// What an editor tells: other settings, and documents that open, change and close. The answer is what is
+/// found in each document that this concerns.
 fn heard(session: &mut Session<'_>, notification: &Notification) -> Vec<Value> {
     let params = &notification.params;
     match notification.method.as_str() {

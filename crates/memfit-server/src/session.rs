@@ -11,7 +11,8 @@ use crate::Settings;
 use crate::document::{Document, Item};
 use crate::{changes, uri};
 
-/// What an editor's own settings may say, under `memfit`; what they leave out is as the file's project has it.
+/// What an editor's own settings may say, under `memfit`; what they leave out is as the file's project has
+/// it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Wanted {

@@ -248,7 +248,8 @@ fn listed(name: &str) -> Value {
     json!({"kind": 2, "document": format!("vscode-notebook-cell:/project/train.ipynb#{name}")})
 }
 
-/// A notebook is one program: what is imported in one cell is known in the next, and places are those of the cells.
+/// A notebook is one program: what is imported in one cell is known in the next, and places are those of the
+/// cells.
 #[test]
 fn a_notebook_is_checked_as_one_program() {
     converse(|editor| {

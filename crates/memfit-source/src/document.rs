@@ -1,7 +1,7 @@
 //! How Python stands in a file: alone, in the cells of a notebook, in the fenced blocks of a Markdown text.
 //!
-//! A document is one or more snippets of Python, each with the way back to the bytes of the file, so that findings are
-//! reported where people see them and fixes change nothing else.
+//! A document is one or more snippets of Python, each with the way back to the bytes of the file, so that
+//! findings are reported where people see them and fixes change nothing else.
 
 mod markdown;
 mod notebook;
@@ -89,7 +89,8 @@ pub enum DocumentError {
 }
 
 impl Snippet {
-    /// The bytes of the file that a span stands for; nothing for text that the file does not have in one piece.
+    /// The bytes of the file that a span stands for; nothing for text that the file does not have in one
+    /// piece.
     pub fn to_file(&self, span: Span) -> Option<Span> {
         match &self.map {
             Map::Same => Some(span),

@@ -1,8 +1,8 @@
 //! Python source, turned into facts about training: once, so that rules only query.
 //!
 //! Owns all use of the Python parser, what the parts of a program do to gradients, graphs and memory
-//! ([`Facts`]), and how Python stands in notebooks and in Markdown ([`document`]). Unknown is a value here: a fact is
-//! there because something in the text says so, and nothing is concluded from what is not there.
+//! ([`Facts`]), and how Python stands in notebooks and in Markdown ([`document`]). Unknown is a value here: a
+//! fact is there because something in the text says so, and nothing is concluded from what is not there.
 //! It must not know rules, files, or how findings are shown. No Python is ever run.
 
 #![allow(

@@ -25,8 +25,8 @@ pub enum TooMuch {
 /// The longest text that is read.
 const LONGEST: usize = 32 * 1024 * 1024;
 
-/// The deepest tree that is read. Trees are dropped by recursion, a few hundred bytes of stack a level; who reads
-/// does so on a stack of [`STACK`] bytes.
+/// The deepest tree that is read. Trees are dropped by recursion, a few hundred bytes of stack a level; who
+/// reads does so on a stack of [`STACK`] bytes.
 const DEEPEST: usize = 20_000;
 
 /// How large a stack reading needs.
@@ -35,8 +35,8 @@ pub const STACK: usize = 64 * 1024 * 1024;
 /// Below this size no tree can be too deep.
 const SMALL: usize = DEEPEST;
 
-/// Whether so little in a text could make a tree deeper that it need not be looked at closely: each of its operators and
-/// words would have to stand in one expression.
+/// Whether so little in a text could make a tree deeper that it need not be looked at closely: each of its
+/// operators and words would have to stand in one expression.
 fn is_flat(bytes: &[u8]) -> bool {
     // Few enough at a time to be counted in bytes, which is many at once for a processor.
     const AT_ONCE: usize = 128;
@@ -73,8 +73,8 @@ const IN_A_WORD: [bool; 256] = {
 
 /// Whether a text can be read: an upper bound of how deep its tree is, from its characters alone.
 ///
-/// An operator, an opening bracket, a dot or a keyword makes a tree one level deeper at most, until a comma or the end
-/// of a statement; what is inside of brackets comes on top of what is outside.
+/// An operator, an opening bracket, a dot or a keyword makes a tree one level deeper at most, until a comma
+/// or the end of a statement; what is inside of brackets comes on top of what is outside.
 pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
     if text.len() > LONGEST {
         return Err(TooMuch::Long { size: text.len(), most: LONGEST });

@@ -1,4 +1,5 @@
-//! From text to facts. What the parser cannot read is a problem, and the rest of the text is read all the same.
+//! From text to facts. What the parser cannot read is a problem, and the rest of the text is read all the
+//! same.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! What a text imports from its project: asked of whoever knows where files are.
 //!
-//! A module is first asked what it defines ([`Index`]), which takes no walk; only a function that is called is walked.
+//! A module is first asked what it defines ([`Index`]), which takes no walk; only a function that is called
+//! is walked.
 
 use std::sync::Arc;
 
@@ -45,8 +46,8 @@ impl Index {
     }
 }
 
-/// Finds modules of the project by the names that a text imports them by; relative names begin with dots. Nothing is
-/// found of modules of others.
+/// Finds modules of the project by the names that a text imports them by; relative names begin with dots.
+/// Nothing is found of modules of others.
 pub trait Modules {
     /// What a function does, or a method: `Trainer.step`.
     fn function(&self, module: &str, name: &str) -> Option<ImportedFunction>;

@@ -10,7 +10,8 @@ const LONGEST: usize = 600;
 /// Files that may be longer, and why.
 const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("Cargo.lock", "generated"),
-    ("crates/memfit-vgpu/api", "one line a function of a library: the list is the documentation"),
+    ("crates/memfit-cuda/api", "one line a function of a library: the list is the documentation"),
+    ("crates/memfit-cuda-libraries/api", "one line a function of a library: the list is the documentation"),
     ("crates/memfit-nvml/api", "one line a function of a library: the list is the documentation"),
     ("crates/memfit-devices/data", "one table of cards"),
     ("measurements", "results of runs"),
@@ -18,11 +19,15 @@ const LONG_FOR_A_REASON: &[(&str, &str)] = &[
 
 /// Crates whose job is the C boundary or the operating system's. Everywhere else `unsafe` is forbidden.
 const MAY_BE_UNSAFE: &[&str] = &[
+    "memfit-abi",
+    "memfit-kernels",
+    "memfit-cuda",
+    "memfit-cuda-libraries",
     "memfit-vgpu",
     "memfit-nvml",
     "memfit-watch",
-    "memfit-link",
-    "memfit-cli",
+    "memfit-channel",
+    "memfit-run",
     // It calls libjpeg-turbo, and fills memory that torch owns.
     "memfit-loader",
     // It hands that memory over.
@@ -50,6 +55,40 @@ fn no_file_is_too_long_without_a_reason() {
         }
     }
     assert!(long.is_empty(), "files over {LONGEST} lines:\n{}", long.join("\n"));
+}
+
+/// A module `name` is `name.rs`, its parts are in `name/`, and its unit tests are its module `tests`. Only
+/// what the integration tests of a crate share is `support/mod.rs`, because Cargo takes every other file
+/// there for a test.
+#[test]
+fn modules_have_one_layout() {
+    for (file, text) in common::sources("crates", "rs") {
+        let below_src = file.components().any(|part| part.as_os_str() == "src");
+        if !below_src {
+            continue;
+        }
+        assert!(!file.ends_with("mod.rs"), "{}: call it by its module's name", file.display());
+        assert!(!text.contains("#[path"), "{}: a module is where its name says", file.display());
+        let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        assert!(!stem.ends_with("_tests"), "{}: unit tests are in the module `tests`", file.display());
+    }
+}
+
+/// The formatter wraps code and not comments. Python's comments are held to the same width by ruff (W505).
+#[test]
+fn comments_are_wrapped_at_the_width_of_the_code() {
+    const WIDTH: usize = 110;
+    for (file, text) in common::sources("crates", "rs").into_iter().chain(common::sources("fuzz", "rs")) {
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start().starts_with("//") && !line.contains("https://");
+            assert!(
+                !comment || line.chars().count() <= WIDTH,
+                "{}:{} is wider than {WIDTH} columns",
+                file.display(),
+                number + 1
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! How ranks come to one decision about a window.
 //!
-//! Before gradients are exchanged, each rank tells how its own part went, on a channel that does not go through the
-//! device. All are given the same statuses in the same order, so all decide alike: the step is done by all, tried again
-//! by all, or given up by all.
+//! Before gradients are exchanged, each rank tells how its own part went, on a channel that does not go
+//! through the device. All are given the same statuses in the same order, so all decide alike: the step is
+//! done by all, tried again by all, or given up by all.
 
 use crate::TrainError;
 

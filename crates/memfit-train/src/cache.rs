@@ -1,10 +1,11 @@
 //! What the device's allocator keeps between parts, and when it is better emptied.
 //!
-//! An allocator that caches gives blocks of its own segments again. What was cut for one shape may not serve another, and a
-//! segment of which a single block is in use cannot be given back; so a part may run out although its tensors would fit. A
-//! cache that is emptied before a new kind of part holds nothing that is in the way, and what the allocator has taken after
-//! such a part is what the part needs of the device, gaps included. Emptying costs time, so it is done only for what was not
-//! run since the last time, and only where it matters.
+//! An allocator that caches gives blocks of its own segments again. What was cut for one shape may not serve
+//! another, and a segment of which a single block is in use cannot be given back; so a part may run out
+//! although its tensors would fit. A cache that is emptied before a new kind of part holds nothing that is in
+//! the way, and what the allocator has taken after such a part is what the part needs of the device, gaps
+//! included. Emptying costs time, so it is done only for what was not run since the last time, and only where
+//! it matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,11 @@ impl Space {
 /// The parts whose blocks the allocator has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cache {
-    /// Of each shape and its elements, the largest size that was run since the cache was emptied: smaller ones fit into its
-    /// blocks.
+    /// Of each shape and its elements, the largest size that was run since the cache was emptied: smaller
+    /// ones fit into its blocks.
     held: BTreeMap<String, BTreeMap<u64, u32>>,
-    /// Parts of which it was decided whether to look at what they need: elements, size, and whether the first of a window.
+    /// Parts of which it was decided whether to look at what they need: elements, size, and whether the
+    /// first of a window.
     judged: BTreeMap<String, BTreeSet<(u64, u32, bool)>>,
 }
 

@@ -1,8 +1,9 @@
 //! The largest micro-batch to try for one shape, as failures lower it and quiet windows raise it again.
 //!
-//! A failure says that a size did not fit then. It may have been a transient (a neighbour on the card, a fragmented
-//! heap), so the size is tried again after a number of clean windows; each time it fails again, that number doubles. So a
-//! size that never fits is tried ever more seldom, and one that fits again is found.
+//! A failure says that a size did not fit then. It may have been a transient (a neighbour on the card, a
+//! fragmented heap), so the size is tried again after a number of clean windows; each time it fails again,
+//! that number doubles. So a size that never fits is tried ever more seldom, and one that fits again is
+//! found.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// The largest size to run now, of at most `wanted`: what is safe, or half of what failed where nothing is.
+    /// The largest size to run now, of at most `wanted`: what is safe, or half of what failed where nothing
+    /// is.
     pub(crate) fn limit(&self, wanted: u32) -> u32 {
         match self.failed {
             Some(failed) if failed <= wanted => self.trial(failed).unwrap_or(if self.safe > 0 {
@@ -39,7 +41,8 @@ impl Ceiling {
         }
     }
 
-    /// The size that patience has earned: half-way between what is safe and what failed, and in the end that one itself.
+    /// The size that patience has earned: half-way between what is safe and what failed, and in the end that
+    /// one itself.
     fn trial(&self, failed: u32) -> Option<u32> {
         let asked = self.patience.get(&failed).copied().unwrap_or(PATIENCE);
         (self.clean >= asked && self.safe > 0 && self.safe < failed)
@@ -64,8 +67,8 @@ impl Ceiling {
     /// A micro-batch of this size failed.
     pub(crate) fn failed(&mut self, size: u32) {
         self.clean = 0;
-        // What used to fit and does not any more: the circumstances are others, and what was safe in the old ones says
-        // nothing.
+        // What used to fit and does not any more: the circumstances are others, and what was safe in the old
+        // ones says nothing.
         if size <= self.safe {
             self.safe = 0;
         }

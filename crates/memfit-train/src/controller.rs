@@ -18,9 +18,11 @@ use crate::{
 
 /// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
 const ATTEMPTS: u32 = 40;
-/// Windows in a row in which the allocator had to flush its cache, after which the size is taken for too large.
+/// Windows in a row in which the allocator had to flush its cache, after which the size is taken for too
+/// large.
 const THRASHING: u32 = 2;
-/// Times that one sample may fail in a window in which more of them fitted before: somebody else took the memory then.
+/// Times that one sample may fail in a window in which more of them fitted before: somebody else took the
+/// memory then.
 const TRANSIENTS: u32 = 3;
 
 /// A size grows only by at least one part in so many, or to the whole batch.
@@ -33,9 +35,11 @@ pub struct Settings {
     pub accumulate: u32,
     /// Samples that go through the model together, at most; none to let the controller choose.
     pub micro_batch: Option<u32>,
-    /// Whether shapes that are new are entered with small sizes first, so that their need is known before it is met.
+    /// Whether shapes that are new are entered with small sizes first, so that their need is known before it
+    /// is met.
     pub careful: bool,
-    /// Whether a part of one sample is avoided where others are larger: batch normalisation takes no mean of one.
+    /// Whether a part of one sample is avoided where others are larger: batch normalisation takes no mean of
+    /// one.
     pub pairs: bool,
 }
 
@@ -80,8 +84,8 @@ impl Batch {
         let start = self.covered();
         let most = most as usize;
         let rest = match &self.costs {
-            // Padded to the largest sample, a part of `most` samples is what fits: smaller samples go together in larger
-            // numbers.
+            // Padded to the largest sample, a part of `most` samples is what fits: smaller samples go
+            // together in larger numbers.
             Some(costs) => {
                 let largest = costs.iter().copied().max().unwrap_or(1).max(1);
                 split_by_cost(&costs[start..], self.items, largest.saturating_mul(most as u64))
@@ -165,7 +169,8 @@ struct Memory {
     window: Window,
     /// Windows that were stepped with.
     windows: u64,
-    /// What the first part of a window needed, and what later ones did, beside the gradients of those before.
+    /// What the first part of a window needed, and what later ones did, beside the gradients of those
+    /// before.
     first: Predictor,
     later: Predictor,
     ceilings: BTreeMap<String, Ceiling>,
@@ -205,8 +210,8 @@ impl Controller {
         })
     }
 
-    /// A batch arrives: `items` samples of a shape, the largest of so many elements, that are expected to count so much.
-    /// `costs` are the samples' own sizes where they differ. Whether it begins a window.
+    /// A batch arrives: `items` samples of a shape, the largest of so many elements, that are expected to
+    /// count so much. `costs` are the samples' own sizes where they differ. Whether it begins a window.
     pub fn arrive(
         &mut self,
         shape: &str,
@@ -226,8 +231,8 @@ impl Controller {
         Ok(first)
     }
 
-    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `space` tells what there
-    /// is for it; it is asked only where that matters, since to know it costs time.
+    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `space`
+    /// tells what there is for it; it is asked only where that matters, since to know it costs time.
     pub fn next(&mut self, batch: usize, space: impl FnOnce() -> Option<Space>) -> Option<Turn> {
         let entry = self.batches.get(batch)?;
         let mut ask = Some(space);
@@ -262,7 +267,8 @@ impl Controller {
         }
     }
 
-    /// Whether the allocator's cache is to be emptied before a part, and whether what the part needs is to be looked at.
+    /// Whether the allocator's cache is to be emptied before a part, and whether what the part needs is to be
+    /// looked at.
     fn prepare(&mut self, index: usize, part: &Part, space: impl FnOnce() -> Option<Space>) -> (bool, bool) {
         if !self.settings.careful {
             return (false, false);
@@ -295,8 +301,9 @@ impl Controller {
         index == 0 && self.batches[index].given == 0 && !self.inherits
     }
 
-    /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is entered in steps,
-    /// each at most twice the one before or what is foreseen from above, until what was seen tells where they would end.
+    /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is
+    /// entered in steps, each at most twice the one before or what is foreseen from above, until what was
+    /// seen tells where they would end.
     fn size(&self, index: usize, batch: &Batch, room: Option<u64>) -> (u32, bool) {
         let items = u32::try_from(batch.items).unwrap_or(u32::MAX);
         let wanted = self.settings.micro_batch.unwrap_or(items).min(items);
@@ -326,14 +333,16 @@ impl Controller {
         if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
     }
 
-    /// Whether one sample more is worth a try where a single size is known, whose bound in proportion allows none: what one
-    /// sample needs has a part that does not grow, so two may fit where one takes less than two thirds.
+    /// Whether one sample more is worth a try where a single size is known, whose bound in proportion allows
+    /// none: what one sample needs has a part that does not grow, so two may fit where one takes less
+    /// than two thirds.
     fn may_explore(&self, batch: &Batch, safe: u32, room: u64) -> bool {
         self.need(batch, safe, false).is_some_and(|need| need.saturating_mul(3) <= room.saturating_mul(2))
     }
 
-    /// The size to take where so much is foreseen to fit: the last one again, unless it is too large now, or much too small.
-    /// The room differs by little things from step to step, and each new size is another set of blocks and kernels.
+    /// The size to take where so much is foreseen to fit: the last one again, unless it is too large now, or
+    /// much too small. The room differs by little things from step to step, and each new size is another
+    /// set of blocks and kernels.
     fn steadied(&self, batch: &Batch, foreseen: u32, limit: u32) -> u32 {
         match self.chosen.get(&batch.shape) {
             Some(&last) if last < foreseen && foreseen < limit && (foreseen - last) * STEADY < last => last,
@@ -341,7 +350,8 @@ impl Controller {
         }
     }
 
-    /// What a part of this size needs, from above: as the first of its window, which meets no gradients, or as a later one.
+    /// What a part of this size needs, from above: as the first of its window, which meets no gradients, or
+    /// as a later one.
     fn need(&self, batch: &Batch, size: u32, first: bool) -> Option<u64> {
         let memory = &self.memory;
         let alone = memory.first.need(&batch.shape, batch.elements, size);
@@ -362,15 +372,16 @@ impl Controller {
             || self.memory.later.is_sure(&batch.shape, batch.elements)
     }
 
-    /// What a part of so many samples of such a shape is foreseen to need beyond what is live, from above; `first` where it
-    /// is alone in its window.
+    /// What a part of so many samples of such a shape is foreseen to need beyond what is live, from above;
+    /// `first` where it is alone in its window.
     pub fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
         let batch =
             Batch { shape: shape.to_owned(), elements, items: 0, costs: None, parts: Vec::new(), given: 0 };
         self.need(&batch, size, first)
     }
 
-    /// The largest part of at most `most` samples of such a shape that is foreseen to need no more than `room`.
+    /// The largest part of at most `most` samples of such a shape that is foreseen to need no more than
+    /// `room`.
     pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         if self.foreseen(shape, elements, most, true).is_some_and(|need| need <= room) {
             return Some(most);
@@ -383,8 +394,8 @@ impl Controller {
         self.gradients = bytes;
     }
 
-    /// A part of a batch ran to its end. `need` is what the allocator had taken for it beyond what was live before the
-    /// window, where that was looked at.
+    /// A part of a batch ran to its end. `need` is what the allocator had taken for it beyond what was live
+    /// before the window, where that was looked at.
     pub fn passed(&mut self, index: usize, size: u32, need: Option<u64>) {
         let inherits = self.inherits;
         let Some(batch) = self.batches.get(index) else { return };
@@ -398,7 +409,8 @@ impl Controller {
         if let Some(need) = need
             && worth > 0
         {
-            // Gradients of the parts before are there throughout a later one, and are the same however large it is.
+            // Gradients of the parts before are there throughout a later one, and are the same however large
+            // it is.
             let (predictor, need) = if first {
                 (&mut self.memory.first, need)
             } else {
@@ -433,7 +445,8 @@ impl Controller {
         // What was foreseen was wrong, or the circumstances are others.
         self.cache = Cache::default();
         self.singles += u32::from(size <= 1);
-        // Where nothing fitted yet, one sample is tried twice: what was in the way may be gone with the first attempt.
+        // Where nothing fitted yet, one sample is tried twice: what was in the way may be gone with the first
+        // attempt.
         let most = if self.something_fitted { TRANSIENTS } else { 2 };
         if size <= 1 && self.singles >= most {
             Decision::GiveUp(Failure::OneSample)
@@ -495,7 +508,8 @@ impl Controller {
         }
     }
 
-    /// The optimizer stepped: the next window begins. `flushed` says whether the allocator had to flush its cache.
+    /// The optimizer stepped: the next window begins. `flushed` says whether the allocator had to flush its
+    /// cache.
     pub fn stepped(&mut self, flushed: bool) {
         self.memory.survived += u64::from(self.attempt);
         self.memory.windows += 1;

@@ -1,7 +1,8 @@
 //! What kind of failure an exception is.
 //!
-//! PyTorch says "out of memory" in many ways. Types come first; messages are looked at only where the type says nothing,
-//! and a message that may mean memory or may not is believed only on evidence that memory was short.
+//! PyTorch says "out of memory" in many ways. Types come first; messages are looked at only where the type
+//! says nothing, and a message that may mean memory or may not is believed only on evidence that memory was
+//! short.
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,8 @@ const HOST: &[&str] = &[
     "Cannot allocate memory",
 ];
 
-/// Judges an exception by the names of its type and that type's bases, by its message, and by the memory that was left.
+/// Judges an exception by the names of its type and that type's bases, by its message, and by the memory that
+/// was left.
 pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
     let is = |name: &str| types.iter().any(|found| found.rsplit('.').next() == Some(name));
     let says = |text: &&str| message.contains(*text);
@@ -133,7 +135,8 @@ pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
     if STICKY.iter().any(says) {
         return Fault::Sticky;
     }
-    // CUDA, its libraries and PyTorch raise RuntimeError and its heirs; somebody's ValueError may quote anything.
+    // CUDA, its libraries and PyTorch raise RuntimeError and its heirs; somebody's ValueError may quote
+    // anything.
     if !is("RuntimeError") {
         return Fault::Other;
     }

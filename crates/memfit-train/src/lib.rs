@@ -1,11 +1,13 @@
-//! What a training step does next: how a batch is split, what a loss is divided by, and what follows from a failure.
+//! What a training step does next: how a batch is split, what a loss is divided by, and what follows from a
+//! failure.
 //!
-//! A [`Controller`] is told facts (a batch of so many samples arrived, a micro-batch ran out of memory, the step is done)
-//! and answers with decisions (these ranges, this divisor, again with half of it). The same facts give the same decisions,
-//! so ranks that were told the same decide alike, and a step can be replayed in a test without a model.
+//! A [`Controller`] is told facts (a batch of so many samples arrived, a micro-batch ran out of memory, the
+//! step is done) and answers with decisions (these ranges, this divisor, again with half of it). The same
+//! facts give the same decisions, so ranks that were told the same decide alike, and a step can be replayed
+//! in a test without a model.
 //!
-//! This crate does no I/O and knows no tensors: it must not know torch, clocks, processes or files. Whoever calls torch
-//! asks here what to do.
+//! This crate does no I/O and knows no tensors: it must not know torch, clocks, processes or files. Whoever
+//! calls torch asks here what to do.
 
 mod agreement;
 mod cache;

@@ -1,12 +1,14 @@
 //! How much memory a micro-batch will need, beyond what stands already.
 //!
-//! What is recorded is a need: the peak while a part ran, less what was live before its window. For one shape of sample it
-//! grows with the number of samples, nearly in a straight line that does not begin below zero. So one size that was seen
-//! bounds a larger one in proportion, and two give the line, which is lifted above all that was seen.
+//! What is recorded is a need: the peak while a part ran, less what was live before its window. For one shape
+//! of sample it grows with the number of samples, nearly in a straight line that does not begin below zero.
+//! So one size that was seen bounds a larger one in proportion, and two give the line, which is lifted above
+//! all that was seen.
 //!
-//! Across shapes of one kind (the same tensors, other lengths) a need grows with the elements of a sample, in proportion or
-//! faster, as attention's square does. So between two shapes that were seen, the chord is above the curve; beyond the
-//! largest, the square of the ratio is. A prediction for a shape that was never seen is therefore one from above.
+//! Across shapes of one kind (the same tensors, other lengths) a need grows with the elements of a sample, in
+//! proportion or faster, as attention's square does. So between two shapes that were seen, the chord is above
+//! the curve; beyond the largest, the square of the ratio is. A prediction for a shape that was never seen is
+//! therefore one from above.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +55,8 @@ impl Predictor {
         own.is_some_and(|needs| needs.0.range(size..).next().is_some())
     }
 
-    /// Whether a line is known for a shape, or a chord between others: so that what is foreseen need not be tried first.
+    /// Whether a line is known for a shape, or a chord between others: so that what is foreseen need not be
+    /// tried first.
     pub fn is_sure(&self, shape: &str, elements: u64) -> bool {
         let Some(kind) = self.kinds.get(&kind_of(shape)) else { return false };
         match kind.get(&elements.max(1)) {
@@ -83,8 +86,8 @@ impl Predictor {
         Some(need.ceil() as u64)
     }
 
-    /// The largest size of at most `most` whose need stays within a room; none if nothing is known, or if not even one
-    /// sample does.
+    /// The largest size of at most `most` whose need stays within a room; none if nothing is known, or if not
+    /// even one sample does.
     pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         largest(most, room, |size| self.need(shape, elements, size))
     }
@@ -105,8 +108,8 @@ fn kind_of(shape: &str) -> String {
     shape.chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
-/// The line of least squares, lifted until no point is above it, and never falling: its base and slope. None without two
-/// different sizes.
+/// The line of least squares, lifted until no point is above it, and never falling: its base and slope. None
+/// without two different sizes.
 fn above(needs: &BTreeMap<u32, u64>) -> Option<(f64, f64)> {
     let count = needs.len() as f64;
     let points = || needs.iter().map(|(&size, &need)| (f64::from(size), need as f64));
@@ -178,8 +181,8 @@ mod tests {
             }
         }
 
-        /// Whatever a sample costs (in proportion to its elements, and to their square), and whichever sizes and lengths
-        /// were seen: no prediction is below the truth.
+        /// Whatever a sample costs (in proportion to its elements, and to their square), and whichever sizes
+        /// and lengths were seen: no prediction is below the truth.
         #[test]
         fn a_length_that_was_never_seen_is_bounded_from_above(
             base in 0u64..10_000, linear in 0u64..100, square in 0u64..10,

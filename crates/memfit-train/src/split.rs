@@ -26,9 +26,9 @@ pub fn split_in_pairs(items: usize, most: usize) -> Vec<Part> {
     parts
 }
 
-/// Cuts samples of different sizes into parts of at most `most` samples whose padded cost stays within `budget`: the
-/// largest cost of a part times its length, as when all are padded to the largest. A sample that alone exceeds the budget
-/// goes alone.
+/// Cuts samples of different sizes into parts of at most `most` samples whose padded cost stays within
+/// `budget`: the largest cost of a part times its length, as when all are padded to the largest. A sample
+/// that alone exceeds the budget goes alone.
 pub fn split_by_cost(costs: &[u64], most: usize, budget: u64) -> Vec<Part> {
     let most = most.max(1);
     let mut parts = Vec::new();

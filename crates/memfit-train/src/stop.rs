@@ -1,8 +1,9 @@
 //! What to say when even one sample does not fit: which levers would make room for it, by what is held.
 //!
-//! What a lever saves follows from what it acts on: moments that leave the device are gone from it whole, moments in eight bits
-//! keep a quarter and their scales. What one saves of a sample's activations depends on the model; the shares here are what is
-//! left to hope for with an ordinary one, from below, and are said to be about so much.
+//! What a lever saves follows from what it acts on: moments that leave the device are gone from it whole,
+//! moments in eight bits keep a quarter and their scales. What one saves of a sample's activations depends on
+//! the model; the shares here are what is left to hope for with an ordinary one, from below, and are said to
+//! be about so much.
 
 /// What is on the device when a sample did not fit, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +32,8 @@ pub struct Remedy {
 }
 
 impl Held {
-    /// The levers that would save something, beside those that are applied: the exact ones first, and among those of a label
-    /// the one that saves most.
+    /// The levers that would save something, beside those that are applied: the exact ones first, and among
+    /// those of a label the one that saves most.
     pub fn remedies(&self, applied: &[&str]) -> Vec<Remedy> {
         // Gradients are as large as what is trained, and are there at the backward's end.
         let gradients = self.trained;

@@ -1,7 +1,8 @@
 //! What an optimizer's step needs beyond what is there: states that its first step makes, and temporaries.
 //!
-//! Counted in the bytes of the parameters that it moves, as PyTorch's own optimizers do it: over all parameters together, the
-//! temporaries are lists as large as the parameters; one by one, they are as large as the largest.
+//! Counted in the bytes of the parameters that it moves, as PyTorch's own optimizers do it: over all
+//! parameters together, the temporaries are lists as large as the parameters; one by one, they are as large
+//! as the largest.
 
 /// How an optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,12 +1,14 @@
 //! A window: the batches between two optimizer steps, and what their losses are divided by.
 //!
-//! The gradient of a window is that of one mean over everything in it. Each micro-batch contributes the sum of its losses
-//! (a mean times what it was taken over) divided by the window's divisor, and nothing else divides.
+//! The gradient of a window is that of one mean over everything in it. Each micro-batch contributes the sum
+//! of its losses (a mean times what it was taken over) divided by the window's divisor, and nothing else
+//! divides.
 //!
-//! The divisor has to be known before the first backward. Where it is (one batch a window, counts that follow from the
-//! batch), it is exact from the start. Where it is not (batches that are still to come, counts that only the loss function
-//! tells), the expected count stands in, and the gradients are multiplied once by [`Window::correction`] before anything
-//! looks at them. A correction of one, the usual one, is no multiplication at all.
+//! The divisor has to be known before the first backward. Where it is (one batch a window, counts that follow
+//! from the batch), it is exact from the start. Where it is not (batches that are still to come, counts that
+//! only the loss function tells), the expected count stands in, and the gradients are multiplied once by
+//! [`Window::correction`] before anything looks at them. A correction of one, the usual one, is no
+//! multiplication at all.
 
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +105,8 @@ impl Window {
         self.accumulate = accumulate.max(1);
     }
 
-    /// The window is run again from its start: its batches stay, and what was learned while they ran is forgotten, so
-    /// that the new attempt is what it would have been as the first one.
+    /// The window is run again from its start: its batches stay, and what was learned while they ran is
+    /// forgotten, so that the new attempt is what it would have been as the first one.
     pub fn rewind(&mut self) {
         self.counted = 0.0;
         self.divisor = self.expected;

@@ -9,12 +9,8 @@
 
 use std::{env, error::Error, fs};
 
-use memfit_devices::{Catalogue, Interval};
-use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval};
-
-fn interval(size: Interval) -> SizedInterval {
-    SizedInterval { low: size.low.get(), typical: size.typical.get(), high: size.high.get() }
-}
+use memfit_channel::{CardSetup, LedgerView, RunDir, Setup};
+use memfit_devices::{Bytes, Catalogue};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
@@ -26,30 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let count: usize = arguments.next().map_or(Ok(1), |count| count.parse())?;
     let device = Catalogue::builtin()?.find(&gpu)?.clone();
-    let capacity = arguments.next().map_or(Ok(device.memory.get()), |bytes| bytes.parse())?;
     let overhead = device.overhead(13);
-    let card = CardSetup {
-        device: serde_json::to_value(&device)?,
-        capacity,
-        context: interval(overhead.context),
-        libraries: interval(overhead.libraries),
-        communicator: interval(overhead.per_communicator),
-        other_processes: 0,
+    let device = match arguments.next() {
+        Some(bytes) => device.with_memory(Bytes::new(bytes.parse()?)),
+        None => device,
     };
+    let card = CardSetup::new(device, overhead);
     fs::remove_dir_all(&path).ok();
     fs::create_dir_all(&path)?;
-    let setup = Setup {
-        protocol: PROTOCOL,
-        cards: vec![card; count],
-        steps: 0,
-        forward_steps: 0,
-        cover_full: false,
-        stacks: false,
-        values: memfit_link::ValuePolicy::default(),
-        synthetic: memfit_link::Synthetic::default(),
-        clock: memfit_link::ClockMode::default(),
-        host_time: memfit_link::HostTime::default(),
-    };
-    setup.write(&run_dir)?;
+    Setup::new(vec![card; count]).write(&run_dir)?;
     Ok(())
 }

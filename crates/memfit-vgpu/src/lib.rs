@@ -1,48 +1,27 @@
-//! The virtual CUDA device: one shared object, `libcuda.so.1`, that stands in front of CUDA's libraries.
+//! The virtual CUDA device and the libraries above it as one shared object, `libcuda.so.1`, that stands in
+//! front of CUDA's own.
 //!
-//! It owns what a CUDA device means to a process: memory, streams, events, kernels, and the libraries above them as
-//! PyTorch calls them. Every name that those libraries export is in the prototype lists (`api/*.api`), and each of them is
-//! *modelled* (written here by hand), *harmless* or *refused* (both generated from the lists).
-//!
-//! It must not know Recordings or Python.
+//! It owns nothing but the object: every entry point is exported by one of the crates that are linked here.
 
-mod abi;
-mod attributes;
-mod clock;
-mod context;
-mod copies;
-mod cost;
-mod driver;
-mod entry_points;
-mod errors;
-mod failing;
-mod graphs;
-mod guard;
-mod handles;
-mod kernels;
-mod libraries;
-mod limits;
-mod machine;
-mod mark;
-mod memory;
-mod properties;
-mod runtime;
-mod sharing;
-mod status;
-mod streams;
-mod stubs;
-mod tally;
-mod thread;
-mod values;
-mod versions;
-mod watch;
+use std::ffi::{CStr, c_char};
 
-/// The names and offsets of the fields of `cudaDeviceProp` as a CUDA major has them, with the structure's size under an empty
-/// name; for the test that compares them with the headers. Nothing outside a run.
+// Linked for what they export.
+extern crate memfit_cuda;
+extern crate memfit_cuda_libraries;
+
 #[doc(hidden)]
-pub fn property_layout(cuda_major: i32) -> Option<Vec<(&'static str, usize)>> {
-    properties::layout(cuda_major)
+pub use memfit_cuda::property_layout;
+
+/// The number of times that the call of a name was refused in this process; for tests and debuggers.
+///
+/// # Safety
+/// `name` is a string that ends with NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfit_vgpu_refused(name: *const c_char) -> u64 {
+    if name.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller vouches for the string.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().map_or(0, memfit_abi::tally::count)
 }
-
-#[doc(hidden)]
-pub use kernels::fuzz;

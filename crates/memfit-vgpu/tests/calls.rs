@@ -9,22 +9,21 @@ use std::ffi::CString;
 use std::fs;
 use std::path::Path;
 
-use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, Ledger, PROTOCOL, RunDir, Setup, SizedInterval};
+use memfit_channel::{CardSetup, Ledger, RunDir, Setup};
+use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 use memfit_prototypes::testing::fork::in_child;
 use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
 use memfit_prototypes::testing::{
-    Loaded, dynamic_symbols, environments, library_path, nvidia_libraries, promises,
+    Loaded, dynamic_symbols, environments, library_path, lists, nvidia_libraries, promises,
 };
-use memfit_prototypes::{Class, Entry, Library, read_folder};
+use memfit_prototypes::{Class, Entry, Library};
 
 const CARDS: usize = 2;
 const CAPACITY: u64 = 8 << 30;
 
 #[test]
 fn every_call_keeps_its_promise() {
-    let lists = read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api"))
-        .unwrap_or_else(|problem| panic!("{problem}"));
+    let lists = lists(&["memfit-cuda", "memfit-cuda-libraries"]);
     let library = Loaded::new(&library_path("libmemfit_vgpu.so"));
     let callers = memfit_prototypes::callers!();
     let mut failures = Vec::new();
@@ -44,7 +43,7 @@ fn every_call_keeps_its_promise() {
 
     let folder = run_directory();
     // SAFETY: no other thread of this process reads the environment now.
-    unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &folder) };
+    unsafe { std::env::set_var(memfit_channel::env::RUN_DIR, &folder) };
     let release = Release::load(&lists);
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recipes.txt")).unwrap();
     let recipes = Recipes::read(&text);
@@ -83,28 +82,13 @@ fn run_directory() -> std::path::PathBuf {
     let folder = std::env::temp_dir().join(format!("memfit-calls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let catalogue = Catalogue::builtin().unwrap();
-    let device = serde_json::to_value(catalogue.find("h100").unwrap()).unwrap();
-    let small = SizedInterval { low: 1 << 20, typical: 2 << 20, high: 3 << 20 };
-    let card = CardSetup {
-        device,
-        capacity: CAPACITY,
-        context: small,
-        libraries: small,
-        communicator: small,
-        other_processes: 0,
-    };
-    let setup = Setup {
-        protocol: PROTOCOL,
-        cards: vec![card; CARDS],
-        steps: 0,
-        forward_steps: 0,
-        cover_full: false,
-        stacks: false,
-        values: memfit_link::ValuePolicy::default(),
-        synthetic: memfit_link::Synthetic::default(),
-        clock: memfit_link::ClockMode::default(),
-        host_time: memfit_link::HostTime::default(),
-    };
+    let device = catalogue.find("h100").unwrap().clone().with_memory(Bytes::new(CAPACITY));
+    let (low, typical) = (Bytes::from_mib(1), Bytes::from_mib(2));
+    let small = Interval { low, typical, high: Bytes::from_mib(3) };
+    let overhead =
+        Overhead { context: small, libraries: small, per_communicator: small, ..Overhead::default() };
+    let card = CardSetup::new(device, overhead);
+    let setup = Setup::new(vec![card; CARDS]);
     let run_dir = RunDir::new(&folder);
     setup.write(&run_dir).unwrap();
     Ledger::create(&run_dir, &setup).unwrap();
@@ -117,7 +101,8 @@ fn meant<'a>(lists: &'a [Library], entry: &'a Entry) -> &'a Entry {
     entry.target.as_ref().and_then(|target| all.find(|each| each.name == *target)).unwrap_or(entry)
 }
 
-/// Why a modelled call cannot be made here, if it cannot: many ask the real library, as it stands beside the device.
+/// Why a modelled call cannot be made here, if it cannot: many ask the real library, as it stands beside the
+/// device.
 fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entry) -> Option<&'static str> {
     if release.is_some_and(|release| release.major < 13) && meant.varies {
         return Some("it has other parameters in this release than in the newest");

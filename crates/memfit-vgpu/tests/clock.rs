@@ -1,4 +1,5 @@
-//! The clock's three ways to go, each in a process of its own: work on one stream, as the host and other streams see it.
+//! The clock's three ways to go, each in a process of its own: work on one stream, as the host and other
+//! streams see it.
 //!
 //! One test, since it forks: a second test's thread would be in the children's way.
 
@@ -7,8 +8,8 @@
 use std::ffi::c_void;
 use std::fs;
 
-use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, ClockMode, HostTime, PROTOCOL, RunDir, Setup, SizedInterval};
+use memfit_channel::{CardSetup, ClockMode, RunDir, Setup};
+use memfit_devices::{Bytes, Catalogue, Overhead};
 use memfit_prototypes::testing::fork::in_child;
 // The calls below are the library's: it must be linked.
 use memfit_vgpu as _;
@@ -68,29 +69,11 @@ fn enter(clock: ClockMode) -> std::path::PathBuf {
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("a100-80gb").unwrap().clone();
-    let nothing = SizedInterval::default();
-    let setup = Setup {
-        protocol: PROTOCOL,
-        cards: vec![CardSetup {
-            device: serde_json::to_value(device).unwrap(),
-            capacity: 8 << 30,
-            context: nothing,
-            libraries: nothing,
-            communicator: nothing,
-            other_processes: 0,
-        }],
-        steps: 0,
-        forward_steps: 0,
-        cover_full: false,
-        stacks: false,
-        values: memfit_link::ValuePolicy::default(),
-        synthetic: memfit_link::Synthetic::default(),
-        clock,
-        host_time: HostTime::default(),
-    };
+    let card = CardSetup::new(device.with_memory(Bytes::from_gib(8)), Overhead::default());
+    let setup = Setup { clock, ..Setup::new(vec![card]) };
     setup.write(&RunDir::new(&path)).unwrap();
     // SAFETY: no other thread of this process reads the environment now.
-    unsafe { std::env::set_var(memfit_link::env::RUN_DIR, &path) };
+    unsafe { std::env::set_var(memfit_channel::env::RUN_DIR, &path) };
     path
 }
 
@@ -173,7 +156,8 @@ fn elapsed(work: impl FnOnce(u64)) -> f32 {
     milliseconds
 }
 
-/// Kernels on two branches of a graph have one card between them; a copy on a branch takes its time beside them.
+/// Kernels on two branches of a graph have one card between them; a copy on a branch takes its time beside
+/// them.
 fn graphs() -> Result<(), String> {
     let handle = made(|handle| cublasCreate_v2(handle));
     let alone = elapsed(|stream| {

@@ -1,17 +1,17 @@
-//! The export surface: what the library exports is what the lists say, and all that the real libraries export.
+//! The export surface: what the library exports is what the lists say, and all that the real libraries
+//! export.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use memfit_prototypes::Library;
 use memfit_prototypes::testing::{self, dynamic_symbols, environments, nvidia_libraries, shared_objects};
-use memfit_prototypes::{Library, read_folder};
 
 /// The library's own names, for its tests and its neighbours, apart from CUDA's.
 const OWN_PREFIX: &str = "memfit_";
 
 fn lists() -> Vec<Library> {
-    read_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("api"))
-        .unwrap_or_else(|problem| panic!("{problem}"))
+    testing::lists(&["memfit-cuda", "memfit-cuda-libraries"])
 }
 
 fn library_path() -> PathBuf {

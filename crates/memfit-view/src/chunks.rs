@@ -1,5 +1,5 @@
-//! Levels of detail of the blocks: sorted by how long they lived, so that a page that shows a long time loads only those that are wide
-//! enough to be seen.
+//! Levels of detail of the blocks: sorted by how long they lived, so that a page that shows a long time loads
+//! only those that are wide enough to be seen.
 
 use std::ops::Range;
 
@@ -41,8 +41,8 @@ pub fn life_level(life: u32) -> u8 {
     level
 }
 
-/// The blocks in the order in which the page gets them (as places among `pieces`, which are sorted by birth), and which of these
-/// each chunk has. Sections are numbered from zero.
+/// The blocks in the order in which the page gets them (as places among `pieces`, which are sorted by birth),
+/// and which of these each chunk has. Sections are numbered from zero.
 pub fn blocks_in_chunks(pieces: &[Piece]) -> (Vec<u32>, Vec<(Chunk, Range<usize>)>) {
     let levels: Vec<u8> = pieces.iter().map(|piece| life_level(piece.life())).collect();
     let mut order: Vec<u32> = (0..pieces.len() as u32).collect();
@@ -88,7 +88,7 @@ pub(crate) fn section(pieces: &[Piece], order: &[u32]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::Category;
+    use memfit_vocabulary::Category;
     use proptest::prelude::*;
 
     use super::*;
@@ -118,7 +118,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Each block is in one chunk, and whoever looks at a tick finds every block that was live there by the chunks' bounds alone.
+        /// Each block is in one chunk, and whoever looks at a tick finds every block that was live there by
+        /// the chunks' bounds alone.
         #[test]
         fn nothing_is_lost(lives in proptest::collection::vec((0..50_u32, 0..100_000_u32), 0..3000)) {
             let mut born = 0;

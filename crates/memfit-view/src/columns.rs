@@ -1,6 +1,8 @@
-//! Columns of numbers for the page: byte by byte, so that they compress, and read in a browser without a loop over bits.
+//! Columns of numbers for the page: byte by byte, so that they compress, and read in a browser without a loop
+//! over bits.
 //!
-//! A column is a byte that says how many bytes its greatest number takes, then the lowest bytes of all its numbers, then the next ones.
+//! A column is a byte that says how many bytes its greatest number takes, then the lowest bytes of all its
+//! numbers, then the next ones.
 
 use std::io::Write as _;
 

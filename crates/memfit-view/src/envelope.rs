@@ -1,6 +1,7 @@
-//! Levels of detail of the curves: for runs of ticks, the bounds of each category, and what it was made of where it was highest.
+//! Levels of detail of the curves: for runs of ticks, the bounds of each category, and what it was made of
+//! where it was highest.
 
-use memfit_levers::Category;
+use memfit_vocabulary::Category;
 
 use crate::columns::Columns;
 
@@ -132,7 +133,8 @@ impl Envelope {
         Category::ALL.iter().copied().filter(|category| high[series(*category)] > 0).collect()
     }
 
-    /// The sections of a level: each has the bins that follow on those of the one before, with the curves of `categories`.
+    /// The sections of a level: each has the bins that follow on those of the one before, with the curves of
+    /// `categories`.
     pub(crate) fn sections(&self, level: usize, categories: &[Category]) -> Vec<(usize, Vec<u8>)> {
         let bins = self.levels.get(level).map_or(&[][..], Vec::as_slice);
         bins.chunks(SECTION_BINS).map(|bins| (bins.len(), section(bins, categories))).collect()

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use memfit_explain::categories;
-use memfit_levers::Category;
 use memfit_recording::{MomentKind, NEVER, StackId, TextId, Track};
+use memfit_vocabulary::Category;
 
 use crate::envelope::{SERIES, series};
 use crate::lane::{Lane, Mark, MarkKind, Piece, Pool, Span};
@@ -23,7 +23,8 @@ pub fn lane(track: &Track, device: u8) -> Lane {
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         let born = clock.tick(block.born);
         let freed = clock.end(block.freed).max(born);
-        // A block that is given back and never told to be free is free at once where nothing tells the two apart.
+        // A block that is given back and never told to be free is free at once where nothing tells the two
+        // apart.
         let reusable = if block.completed == NEVER { freed } else { clock.end(block.completed) };
         lane.pieces.push(Piece {
             address: block.address,
@@ -162,7 +163,8 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
     lane.envelope.finish();
 }
 
-/// When ticks were: of those that lie in the same sixty-thousandth of both the ticks and the time, the first and the last.
+/// When ticks were: of those that lie in the same sixty-thousandth of both the ticks and the time, the first
+/// and the last.
 fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
     const CELLS: u64 = 1 << 16;
     let known = || {

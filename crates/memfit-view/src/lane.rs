@@ -1,6 +1,6 @@
 //! What one process did on one device, on a clock that ticks with each thing that happened to memory.
 
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 
 use crate::{Envelope, Places};
 
@@ -20,8 +20,8 @@ pub struct Lane {
     pub length: u32,
     /// The bounds of every category's curve, level by level.
     pub envelope: Envelope,
-    /// When ticks were, in microseconds since the first: both ascend, and between two of these the rest lies evenly. Empty where the
-    /// recording has no times.
+    /// When ticks were, in microseconds since the first: both ascend, and between two of these the rest lies
+    /// evenly. Empty where the recording has no times.
     pub times: Vec<(u32, u64)>,
     /// What was reserved from a tick on, at each tick at which it changed.
     pub reserved: Vec<(u32, u64)>,
@@ -52,7 +52,8 @@ pub struct Piece {
     pub born: u32,
     /// The first tick at which the program did not hold it any more; the lane's length, if it always did.
     pub freed: u32,
-    /// The first tick at which it could be used again: later than `freed` where other streams were still using it.
+    /// The first tick at which it could be used again: later than `freed` where other streams were still
+    /// using it.
     pub reusable: u32,
     /// The stack it was asked for by: a row of the places' stacks, [`NOWHERE`] if not known.
     pub stack: u32,
@@ -107,7 +108,8 @@ pub struct Pool {
 pub struct Mark {
     /// The tick from which on it holds.
     pub tick: u32,
-    /// When that was, in microseconds since the first tick, where it is known: between two ticks much time may pass.
+    /// When that was, in microseconds since the first tick, where it is known: between two ticks much time
+    /// may pass.
     pub time: Option<u64>,
     /// What it is.
     pub kind: MarkKind,

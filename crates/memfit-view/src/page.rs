@@ -1,4 +1,5 @@
-//! The page: one HTML file that fetches nothing, or one that fetches its sections from the server that handed it out.
+//! The page: one HTML file that fetches nothing, or one that fetches its sections from the server that handed
+//! it out.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

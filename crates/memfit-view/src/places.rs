@@ -1,4 +1,5 @@
-//! Where blocks were asked for, and for whom: the stacks, frames and texts that one lane refers to, numbered anew.
+//! Where blocks were asked for, and for whom: the stacks, frames and texts that one lane refers to, numbered
+//! anew.
 
 use std::collections::HashMap;
 
@@ -79,7 +80,8 @@ impl Places {
         self.texts.get(row as usize).map_or("", String::as_str)
     }
 
-    /// The line that speaks for a stack: the innermost one of the user's own code, else the innermost that is Python.
+    /// The line that speaks for a stack: the innermost one of the user's own code, else the innermost that is
+    /// Python.
     pub fn line(&self, stack: u32) -> Option<(&str, u32)> {
         let frame = self.frames.get(self.speaker(self.stacks.get(stack as usize)?)? as usize)?;
         Some((self.name(frame.file), frame.line))
@@ -90,7 +92,8 @@ impl Places {
         first(Side::Own).or_else(|| first(Side::Library))
     }
 
-    /// The section of the texts and stacks. What speaks for a stack is worked out here: the page need not know what a library is.
+    /// The section of the texts and stacks. What speaks for a stack is worked out here: the page need not
+    /// know what a library is.
     pub(crate) fn section(&self) -> Vec<u8> {
         let mut columns = Columns::default();
         columns.plain([self.frames.len() as u64, self.stacks.len() as u64]);
@@ -139,8 +142,9 @@ impl Side {
 }
 
 impl Places {
-    /// Gives every text another name by what it stands for, and renumbers the lines of frames, keeping the order in which they are met:
-    /// what was one line stays one line, and nothing says which. PyTorch's own files and functions keep their names.
+    /// Gives every text another name by what it stands for, and renumbers the lines of frames, keeping the
+    /// order in which they are met: what was one line stays one line, and nothing says which. PyTorch's
+    /// own files and functions keep their names.
     pub(crate) fn rename(
         &mut self,
         mut named: impl FnMut(Role, &str) -> String,

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use crate::lane::{Lane, MarkKind};
 use crate::places::{Role, torch_path};
 
-/// Replaces the names of files, functions, modules and announcements by numbers, and the numbers of lines by others. What was the same
-/// place or module stays the same one. PyTorch's own files keep their paths within PyTorch, and numbers in modules' names stay.
+/// Replaces the names of files, functions, modules and announcements by numbers, and the numbers of lines by
+/// others. What was the same place or module stays the same one. PyTorch's own files keep their paths within
+/// PyTorch, and numbers in modules' names stay.
 pub fn redact(lane: &mut Lane) {
     let marks: Vec<u32> = lane
         .marks
@@ -100,8 +101,8 @@ const KEPT: [&str; 35] = [
     "interval",
 ];
 
-/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote the script, lines and
-/// files are its own, so none is kept.
+/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote
+/// the script, lines and files are its own, so none is kept.
 pub(crate) fn redact_explanation(explanation: &Value) -> Value {
     match explanation {
         Value::Object(fields) => {
@@ -118,15 +119,19 @@ pub(crate) fn redact_explanation(explanation: &Value) -> Value {
     }
 }
 
-/// Verdicts and names of remedies are single words of lower case, some with a number; sentences and paths are not.
+/// The schema of explanations.
+const EXPLAIN_SCHEMA: &str = "memfit.explain/1";
+
+/// Verdicts and names of remedies are single words of lower case, some with a number; sentences and paths are
+/// not.
 fn is_a_word_of_ours(text: &str) -> bool {
     let of_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    text == crate::view::EXPLAIN_SCHEMA || text.bytes().all(of_word)
+    text == EXPLAIN_SCHEMA || text.bytes().all(of_word)
 }
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::{Category, Cause, Label, Lever};
+    use memfit_vocabulary::{Category, Cause, Label, Lever};
 
     use super::*;
     use crate::lane::{Mark, Piece};

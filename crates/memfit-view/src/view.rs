@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use memfit_levers::Category;
 use memfit_recording::Origin;
+use memfit_vocabulary::Category;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,8 +15,6 @@ use crate::{Lane, SHORTEST_LIFE};
 
 /// The version of what the page and this crate say to each other.
 const SCHEMA: &str = "memfit.view/1";
-/// The schema of explanations.
-pub(crate) const EXPLAIN_SCHEMA: &str = "memfit.explain/1";
 /// Lines in the summary's list of holders.
 const HOLDERS: usize = 12;
 

@@ -1,11 +1,12 @@
-//! The page in a file: what it lets through of names that are not its own, and what a stranger can read in it.
+//! The page in a file: what it lets through of names that are not its own, and what a stranger can read in
+//! it.
 
 mod support;
 
 use std::io::Read as _;
 
-use memfit_levers::Category;
 use memfit_view::{View, lane, served_page, write_page};
+use memfit_vocabulary::Category;
 use support::{MIB, Names, PLAIN, recorded, training, view};
 
 fn file(view: &View) -> String {
@@ -28,7 +29,8 @@ fn readable(view: &View) -> String {
 #[test]
 fn a_lane_says_what_happened() {
     let lane = lane(&training(&PLAIN), 0);
-    // The phases and steps are no ticks: a segment, a block, twice three blocks that come and go, and a failure.
+    // The phases and steps are no ticks: a segment, a block, twice three blocks that come and go, and a
+    // failure.
     assert_eq!(lane.length, 1 + 1 + 2 * 6 + 1);
     let whole = lane.envelope.whole().expect("something happened");
     assert_eq!(whole.allocated, (0, 28 * MIB));

@@ -1,7 +1,7 @@
 //! The C interface for the probe (by ctypes) and for a virtual device (by dlsym).
 //!
-//! Each function does nothing in a process that belongs to no run. None of them can panic across the boundary: what they
-//! reach neither indexes out of bounds nor unwraps.
+//! Each function does nothing in a process that belongs to no run. None of them can panic across the
+//! boundary: what they reach neither indexes out of bounds nor unwraps.
 
 use std::slice;
 
@@ -16,7 +16,7 @@ pub extern "C" fn memfit_watch_active() -> i32 {
     i32::from(Watch::get().is_some())
 }
 
-/// The process enters a phase (a `memfit_levers::Phase` code); the one before is returned.
+/// The process enters a phase (a `memfit_vocabulary::Phase` code); the one before is returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_phase(phase: u8) -> u8 {
     Watch::get().map_or(0, |watch| watch.phase(phase))
@@ -68,8 +68,9 @@ pub extern "C" fn memfit_watch_current_phase() -> u8 {
     Watch::get().map_or(0, Watch::current_phase)
 }
 
-/// A device's own allocator, which PyTorch uses in place of its caching one (`backend:cudaMallocAsync`), handed out a block, or
-/// took one back where `bytes` is negative. Where PyTorch's own allocator has reported, it knows better.
+/// A device's own allocator, which PyTorch uses in place of its caching one (`backend:cudaMallocAsync`),
+/// handed out a block, or took one back where `bytes` is negative. Where PyTorch's own allocator has
+/// reported, it knows better.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_block(device: u32, address: u64, bytes: i64, allocated: u64, reserved: u64) {
     if let (Some(watch), Ok(device)) = (Watch::get(), u8::try_from(device)) {
@@ -77,7 +78,7 @@ pub extern "C" fn memfit_watch_block(device: u32, address: u64, bytes: i64, allo
     }
 }
 
-/// The block that holds `address` belongs to a category (a `memfit_levers::Category` code).
+/// The block that holds `address` belongs to a category (a `memfit_vocabulary::Category` code).
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_note(address: u64, category: u8) {
     if let Some(watch) = Watch::get() {
@@ -85,7 +86,8 @@ pub extern "C" fn memfit_watch_note(address: u64, category: u8) {
     }
 }
 
-/// The blocks that hold these addresses belong to a category; `owners` has each one's name as a text number, or is null.
+/// The blocks that hold these addresses belong to a category; `owners` has each one's name as a text number,
+/// or is null.
 ///
 /// # Safety
 /// `addresses`, and `owners` unless it is null, must point to `count` readable values.
@@ -102,8 +104,9 @@ pub unsafe extern "C" fn memfit_watch_note_many(
     watch.note(addresses, category, owners);
 }
 
-/// What was asked for, for blocks that were handed out on a device: by its allocations from number `first` on (counted from
-/// 1, as [`Stats::allocs`] does), or, where `first` is 0, for the blocks that are live at these addresses.
+/// What was asked for, for blocks that were handed out on a device: by its allocations from number `first` on
+/// (counted from 1, as [`Stats::allocs`] does), or, where `first` is 0, for the blocks that are live at these
+/// addresses.
 ///
 /// # Safety
 /// `addresses` and `bytes` must point to `count` readable values.
@@ -153,8 +156,8 @@ pub unsafe extern "C" fn memfit_watch_stack(id: u32, frames: *const u32, count: 
     }
 }
 
-/// From where in the program, on which streams and when blocks were asked for that a device handed out, by its allocations
-/// from number `first` on.
+/// From where in the program, on which streams and when blocks were asked for that a device handed out, by
+/// its allocations from number `first` on.
 ///
 /// # Safety
 /// `stacks`, `streams` and `times` must point to `count` readable values.

@@ -1,10 +1,11 @@
 //! The end of an interpreter whose other threads still want it.
 //!
-//! When a script's last act is a backward pass, a thread of autograd's may still hold objects of Python's after the main
-//! thread has begun to take the interpreter down. Asking for the interpreter then, it is ended with `pthread_exit`, by every
-//! CPython before 3.14. That unwinds its stack, and a function of PyTorch's that must not be unwound ends the whole process:
-//! "terminate called without an active exception", in a few runs of a hundred, with a GPU or with a virtual one. From 3.14
-//! on CPython lets such a thread sleep instead (github.com/python/cpython/issues/87135), and so does this.
+//! When a script's last act is a backward pass, a thread of autograd's may still hold objects of Python's
+//! after the main thread has begun to take the interpreter down. Asking for the interpreter then, it is ended
+//! with `pthread_exit`, by every CPython before 3.14. That unwinds its stack, and a function of PyTorch's
+//! that must not be unwound ends the whole process: "terminate called without an active exception", in a few
+//! runs of a hundred, with a GPU or with a virtual one. From 3.14 on CPython lets such a thread sleep instead
+//! (github.com/python/cpython/issues/87135), and so does this.
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -37,7 +38,8 @@ pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     }
     // SAFETY: the C library's function of this name has this signature.
     let next: unsafe extern "C-unwind" fn(*mut c_void) -> ! = unsafe { mem::transmute(next) };
-    // SAFETY: the caller's own argument, passed on. Nothing in this frame needs to be dropped when it is unwound.
+    // SAFETY: the caller's own argument, passed on. Nothing in this frame needs to be dropped when it is
+    // unwound.
     unsafe { next(value) }
 }
 
@@ -49,7 +51,8 @@ fn is_finalizing() -> bool {
         if found.is_null() {
             return false;
         }
-        // SAFETY: CPython's functions of these names take nothing and return an int, and need no interpreter's lock.
+        // SAFETY: CPython's functions of these names take nothing and return an int, and need no
+        // interpreter's lock.
         let ask: unsafe extern "C" fn() -> c_int = unsafe { mem::transmute(found) };
         // SAFETY: as above.
         unsafe { ask() != 0 }
@@ -78,8 +81,8 @@ mod tests {
     fn a_thread_of_a_process_without_an_interpreter_ends_as_ever() {
         assert!(!is_finalizing());
         let mut result = std::ptr::null_mut();
-        // SAFETY: the C library calls a thread's function by the C convention and lets it be unwound, which only the type
-        // does not say.
+        // SAFETY: the C library calls a thread's function by the C convention and lets it be unwound, which
+        // only the type does not say.
         let body = unsafe { mem::transmute::<Leaves, Body>(leaves) };
         // SAFETY: the thread is joined before `result` goes.
         unsafe {

@@ -1,7 +1,8 @@
 //! The two functions of libc10 that PyTorch's allocators call on each of their events.
 //!
-//! `c10/core/Allocator.h` declares them; their mangled names have not changed since they exist (2.6 to 2.15 at least).
-//! The caching allocator calls them with its device's lock held, so the order of the log is the order of events.
+//! `c10/core/Allocator.h` declares them; their mangled names have not changed since they exist (2.6 to 2.15
+//! at least). The caching allocator calls them with its device's lock held, so the order of the log is the
+//! order of events.
 
 use std::{
     ffi::{CStr, c_void},
@@ -83,7 +84,8 @@ pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, rese
     }
 }
 
-/// Tells a virtual device, where there is one, that a block has a new owner: what it held before is no content any more.
+/// Tells a virtual device, where there is one, that a block has a new owner: what it held before is no
+/// content any more.
 fn tell_device(address: u64, bytes: u64) {
     type HandedOut = extern "C" fn(u64, u64);
     static DEVICE: OnceLock<Option<HandedOut>> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! What the current thread is working on: the stack of module calls, and the label of a backward node.
 //!
-//! Everything here is thread-local, of fixed size and without destructors, so that it can be used from the allocator at
-//! any time, thread exit included.
+//! Everything here is thread-local, of fixed size and without destructors, so that it can be used from the
+//! allocator at any time, thread exit included.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering};

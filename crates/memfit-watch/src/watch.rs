@@ -9,9 +9,9 @@ use std::{
     thread,
 };
 
-use memfit_link::{
+use memfit_channel::{
     RunDir,
-    events::{DEFAULT_CAP, Kind, Record, Writer},
+    events::{DEFAULT_CAP, Event, Place, SegmentChange, Writer},
 };
 
 use crate::labels;
@@ -79,7 +79,7 @@ pub struct Segment {
     pub time_us: u64,
     /// The number of the stack; 0 for none.
     pub stack: u32,
-    /// A `memfit_link::events::SegmentChange` code.
+    /// A `memfit_channel::events::SegmentChange` code.
     pub change: u8,
 }
 
@@ -107,7 +107,8 @@ impl Watch {
         }
     }
 
-    /// This process's watcher, if it belongs to a run. The log is started when it is first needed, and anew after a fork.
+    /// This process's watcher, if it belongs to a run. The log is started when it is first needed, and anew
+    /// after a fork.
     pub fn get() -> Option<&'static Self> {
         loop {
             match STATE.load(Ordering::Acquire) {
@@ -120,14 +121,14 @@ impl Watch {
         }
     }
 
-    fn record(&self, kind: Kind) -> Record {
-        Record {
-            kind: kind as u8,
+    /// The place of an event of a device that happens now on this thread.
+    fn place(&self, device: u8) -> Place {
+        Place {
+            device,
             phase: self.phase.load(Ordering::Relaxed),
             thread: labels::thread(),
             module: labels::module(self.phase_changes.load(Ordering::Relaxed)),
             step: self.step.load(Ordering::Relaxed),
-            ..Record::default()
         }
     }
 
@@ -145,32 +146,29 @@ impl Watch {
     }
 
     fn enter_block(&self, report: &Report) {
-        let kind = if report.bytes < 0 { Kind::Free } else { Kind::Alloc };
-        self.log.push(&Record {
-            device: report.device,
-            address: report.address,
-            bytes: report.bytes.saturating_abs(),
-            allocated: report.allocated,
-            reserved: report.reserved,
-            ..self.record(kind)
+        let Report { address, allocated, reserved, .. } = *report;
+        let (place, bytes, gone) = (self.place(report.device), report.bytes.unsigned_abs(), report.bytes < 0);
+        self.log.push(&if gone {
+            Event::Free { place, address, bytes, allocated, reserved }
+        } else {
+            Event::Alloc { place, address, bytes, allocated, reserved }
         });
         let Some(counters) = self.devices.get(usize::from(report.device)) else { return };
         counters.allocated.store(report.allocated, Ordering::Relaxed);
         counters.reserved.store(report.reserved, Ordering::Relaxed);
         counters.peak_allocated.fetch_max(report.allocated, Ordering::Relaxed);
         counters.peak_reserved.fetch_max(report.reserved, Ordering::Relaxed);
-        let count = if kind == Kind::Free { &counters.frees } else { &counters.allocs };
+        let count = if gone { &counters.frees } else { &counters.allocs };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The allocator could not serve a request of `report.bytes`.
     pub fn out_of_memory(&self, report: &Report) {
-        self.log.push(&Record {
-            device: report.device,
-            bytes: report.bytes,
+        self.log.push(&Event::Oom {
+            place: self.place(report.device),
+            bytes: u64::try_from(report.bytes).unwrap_or(0),
             allocated: report.allocated,
             reserved: report.reserved,
-            ..self.record(Kind::Oom)
         });
         if let Some(counters) = self.devices.get(usize::from(report.device)) {
             counters.ooms.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +180,7 @@ impl Watch {
         let before = self.phase.swap(phase, Ordering::Relaxed);
         if before != phase {
             self.phase_changes.fetch_add(1, Ordering::Relaxed);
-            self.log.push(&self.record(Kind::Phase));
+            self.log.push(&Event::Phase { place: self.place(0) });
         }
         before
     }
@@ -195,22 +193,22 @@ impl Watch {
     /// An optimizer step is complete; `step` are complete now.
     pub fn step(&self, step: u32) {
         self.step.store(step, Ordering::Relaxed);
-        self.log.push(&self.record(Kind::Step));
+        self.log.push(&Event::Step { step });
     }
 
     /// A module's call begins on this thread; how many were open before it is returned.
     pub fn enter(&self, module: u32) -> usize {
         let before = labels::depth();
         labels::enter(module);
-        self.log.push(&self.record(Kind::ScopeEnter));
+        self.log.push(&Event::ScopeEnter { place: self.place(0) });
         before
     }
 
     /// The innermost module call of this thread ends; how many are still open is returned.
     pub fn exit(&self) -> usize {
-        let record = self.record(Kind::ScopeExit);
+        let place = self.place(0);
         if labels::exit().is_some() {
-            self.log.push(&record);
+            self.log.push(&Event::ScopeExit { place });
         }
         labels::depth()
     }
@@ -227,29 +225,19 @@ impl Watch {
 
     /// The blocks that hold these addresses belong to a category; `owners` has each one's name, or is empty.
     pub fn note(&self, addresses: &[u64], category: u8, owners: &[u32]) {
-        let template = Record { phase: category, module: 0, ..self.record(Kind::Note) };
         let owners = owners.iter().copied().chain(std::iter::repeat(0));
-        let records: Vec<_> = addresses
-            .iter()
-            .zip(owners)
-            .filter(|(address, _)| **address != 0)
-            .map(|(&address, module)| Record { address, module, ..template }.encode())
-            .collect();
-        self.log.push_all(&records);
+        let known = addresses.iter().zip(owners).filter(|(address, _)| **address != 0);
+        self.log.push_all(known.map(|(&address, owner)| Event::Note { address, category, owner }));
     }
 
-    /// What was asked for, for blocks that were handed out on a device: by its allocations from number `first` on, or,
-    /// where `first` is 0, for the blocks that are live at these addresses.
+    /// What was asked for, for blocks that were handed out on a device: by its allocations from number
+    /// `first` on, or, where `first` is 0, for the blocks that are live at these addresses.
     pub fn requested(&self, device: u8, first: u64, addresses: &[u64], bytes: &[i64]) {
-        let template = Record { device, ..self.record(Kind::Requested) };
-        let records: Vec<_> = (0..)
-            .zip(addresses.iter().zip(bytes))
-            .map(|(index, (&address, &bytes))| {
-                let allocated = if first == 0 { 0 } else { first.saturating_add(index) };
-                Record { address, bytes, allocated, ..template }.encode()
-            })
-            .collect();
-        self.log.push_all(&records);
+        let blocks = (0..).zip(addresses.iter().zip(bytes));
+        self.log.push_all(blocks.filter_map(|(index, (&address, &bytes))| {
+            let number = if first == 0 { 0 } else { first.saturating_add(index) };
+            Some(Event::Requested { device, number, address, bytes: u64::try_from(bytes).ok()? })
+        }));
     }
 
     /// Gives a text its number.
@@ -259,13 +247,7 @@ impl Watch {
 
     /// Gives a frame its number; its function and file are texts.
     pub fn frame(&self, id: u32, name: u32, file: u32, line: u32) {
-        let record = Record {
-            module: id,
-            address: u64::from(name),
-            bytes: i64::from(line),
-            ..self.record(Kind::Frame)
-        };
-        self.log.push(&Record { allocated: u64::from(file), ..record });
+        self.log.push(&Event::Frame { id, name, file, line });
     }
 
     /// Gives a stack its number.
@@ -275,30 +257,22 @@ impl Watch {
 
     /// From where blocks were asked for that a device handed out, by its allocations from number `first` on.
     pub fn traced(&self, device: u8, first: u64, stacks: &[u32], streams: &[u64], times: &[u64]) {
-        let template = Record { device, ..self.record(Kind::Traced) };
-        let records: Vec<_> = (first..)
-            .zip(stacks.iter().zip(streams).zip(times))
-            .map(|(allocated, ((&module, &address), &reserved))| {
-                Record { allocated, module, address, reserved, ..template }.encode()
-            })
-            .collect();
-        self.log.push_all(&records);
+        let blocks = (first..).zip(stacks.iter().zip(streams).zip(times));
+        self.log.push_all(blocks.map(|(number, ((&stack, &stream), &time_us))| Event::Traced {
+            device,
+            number,
+            stack,
+            stream,
+            time_us,
+        }));
     }
 
     /// What became of a segment of a device, after its allocation with this number.
     pub fn segment(&self, device: u8, number: u64, segment: &Segment) {
-        self.log.push(&Record {
-            device,
-            flags: segment.change,
-            allocated: number,
-            address: segment.address,
-            bytes: segment.bytes.min(i64::MAX as u64) as i64,
-            thread: segment.stream as u32,
-            step: (segment.stream >> 32) as u32,
-            module: segment.stack,
-            reserved: segment.time_us,
-            ..self.record(Kind::Segment)
-        });
+        let Segment { address, bytes, stream, time_us, stack, change } = *segment;
+        // A change that this build does not know has no meaning for a reader either.
+        let Some(change) = SegmentChange::from_code(change) else { return };
+        self.log.push(&Event::Segment { device, change, number, address, bytes, stack, stream, time_us });
     }
 
     /// A device's counters.
@@ -333,14 +307,16 @@ static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(ptr::null_mut());
 static AT_FORK: Once = Once::new();
 
-/// Starts this process's watcher, or finds that there is nothing to watch for. Another thread may be doing so already.
+/// Starts this process's watcher, or finds that there is nothing to watch for. Another thread may be doing so
+/// already.
 fn start() {
     if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return;
     }
     let log = RunDir::from_env().and_then(|run_dir| {
         let pid = process::id();
-        // A log that cannot be written must not keep the script from running; the runner will miss it, and say so.
+        // A log that cannot be written must not keep the script from running; the runner will miss it, and
+        // say so.
         Writer::create(&run_dir.events(pid), pid, DEFAULT_CAP).ok()
     });
     let Some(log) = log else {

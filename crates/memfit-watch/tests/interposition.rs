@@ -1,16 +1,17 @@
-//! The library in front of a program, as it stands in front of PyTorch: a stand-in for libc10 whose allocator reports.
+//! The library in front of a program, as it stands in front of PyTorch: a stand-in for libc10 whose allocator
+//! reports.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{env, fs, path::PathBuf, process::Command};
 
-use memfit_link::{
+use memfit_channel::{
     RunDir,
     events::{self, Event},
 };
 
-/// libc10's two functions, with a count of how often they were reached; and the program that opens the library as Python
-/// does, in a scope of its own, and reports as PyTorch's allocator does.
+/// libc10's two functions, with a count of how often they were reached; and the program that opens the
+/// library as Python does, in a scope of its own, and reports as PyTorch's allocator does.
 const LIBRARY: &str = r"
 #include <stdint.h>
 #include <stddef.h>
@@ -118,7 +119,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// The functions of the stand-in are reached by the first report (the only one with these arguments) and by the failure.
+/// The functions of the stand-in are reached by the first report (the only one with these arguments) and by
+/// the failure.
 const REACHED: i32 = 101;
 
 #[test]

@@ -7,13 +7,14 @@
     target.optimizers[0].step()
     applied.undo()
 
-Each lever is one module here with one function `apply(target, value) -> undo`, named in `HOMES`; `undo()` puts back what it
-did, and leaves no hook. Models and optimizers are changed in place, so that a script's own names for them, its scheduler's
-and its checkpoints' keep their meaning; `target.model` is another object only where the lever is said to wrap it. What a lever
-is called, its label and what it excludes are of the Rust crate `memfit-levers`; what is applied here was chosen there.
+Each lever is one module here with one function `apply(target, value) -> undo`, named in `HOMES`; `undo()`
+puts back what it did, and leaves no hook. Models and optimizers are changed in place, so that a script's own
+names for them, its scheduler's and its checkpoints' keep their meaning; `target.model` is another object only
+where the lever is said to wrap it. What a lever is called, its label and what it excludes are of the Rust
+crate `memfit-vocabulary`; what is applied here was chosen there.
 
-Nothing in this folder imports memfit: it needs torch alone, so that it can be brought along into an interpreter that has no
-memfit. What cannot be applied raises `CannotApply`, and leaves the target as it was.
+Nothing in this folder imports memfit: it needs torch alone, so that it can be brought along into an
+interpreter that has no memfit. What cannot be applied raises `CannotApply`, and leaves the target as it was.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ __all__ = [
     "prepared",
 ]
 
-# Levers by name, each with its module, in the order in which they are applied: what changes weights comes before what wraps
-# blocks, compiling sees all of it, and what compiled modules keep goes to the host from outside.
+# Levers by name, each with its module, in the order in which they are applied: what changes weights comes
+# before what wraps blocks, compiling sees all of it, and what compiled modules keep goes to the host from
+# outside.
 HOMES = {
     "allocator-settings": "allocator",
     "expandable-segments": "allocator",
@@ -76,7 +78,9 @@ HOMES = {
 
 
 def apply(target: Target, chosen: Iterable[tuple[str, Any]]) -> Applied:
-    """Apply levers, in their order, whichever they come in. Where one cannot be applied, those before it are undone."""
+    """Apply levers, in their order, whichever they come in. Where one cannot be applied, those before it are
+    undone.
+    """
     wanted = dict(chosen)
     unknown = [name for name in wanted if name not in HOMES]
     if unknown:
@@ -107,7 +111,9 @@ def apply_one(target: Target, name: str, value: Any) -> Undo:
 
 
 def prepared(target: Target) -> Undo:
-    """Let the models take what they are called with as the levers want it, for who calls them knows nothing of `prepare`."""
+    """Let the models take what they are called with as the levers want it, for who calls them knows nothing
+    of `prepare`.
+    """
     from .wrapping import together, wrap_call
 
     def around(_model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:

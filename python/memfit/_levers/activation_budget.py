@@ -1,7 +1,8 @@
-"""`activation-budget`: of what a compiled graph would keep for its backward, the compiler keeps a share and computes the rest again.
+"""`activation-budget`: of what a compiled graph would keep for its backward, the compiler keeps a share and
+computes the rest again.
 
-It is PyTorch's own budget, set graph by graph. What draws random numbers would be computed again with other ones, and gradients would
-be silently wrong, so a graph with dropout keeps what it would have kept.
+It is PyTorch's own budget, set graph by graph. What draws random numbers would be computed again with other
+ones, and gradients would be silently wrong, so a graph with dropout keeps what it would have kept.
 """
 
 from __future__ import annotations

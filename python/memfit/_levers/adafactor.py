@@ -1,4 +1,6 @@
-"""`adafactor`: second moments by row and column instead of by number, and no first ones: another optimizer."""
+"""`adafactor`: second moments by row and column instead of by number, and no first ones: another
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _SHARED = ("lr", "weight_decay", "maximize", "foreach")
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Let each optimizer be an Adafactor from here on, in place; its value is true. Moments begin anew, both ways."""
+    """Let each optimizer be an Adafactor from here on, in place; its value is true. Moments begin anew, both
+    ways.
+    """
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     if not hasattr(torch.optim, "Adafactor"):

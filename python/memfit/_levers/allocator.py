@@ -1,7 +1,7 @@
 """`allocator-settings`, `expandable-segments`: how PyTorch's caching allocator cuts its memory.
 
-They are read when the process first touches the allocator, so they belong into the environment that it is started with. A
-process that runs already can only be told.
+They are read when the process first touches the allocator, so they belong into the environment that it is
+started with. A process that runs already can only be told.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def variables(name: str, value: Any) -> dict[str, str]:
-    """What has to be in the environment; of the settings that a user made, those that the lever does not name stay."""
+    """What has to be in the environment; of the settings that a user made, those that the lever does not name
+    stay.
+    """
     if name == "expandable-segments":
         wanted = "expandable_segments:True"
     elif isinstance(value, str) and ":" in value:

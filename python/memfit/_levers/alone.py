@@ -1,7 +1,9 @@
-"""Whether an optimizer updates each parameter by itself: only then may its step be taken a few parameters at a time.
+"""Whether an optimizer updates each parameter by itself: only then may its step be taken a few parameters at
+a time.
 
-Those of PyTorch are known. Any other one is tried on small parameters: taken one by one they have to move as they do together, and
-its counters have to count as far. One that counts its steps in a group, or looks at all gradients at once, does not pass.
+Those of PyTorch are known. Any other one is tried on small parameters: taken one by one they have to move as
+they do together, and its counters have to count as far. One that counts its steps in a group, or looks at all
+gradients at once, does not pass.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# Parameters of each group that stand for all of it, how long their sides are at most, and for how many steps they are tried.
+# Parameters of each group that stand for all of it, how long their sides are at most, and for how many steps
+# they are tried.
 _OF_EACH, _SIDE, _STEPS = 2, 4, 3
 # What an optimizer has beside its settings: other hands' hooks and steps, and what is given anew.
 _LEFT_OUT = ("state", "param_groups", "step", "zero_grad", "profile_hook_step")
@@ -52,7 +55,8 @@ def why_together(optimizer: torch.optim.Optimizer) -> str:
     if of_torch(kind):
         return ""
     if kind.__module__.startswith("bitsandbytes."):
-        # Its kernels run on the card alone. Settings of single parameters are found by their places in the groups.
+        # Its kernels run on the card alone. Settings of single parameters are found by their places in the
+        # groups.
         manager = getattr(optimizer, "mng", None)
         overrides = getattr(manager, "index2config", None) or getattr(
             manager, "module_weight_config_triple", None
@@ -74,7 +78,9 @@ def why_together(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _tried(optimizer: torch.optim.Optimizer, one_by_one: bool) -> Any:
-    """What a few steps make of small parameters, and of the optimizer itself, in a form that can be compared."""
+    """What a few steps make of small parameters, and of the optimizer itself, in a form that can be
+    compared.
+    """
     with _quietly():
         clone = _small(optimizer)
         parameters = [each for group in clone.param_groups for each in group["params"]]
@@ -100,7 +106,9 @@ def _tried(optimizer: torch.optim.Optimizer, one_by_one: bool) -> Any:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Nobody is told of these steps, no random number of the script's is drawn, and nothing is compiled for them."""
+    """Nobody is told of these steps, no random number of the script's is drawn, and nothing is compiled for
+    them.
+    """
     module = importlib.import_module("torch.optim.optimizer")
     hooks = [getattr(module, name) for name in _GLOBAL_HOOKS if hasattr(module, name)]
     kept = [list(each.items()) for each in hooks]

@@ -1,7 +1,7 @@
 """What stands for scores of attention that were put off, and what operations make of it.
 
-Those of attention give another stand-in, or change this one; the product with the values is attention. Anything else is done to
-the real scores, which are made once, and are what the stand-in means from then on.
+Those of attention give another stand-in, or change this one; the product with the values is attention.
+Anything else is done to the real scores, which are made once, and are what the stand-in means from then on.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ def _on(stand_in: Any, deed: Deed) -> Any:
     return deferred(changed, shape, after)
 
 
-# What a rule knows of the scores after an operation, and their type then; nothing known, and the same type, where they are the
-# very same tensor.
+# What a rule knows of the scores after an operation, and their type then; nothing known, and the same type,
+# where they are the very same tensor.
 _Known = tuple[dict[str, Any], torch.dtype] | None
 
 
@@ -340,7 +340,9 @@ def _biased(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Dee
 
 
 def _empty_rows(bias: torch.Tensor) -> bool:
-    """Whether in some row nothing is left of the scores: so far below zero, the kernels' backward cannot tell them apart."""
+    """Whether in some row nothing is left of the scores: so far below zero, the kernels' backward cannot tell
+    them apart.
+    """
     if bias.is_cuda and torch.cuda.is_current_stream_capturing():
         return True
     base = bias if bias._base is None else bias._base
@@ -362,7 +364,8 @@ def _fits(other: Any, scores: Scores, shape: tuple[int, ...]) -> bool:
     return all(one in (1, whole) for one, whole in pairs)
 
 
-# Of masks that are added, whether they leave rows empty: where they lie in their memory, with the version that was looked at.
+# Of masks that are added, whether they leave rows empty: where they lie in their memory, with the version
+# that was looked at.
 _EMPTY: Any = WeakTensorKeyDictionary()
 # How far below zero fp32 still tells scores apart.
 _FAR = -1e3

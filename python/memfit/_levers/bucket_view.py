@@ -1,4 +1,6 @@
-"""`gradient-as-bucket-view`: under DistributedDataParallel, gradients live in the buckets that are exchanged, once."""
+"""`gradient-as-bucket-view`: under DistributedDataParallel, gradients live in the buckets that are exchanged,
+once.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ def _again(model: nn.parallel.DistributedDataParallel, views: bool) -> None:
     kept = {key: held for key, held in model.__dict__.items() if key in _OWN and "hook" in key}
     kept |= {key: model.__dict__[key] for key in ("training", "require_backward_grad_sync")}
     exchanges = list(getattr(model, "_comm_hooks", ()))
-    # What exchanges gradients is let go first, with its hooks: it is made when a module is wrapped, and cannot be changed.
+    # What exchanges gradients is let go first, with its hooks: it is made when a module is wrapped, and
+    # cannot be changed.
     model.__dict__.pop("reducer", None)
     for parameter in module.parameters():
         parameter.grad = None

@@ -1,6 +1,7 @@
 """`length-buckets`: samples of like length go into one batch, so that little of it is padding.
 
-Each sample comes once in an epoch, as before; which come together is another matter, so it is another training.
+Each sample comes once in an epoch, as before; which come together is another matter, so it is another
+training.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ POOL = 50
 
 
 class Buckets(BatchSampler):
-    """Batches of like length: so many samples as the sampler gives them are sorted, cut, and shuffled as batches."""
+    """Batches of like length: so many samples as the sampler gives them are sorted, cut, and shuffled as
+    batches.
+    """
 
     def __init__(
         self, sampler: Any, batch_size: int, drop_last: bool, length: Callable[[int], int], pool: int
@@ -52,7 +55,9 @@ class Buckets(BatchSampler):
 
 
 def apply(target: Target, value: Any, _name: str) -> Undo:
-    """Batch by length: `value` is true, the number of batches that are looked at together, or a table of `pool`."""
+    """Batch by length: `value` is true, the number of batches that are looked at together, or a table of
+    `pool`.
+    """
 
     changed = Changed()
 

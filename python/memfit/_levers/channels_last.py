@@ -1,4 +1,6 @@
-"""`channels-last`: pictures and filters with their channels last in memory, as convolutions of tensor cores want them."""
+"""`channels-last`: pictures and filters with their channels last in memory, as convolutions of tensor cores
+want them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`checkpointing`: what a block computes is not kept for the backward but computed once more there.
 
-Random numbers are put back for the second time, so dropout drops the same, and so is what else a forward changes: buffers, as
-running statistics, and what its modules count or note in their attributes.
+Random numbers are put back for the second time, so dropout drops the same, and so is what else a forward
+changes: buffers, as running statistics, and what its modules count or note in their attributes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def _one(target: Target, module: nn.Module) -> Undo:
         # So that it is told from checkpoints of the script's own, whose second pass is none of memfit's.
         contexts.memfit = True  # type: ignore[attr-defined]
         for mode in modes:
-            # What was put off outside is computed outside, and what is put off inside inside: both passes keep the same.
+            # What was put off outside is computed outside, and what is put off inside inside: both passes
+            # keep the same.
             args, kwargs, forward = mode.outside(args), mode.outside(kwargs), _outside(mode, forward)
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
@@ -68,8 +69,9 @@ def _outside(mode: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
 def _compiled_anyway(target: Target, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     """What a checkpoint that is being compiled calls.
 
-    Checkpoint and block become one graph. Where something in the block can't be part of it, the compiler leaves the whole
-    checkpoint alone, and torch runs it with the compiler switched off: then the block is compiled within it, in pieces.
+    Checkpoint and block become one graph. Where something in the block can't be part of it, the compiler
+    leaves the whole checkpoint alone, and torch runs it with the compiler switched off: then the block is
+    compiled within it, in pieces.
     """
     known: list[Passes] = []
 
@@ -94,8 +96,9 @@ def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_transformed() -> bool:
-    """Whether a transform of `torch.func` runs, which knows no checkpoints, or weights stand in for the module's own, which a
-    second pass would not find."""
+    """Whether a transform of `torch.func` runs, which knows no checkpoints, or weights stand in for the
+    module's own, which a second pass would not find.
+    """
     if within_transform():
         return True
     frame: Any = sys._getframe()
@@ -111,7 +114,9 @@ _FUNCTIONAL = getattr(getattr(stateless, "_functional_call", None), "__code__", 
 
 
 def _is_cache(value: Any) -> bool:
-    """Whether it is what transformers' models keep from call to call; a second pass would add to it a second time."""
+    """Whether it is what transformers' models keep from call to call; a second pass would add to it a second
+    time.
+    """
     if value is None or isinstance(value, (torch.Tensor, bool, int, float, str, tuple, list, dict)):
         return False
     return any(
@@ -121,8 +126,9 @@ def _is_cache(value: Any) -> bool:
 
 
 def _holds_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a block is given a cache that it cannot do without: one that has something for it, or one that is being filled by
-    a model that does not train."""
+    """Whether a block is given a cache that it cannot do without: one that has something for it, or one that
+    is being filled by a model that does not train.
+    """
     return any(
         not module.training or _length(value, module) != 0
         for value in (*args, *kwargs.values())

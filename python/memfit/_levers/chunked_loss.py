@@ -1,9 +1,10 @@
 """`chunked-loss`: the logits of a large vocabulary are never there as a whole.
 
-The model's last linear layer gives a promise of its logits instead of them. What training code does with logits before the
-loss (reshape, shift by one token, cast, move the classes' dimension) is done to the hidden states, and `cross_entropy` runs
-piece by piece: logits of so many tokens, their loss, and its gradients. Whatever else is asked of the promise is answered by
-the real logits, computed then as they would have been; from what changes them on, these are all that there is.
+The model's last linear layer gives a promise of its logits instead of them. What training code does with
+logits before the loss (reshape, shift by one token, cast, move the classes' dimension) is done to the hidden
+states, and `cross_entropy` runs piece by piece: logits of so many tokens, their loss, and its gradients.
+Whatever else is asked of the promise is answered by the real logits, computed then as they would have been;
+from what changes them on, these are all that there is.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from .wrapping import wrap
 LEAST_CLASSES = 4096
 # Bytes of fp32 logits that a piece may always have.
 _PIECE = 64 << 20
-# For each piece the layer's weight is read, cast, and its gradient added up: with fewer tokens in a piece than this many times
-# the layer's inputs, that takes longer than the logits do. A part of all tokens is small enough where that is more.
+# For each piece the layer's weight is read, cast, and its gradient added up: with fewer tokens in a piece
+# than this many times the layer's inputs, that takes longer than the logits do. A part of all tokens is small
+# enough where that is more.
 _TOKENS_PER_INPUT = 2
 _PARTS = 8
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Defer the head's logits: `value` is the tokens in a piece, true for memfit's choice, or a table with `head` and
-    `tokens`."""
+    """Defer the head's logits: `value` is the tokens in a piece, true for memfit's choice, or a table with
+    `head` and `tokens`.
+    """
     wanted = table(value, "tokens")
     head = modules(target, name, wanted["head"])[0] if wanted.get("head") else _head(target.model, name)
     if _made_elsewhere(head):
@@ -67,7 +70,9 @@ def _may_promise(head: nn.Module, hidden: Any) -> bool:
 
 
 def _made_elsewhere(head: nn.Module) -> bool:
-    """Whether the layer's weight is no parameter but made of some by a hook before it, as older normalisation of weights is."""
+    """Whether the layer's weight is no parameter but made of some by a hook before it, as older normalisation
+    of weights is.
+    """
     made = head.__dict__.get("weight")
     return made is not None and not isinstance(made, nn.Parameter)
 

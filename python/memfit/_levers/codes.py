@@ -39,8 +39,8 @@ class Coded:
 def _table(name: str) -> tuple[float, ...]:
     """The values of the codes, rising, within -1 and 1.
 
-    Moments span many orders of magnitude within a block, so their codes are denser near zero: an exponent of ten for each
-    doubling of the number of steps. Weights are about normal, so theirs are its quantiles.
+    Moments span many orders of magnitude within a block, so their codes are denser near zero: an exponent of
+    ten for each doubling of the number of steps. Weights are about normal, so theirs are its quantiles.
     """
     if name == "normal4":
         # Of 16 equally likely pieces of a normal distribution; zero is one of them.

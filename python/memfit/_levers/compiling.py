@@ -13,8 +13,9 @@ from .wrapping import all_or_none, together
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Compile the model in place: `value` is true, a mode, a list of modules, "blocks", or a table of `torch.compile`'s
-    keywords with `modules`."""
+    """Compile the model in place: `value` is true, a mode, a list of modules, "blocks", or a table of
+    `torch.compile`'s keywords with `modules`.
+    """
     settings = dict(value) if isinstance(value, dict) else {}
     chosen: Any = settings.pop("modules", None)
     if isinstance(value, list) or value == "blocks":

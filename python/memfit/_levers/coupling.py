@@ -1,10 +1,11 @@
 """Whether a loss couples the samples of a batch, seen from the operations of one forward.
 
-Samples go through a model side by side: each operation keeps the batch's dimension, until the loss takes a mean over it. A
-loss that couples them does more: it multiplies samples with samples (contrastive losses), or takes something over the
-batch and brings it back to the samples (a batch's mean that is subtracted, weights that are normalised over the batch). And one
-that is no mean over them takes a sum, or makes a root, a product or a quotient of what was taken over the batch (a mean over a
-mask, Dice's coefficient of all samples together).
+Samples go through a model side by side: each operation keeps the batch's dimension, until the loss takes a
+mean over it. A loss that couples them does more: it multiplies samples with samples (contrastive losses), or
+takes something over the batch and brings it back to the samples (a batch's mean that is subtracted, weights
+that are normalised over the batch). And one that is no mean over them takes a sum, or makes a root, a product
+or a quotient of what was taken over the batch (a mean over a mask, Dice's coefficient of all samples
+together).
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ _PRODUCTS = {"mm", "addmm", "_cdist_forward", "_euclidean_dist"}
 
 
 class Mixing(TorchDispatchMode):  # type: ignore[misc]
-    """Watches the operations on tensors that a batch's samples were in; `coupled` and `taken` are the answers."""
+    """Watches the operations on tensors that a batch's samples were in; `coupled` and `taken` are the
+    answers.
+    """
 
     def __init__(self, inputs: list[torch.Tensor], items: int) -> None:
         super().__init__()
         self.coupled = False
-        # Whether it is so by more than a number that all samples are divided by, as the count of what a mask leaves.
+        # Whether it is so by more than a number that all samples are divided by, as the count of what a mask
+        # leaves.
         self.compared = False
         # Whether an operation came that could not be followed: nothing is said from then on.
         self.lost = False
@@ -42,8 +46,8 @@ class Mixing(TorchDispatchMode):  # type: ignore[misc]
             each.untyped_storage().data_ptr(): place for place, each in enumerate(inputs) if _plain(each)
         }
         self._items = items
-        # Where the batch's dimension is, and how long: a multiple where another one is folded into it. Or what was
-        # taken over the batch. What is not here is not known to depend on the samples.
+        # Where the batch's dimension is, and how long: a multiple where another one is folded into it. Or
+        # what was taken over the batch. What is not here is not known to depend on the samples.
         self._batch: Any = WeakTensorKeyDictionary()
         # Sums over the batch to which each sample gave as much.
         self._even: Any = WeakTensorKeyDictionary()

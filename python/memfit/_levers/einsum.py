@@ -1,4 +1,6 @@
-"""Products of attention as `einsum` writes them: which letters are the batch, the queries, the keys and the features."""
+"""Products of attention as `einsum` writes them: which letters are the batch, the queries, the keys and the
+features.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ import torch
 
 
 def scores(equation: str, operands: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Queries and keys as (batch…, rows, features), where an equation is their product with the keys' rows last; None where
-    it is another one."""
+    """Queries and keys as (batch…, rows, features), where an equation is their product with the keys' rows
+    last; None where it is another one.
+    """
     read = _read(equation, operands)
     if read is None:
         return None
@@ -27,8 +30,9 @@ def scores(equation: str, operands: tuple[Any, ...]) -> tuple[torch.Tensor, torc
 
 
 def attended(equation: str, weights: int, operands: tuple[Any, ...]) -> tuple[torch.Tensor, list[int]] | None:
-    """Values as (batch…, keys, features), and the order in which the product of the weights (one of the operands) with them
-    is wanted; None where an equation is another one."""
+    """Values as (batch…, keys, features), and the order in which the product of the weights (one of the
+    operands) with them is wanted; None where an equation is another one.
+    """
     read = _read(equation, operands)
     if read is None:
         return None
@@ -51,7 +55,9 @@ Operand = tuple[list[str], torch.Tensor]
 
 
 def _read(equation: str, operands: tuple[Any, ...]) -> tuple[Operand, Operand, list[str]] | None:
-    """Two operands with their letters, and the result's, where nothing is summed within one operand or left to be guessed."""
+    """Two operands with their letters, and the result's, where nothing is summed within one operand or left
+    to be guessed.
+    """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     left, arrow, out = equation.replace(" ", "").partition("->")

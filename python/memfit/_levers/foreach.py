@@ -1,7 +1,8 @@
-"""`fused-optimizer`, `foreach-off`: how many parameters an optimizer updates at once, and with what temporaries.
+"""`fused-optimizer`, `foreach-off`: how many parameters an optimizer updates at once, and with what
+temporaries.
 
-The default writes whole lists of temporaries, about as large as the parameters. A fused kernel has none; one parameter at a
-time has those of the largest.
+The default writes whole lists of temporaries, about as large as the parameters. A fused kernel has none; one
+parameter at a time has those of the largest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`optimizer-in-backward`: each parameter is updated as soon as its gradient is there, which is then let go.
 
-Gradients are never all there together. So they cannot be accumulated, clipped as a whole, exchanged, or scaled and looked at; and
-a step that fails in its backward is half done. What can be seen of that is refused, before it is done or as soon as it was.
+Gradients are never all there together. So they cannot be accumulated, clipped as a whole, exchanged, or
+scaled and looked at; and a step that fails in its backward is half done. What can be seen of that is refused,
+before it is done or as soon as it was.
 """
 
 from __future__ import annotations

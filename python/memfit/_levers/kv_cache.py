@@ -1,8 +1,8 @@
 """`kv-cache-8-bit`, `kv-cache-window`: what a language model keeps of the tokens so far takes less room.
 
-Both act on the cache of transformers, layer by layer, before a layer has kept anything. In 8 bits, each token's key and value
-has a scale of its own in each head; a layer's are decoded where they are used, and dropped after it. With a window, the tokens
-before the last so many are forgotten.
+Both act on the cache of transformers, layer by layer, before a layer has kept anything. In 8 bits, each
+token's key and value has a scale of its own in each head; a layer's are decoded where they are used, and
+dropped after it. With a window, the tokens before the last so many are forgotten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What has to be known of a place in a script whose computation is put off, to carry it out later as it would have run there.
+"""What has to be known of a place in a script whose computation is put off, to carry it out later as it would
+have run there.
 
-That is the types that autocast gives there, and that nothing which goes in is changed in between. Where torch itself runs code a
-second time, or in a sense of its own, nothing is put off: both runs have to keep the same.
+That is the types that autocast gives there, and that nothing which goes in is changed in between. Where torch
+itself runs code a second time, or in a sense of its own, nothing is put off: both runs have to keep the same.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def may_wait() -> bool:
 
 
 def _in_scripts_second_pass() -> bool:
-    """What runs again in a backward ran as it was written the first time, unless it is memfit that has it run again."""
+    """What runs again in a backward ran as it was written the first time, unless it is memfit that has it run
+    again.
+    """
     return torch._C._current_graph_task_id() != -1 and getattr(_AGAIN, "passes", 0) == 0
 
 

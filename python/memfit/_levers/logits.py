@@ -1,7 +1,9 @@
-"""A promise of logits: what training code does with logits before its loss is done to what they would be made from.
+"""A promise of logits: what training code does with logits before its loss is done to what they would be made
+from.
 
-Some of that gives views, which share memory. Once something may write to a promise, or to any view of it, or holds on to its
-memory or its gradient, the logits as a whole are made, and are what the promise and all its views stand for from then on.
+Some of that gives views, which share memory. Once something may write to a promise, or to any view of it, or
+holds on to its memory or its gradient, the logits as a whole are made, and are what the promise and all its
+views stand for from then on.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Deferred:
     learns: bool = True
 
     def real(self, late: bool = False) -> torch.Tensor:
-        """The logits. For who reads them late, when they have served, they may be those of the weights as they are by then."""
+        """The logits. For who reads them late, when they have served, they may be those of the weights as
+        they are by then.
+        """
         passed = late and self.moment.has_passed()
         if passed:
             self.target.note(_LATE)
@@ -375,7 +379,8 @@ def _cross_entropy(
     casts = deferred.casts
     if casts == (torch.float32,) and deferred.kind in (torch.float16, torch.bfloat16):
         casts = ()
-    # Sums of losses are wider than 16 bits. Under autocast, cross entropy is one of the operations that run in fp32.
+    # Sums of losses are wider than 16 bits. Under autocast, cross entropy is one of the operations that run
+    # in fp32.
     after = torch.float32 if torch.is_autocast_enabled(deferred.hidden.device.type) else state.form.dtype
     compiled = deferred.target.compiled
     entropy = cross_entropy if compiled is None else compiled(cross_entropy)

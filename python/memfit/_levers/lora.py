@@ -1,8 +1,9 @@
 """`lora`: the model's weights are frozen, and small matrices are trained beside those of its linear layers.
 
-When it is undone, what was trained is added to the weights: a model that was never trained comes back bit for bit. State dicts
-have it added as well, in the host's memory, under the names that the model has without the lever. What stands behind the
-repeated blocks, as a classifier that was made anew, goes on training as a whole: no checkpoint may have had anything of it.
+When it is undone, what was trained is added to the weights: a model that was never trained comes back bit for
+bit. State dicts have it added as well, in the host's memory, under the names that the model has without the
+lever. What stands behind the repeated blocks, as a classifier that was made anew, goes on training as a
+whole: no checkpoint may have had anything of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _SCALE = "_memfit_lora_scale"
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Train small matrices: `value` is their rank, or a table of `rank`, `alpha` and the `modules` that they stand beside."""
+    """Train small matrices: `value` is their rank, or a table of `rank`, `alpha` and the `modules` that they
+    stand beside.
+    """
     wanted = table(value, "rank")
     rank, alpha = int(wanted.get("rank", 8)), float(wanted.get("alpha", 2 * int(wanted.get("rank", 8))))
     if rank < 1:
@@ -56,7 +59,9 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 def trained_layers(
     model: nn.Module, name: str, target: Target | None = None, chosen: Any = None
 ) -> dict[str, nn.Linear]:
-    """The linear layers beside which small matrices are trained: those of the repeated blocks, or else all but the last."""
+    """The linear layers beside which small matrices are trained: those of the repeated blocks, or else all
+    but the last.
+    """
     if chosen and target is not None:
         picked = zip(chosen, modules(target, name, chosen), strict=True)
         layers = {path: module for path, module in picked if isinstance(module, nn.Linear)}
@@ -80,7 +85,8 @@ def trained_layers(
 
 
 def _behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
-    """What comes behind the repeated blocks, and behind the layers that matrices are trained beside: a last norm, a head.
+    """What comes behind the repeated blocks, and behind the layers that matrices are trained beside: a last
+    norm, a head.
 
     But for the layer that makes the logits of a vocabulary: it is no new one, and as large as the embeddings.
     """
@@ -163,7 +169,9 @@ def _added(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any)
 
 
 def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
-    """A weight that is loaded has in it what was trained, so what is trained from here on begins at nothing."""
+    """A weight that is loaded has in it what was trained, so what is trained from here on begins at
+    nothing.
+    """
     if f"{prefix}weight" in state and f"{prefix}{UP}" not in state:
         with torch.no_grad():
             layer._parameters[UP].zero_()  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""`micro-batch`: so many samples go through the model together, gradients are added up. Whoever runs the step splits."""
+"""`micro-batch`: so many samples go through the model together, gradients are added up. Whoever runs the step
+splits.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """`activation-offload`: what the forward keeps for the backward waits in the host's memory.
 
-Copies run on a stream of their own, beside the computing one, into pinned memory: out while the forward goes on, and back one
-tensor ahead of the backward. Blocks on the card belong to the computing stream throughout, and are let go or used only after
-an event of the copying one, so the allocator needs to be told nothing. What a compiled module keeps is copied once its graph is through.
+Copies run on a stream of their own, beside the computing one, into pinned memory: out while the forward goes
+on, and back one tensor ahead of the backward. Blocks on the card belong to the computing stream throughout,
+and are let go or used only after an event of the copying one, so the allocator needs to be told nothing. What
+a compiled module keeps is copied once its graph is through.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _KNOWN = 256
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Offload what modules keep: `value` is a list of their names, "blocks" for all repeated ones, or "all"."""
+    """Offload what modules keep: `value` is a list of their names, "blocks" for all repeated ones, or
+    "all".
+    """
     if value in ("all", True):
         chosen: list[nn.Module] = target.models()
     else:
@@ -211,7 +214,9 @@ class Mover:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in one piece of memory, and nothing else: neither sparse, nor in codes, nor of a class of its own."""
+    """Whether a tensor is numbers in one piece of memory, and nothing else: neither sparse, nor in codes, nor
+    of a class of its own.
+    """
     kinds = (torch.Tensor, nn.Parameter)
     return type(tensor) in kinds and tensor.layout == torch.strided and not tensor.is_quantized
 

@@ -1,8 +1,10 @@
-"""The passes of one forward that is run again for its backward: each begins as the first did, and only the first leaves a trace.
+"""The passes of one forward that is run again for its backward: each begins as the first did, and only the
+first leaves a trace.
 
-What a forward leaves behind besides its output is in its modules' buffers and attributes, and in the random numbers of Python
-and NumPy (those of torch are put back by whoever runs it again). What it changes is found by looking: at first everything small
-enough is copied before the forward, from then on only what has changed before.
+What a forward leaves behind besides its output is in its modules' buffers and attributes, and in the random
+numbers of Python and NumPy (those of torch are put back by whoever runs it again). What it changes is found
+by looking: at first everything small enough is copied before the forward, from then on only what has changed
+before.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _NORM = nn.modules.batchnorm._NormBase
 # What every module has, and no forward sets.
 _OWN = frozenset(nn.Module().__dict__)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-# A larger tensor in an attribute is rather something that was computed than something to begin with: it is not kept for a second pass.
+# A larger tensor in an attribute is rather something that was computed than something to begin with: it is
+# not kept for a second pass.
 _MOST = 1 << 20
 # What forwards were seen to change, by module and by whether it trains: such is copied each time.
 _Names = dict[bool, set[str]]
@@ -33,7 +36,9 @@ _MISSING, _ANY = object(), object()
 
 
 class Passes:
-    """What is known of one call: a context for its first pass, and one for each that follows (the object itself)."""
+    """What is known of one call: a context for its first pass, and one for each that follows (the object
+    itself).
+    """
 
     def __init__(self, module: nn.Module, modes: list[Any], computes: bool = True) -> None:
         self._module = module

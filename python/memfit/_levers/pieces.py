@@ -1,8 +1,8 @@
 """An optimizer's step on a few parameters at a time, in the optimizer itself.
 
-What several levers need: to update one parameter when its gradient is there, or to have the moments of a few parameters in
-full while these are updated, and otherwise packed. The optimizer stays the object that it is, and its step the one that it has;
-it is only called more often, with fewer parameters in its groups.
+What several levers need: to update one parameter when its gradient is there, or to have the moments of a few
+parameters in full while these are updated, and otherwise packed. The optimizer stays the object that it is,
+and its step the one that it has; it is only called more often, with fewer parameters in its groups.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from .alone import of_torch, plain_step, why_together
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
-# What an optimizer's step goes through before it is the step of its class, where that is not each time it is asked for.
+# What an optimizer's step goes through before it is the step of its class, where that is not each time it is
+# asked for.
 GATE = "_memfit_gate"
 # Numbers of parameters that are updated at once, and above which one parameter is cut.
 AT_ONCE = 1 << 24
-# Optimizers whose update of a number looks at no other number of its parameter: only their parameters can be cut.
+# Optimizers whose update of a number looks at no other number of its parameter: only their parameters can be
+# cut.
 ELEMENTWISE = (
     "SGD",
     "Adam",
@@ -94,7 +96,8 @@ class Held:
     def keep(self) -> Callable[[], None]:
         """Copy all parts to the host; what is returned puts them back."""
         copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]
-        # A part that waits on the host is written to where it is; others are replaced, and are not kept alive here.
+        # A part that waits on the host is written to where it is; others are replaced, and are not kept alive
+        # here.
         kept = [
             (place, part if _place(part).type == "cpu" else None, _place(part), copy)
             for place, part, copy in copies
@@ -147,7 +150,8 @@ class Pieces:
     def _run(self, parameters: Iterable[nn.Parameter]) -> None:
         batch: list[_Unit] = []
         count = 0
-        # Those that begin: each of their pieces begins as the optimizer has it, and not with what the piece before it left.
+        # Those that begin: each of their pieces begins as the optimizer has it, and not with what the piece
+        # before it left.
         new: set[nn.Parameter] = set()
         for parameter in parameters:
             if parameter.grad is None:
@@ -207,7 +211,8 @@ class Pieces:
                 for key, value in (now or {}).items():
                     kept[unit.parameter][key] = self._packed(key, value, unit, kept[unit.parameter].get(key))
         finally:
-            # Also where it failed: no piece has a state of its own after it, and each parameter has one again.
+            # Also where it failed: no piece has a state of its own after it, and each parameter has one
+            # again.
             for group, parameters in groups:
                 group["params"] = parameters
             for unit in units:
@@ -217,7 +222,9 @@ class Pieces:
                     state[parameter] = entries
 
     def _piece(self, parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
-        """What is updated in a parameter's stead: itself, or a piece of it in its own memory, or a wider copy of that."""
+        """What is updated in a parameter's stead: itself, or a piece of it in its own memory, or a wider copy
+        of that.
+        """
         narrow = parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
         if not self._widens(parameter):
             return narrow
@@ -309,7 +316,9 @@ class Pieces:
                     known[key] = Held(value.shape, value.stride(), value.dtype, parts)
 
     def loaded(self, saved: dict[str, Any]) -> None:
-        """A state was loaded, in the type of the parameters: where updates are wider, so are the moments that were saved."""
+        """A state was loaded, in the type of the parameters: where updates are wider, so are the moments that
+        were saved.
+        """
         numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
         for number, parameter in zip(numbers, parameters, strict=False):
@@ -401,8 +410,9 @@ def taken_over(optimizer: torch.optim.Optimizer) -> Pieces | None:
 
 
 def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """A step that tells the scheduler that it was called, as the scheduler's own does, and leaves whether it happens to
-    whoever carries the plan out."""
+    """A step that tells the scheduler that it was called, as the scheduler's own does, and leaves whether it
+    happens to whoever carries the plan out.
+    """
 
     def step(*args: Any, **kwargs: Any) -> Any:
         optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -414,7 +424,9 @@ def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
 
 
 def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """What is saved is what the optimizer would have saved by itself, on the host where it is unpacked for that."""
+    """What is saved is what the optimizer would have saved by itself, on the host where it is unpacked for
+    that.
+    """
     pieces: Pieces = optimizer.__dict__[_NAME]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,9 +1,9 @@
 """A cross entropy over logits that are made a piece of the tokens at a time.
 
-Where one factor stands before the gradients of all tokens, those of the layer's inputs and weights are computed right behind each
-piece's loss, while its logits are there, and multiplied once the backward knows the factor: no logits are made twice. In fp16
-the factor is what keeps small gradients from vanishing, and where each token has its own it is not one number: there the
-pieces are computed again in the backward.
+Where one factor stands before the gradients of all tokens, those of the layer's inputs and weights are
+computed right behind each piece's loss, while its logits are there, and multiplied once the backward knows
+the factor: no logits are made twice. In fp16 the factor is what keeps small gradients from vanishing, and
+where each token has its own it is not one number: there the pieces are computed again in the backward.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Pieces:
 
 
 def cross_entropy(values: torch.Tensor, labels: torch.Tensor, wide: bool, **settings: Any) -> torch.Tensor:
-    """Torch's own; of 16-bit logits in fp32 without a copy of them in fp32, where `wide` says that it is wanted so."""
+    """Torch's own; of 16-bit logits in fp32 without a copy of them in fp32, where `wide` says that it is
+    wanted so.
+    """
     if not wide or values.dtype not in _SIXTEEN:
         return functional.cross_entropy(values, labels, **settings)
     if settings["label_smoothing"]:
@@ -86,7 +88,8 @@ class _AtOnce(torch.autograd.Function):
         learned = [weight for weight, wanted in zip(weights, of_weights, strict=True) if wanted]
         one = _Linear(pieces, learned) if pieces.linear is not None else _Any(pieces, learned)
         of_parts, losses = [], []
-        # What is kept in here is let go in here: whoever sends it elsewhere, or computes it again, is not told.
+        # What is kept in here is let go in here: whoever sends it elsewhere, or computes it again, is not
+        # told.
         with nothing_around():
             for part, wanted in zip(rows.split(pieces.tokens), labels.split(pieces.tokens), strict=True):
                 loss, of_part = one(part, wanted, of_rows)
@@ -175,7 +178,9 @@ def _nothing_else(loss: torch.Tensor, known: list[torch.Tensor]) -> None:
 
 
 class _Linear:
-    """Pieces through one product of matrices: its weight is cast once, and gradients are added up within their product."""
+    """Pieces through one product of matrices: its weight is cast once, and gradients are added up within
+    their product.
+    """
 
     def __init__(self, pieces: Pieces, learned: list[torch.Tensor]) -> None:
         assert pieces.linear is not None

@@ -1,11 +1,13 @@
 """`pure-bf16`: weights, gradients and moments in bf16.
 
-Most updates are smaller than half of what separates two numbers of bf16, and rounding to the nearest would lose them all. So
-an update is computed in fp32, a few parameters at a time, and what comes of it is rounded up or down by chance.
+Most updates are smaller than half of what separates two numbers of bf16, and rounding to the nearest would
+lose them all. So an update is computed in fp32, a few parameters at a time, and what comes of it is rounded
+up or down by chance.
 
-Layers that keep running statistics stay in fp32, with what they pass on in bf16: so little is added to these at a time that bf16
-would not move. Of other buffers, tables and masks meet activations and have to be of their type; single numbers and rows of
-them, as frequencies of positions and noise schedules are, are computed with first, and would lose digits.
+Layers that keep running statistics stay in fp32, with what they pass on in bf16: so little is added to these
+at a time that bf16 would not move. Of other buffers, tables and masks meet activations and have to be of
+their type; single numbers and rows of them, as frequencies of positions and noise schedules are, are computed
+with first, and would lose digits.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ _WIDE = (torch.float32, torch.float64)
 
 
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Cast in place; its value is true. The weights as they were wait on the host, so that `undo` gives back the same bits
-    where nothing was trained."""
+    """Cast in place; its value is true. The weights as they were wait on the host, so that `undo` gives back
+    the same bits where nothing was trained.
+    """
     statistical = {
         id(each)
         for module in target.model.modules()
@@ -105,7 +108,9 @@ def _buffers(module: nn.Module) -> Undo:
 
 
 def _narrowed(buffer: torch.Tensor) -> torch.Tensor:
-    """In bf16; the least number of fp32, as masks have it, would become infinite, and rows of nothing else no numbers."""
+    """In bf16; the least number of fp32, as masks have it, would become infinite, and rows of nothing else no
+    numbers.
+    """
     most = torch.finfo(torch.bfloat16).max
     return torch.where(buffer.isinf(), buffer, buffer.clamp(-most, most)).to(torch.bfloat16)
 

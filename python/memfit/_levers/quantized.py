@@ -1,8 +1,8 @@
-"""`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits. `quantized-weights`: the same for
-a model that is not trained.
+"""`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits.
+`quantized-weights`: the same for a model that is not trained.
 
-A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between. State dicts have
-it decoded, in the host's memory, and what is loaded is coded, layer by layer.
+A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between.
+State dicts have it decoded, in the host's memory, and what is loaded is coded, layer by layer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`resize-before-upload`: pictures are made small on the host, and not after they have gone to the card whole."""
+"""`resize-before-upload`: pictures are made small on the host, and not after they have gone to the card
+whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rounding to bf16 by chance: up as often as what is cut off asks for, so that what is added stays true on average."""
+"""Rounding to bf16 by chance: up as often as what is cut off asks for, so that what is added stays true on
+average.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """`sdpa`: attention without the matrix of all pairs.
 
-Models of Hugging Face's are told. In others, attention that is written out is recognised by its operations: a product of
-queries and keys, scaled, masked, through a softmax over the keys, perhaps dropped out, times the values. Such a product is put
-off until it is known what becomes of it; where it becomes anything else, or is changed in any other way, it is computed as it was
-written, once, and is that from then on.
+Models of Hugging Face's are told. In others, attention that is written out is recognised by its operations: a
+product of queries and keys, scaled, masked, through a softmax over the keys, perhaps dropped out, times the
+values. Such a product is put off until it is known what becomes of it; where it becomes anything else, or is
+changed in any other way, it is computed as it was written, once, and is that from then on.
 
-A row of which every pair is masked with minus infinity has no softmax: it is NaN where it is written out, and zero here.
+A row of which every pair is masked with minus infinity has no softmax: it is NaN where it is written out, and
+zero here.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Attention(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # What is compiled within the model stays so: a mode that no compiler may look into would switch it off.
+        # What is compiled within the model stays so: a mode that no compiler may look into would switch it
+        # off.
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         return self._recognised(func, args, kwargs or {})

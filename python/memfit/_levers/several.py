@@ -1,4 +1,6 @@
-"""Several models that train together, as one: a GAN's two, the towers of a contrastive loss, an actor and its critic."""
+"""Several models that train together, as one: a GAN's two, the towers of a contrastive loss, an actor and its
+critic.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from torch import nn
 
 
 class Several(nn.Module):
-    """The first one's modules are called as they are in it; those of each other one stand behind that one's name.
+    """The first one's modules are called as they are in it; those of each other one stand behind that one's
+    name.
 
     It is there to be looked through, and is never called.
     """

@@ -1,7 +1,7 @@
 """`shard`: parameters, gradients and moments are spread over the ranks, block by block (FSDP2).
 
-A script that replicates its model by DistributedDataParallel is sharded where it does that (`instead_of_replicas`): what
-stands for the replica has its face, and shards in its place.
+A script that replicates its model by DistributedDataParallel is sharded where it does that
+(`instead_of_replicas`): what stands for the replica has its face, and shards in its place.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .target import CannotApply, Target, Undo, modules
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Shard in place over all ranks: `value` is true, or a list of the modules that are gathered one by one. The optimizer's
-    groups are pointed to the shards; it must not have stepped."""
+    """Shard in place over all ranks: `value` is true, or a list of the modules that are gathered one by one.
+    The optimizer's groups are pointed to the shards; it must not have stepped.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         raise CannotApply(name, "there is one process: start the script with `torchrun`, one process a card")
     from torch.distributed import fsdp
@@ -136,7 +137,9 @@ _SHARDED = "_memfit_sharded"
 
 
 def instead_of_replicas(optimizers: Callable[[], Iterable[torch.optim.Optimizer]]) -> Undo:
-    """From now on DistributedDataParallel shards the model that it is given, instead of keeping a copy on each rank."""
+    """From now on DistributedDataParallel shards the model that it is given, instead of keeping a copy on
+    each rank.
+    """
     replicas = nn.parallel.DistributedDataParallel
     original = replicas.__init__
 

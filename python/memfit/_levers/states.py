@@ -1,7 +1,8 @@
-"""`8-bit-optimizer`, `bf16-optimizer-state`, `host-optimizer-state`: an optimizer's moments, packed between steps.
+"""`8-bit-optimizer`, `bf16-optimizer-state`, `host-optimizer-state`: an optimizer's moments, packed between
+steps.
 
-Each update unpacks the moments of a few parameters, and packs them again: what is there in full is small. What is saved in a
-checkpoint is in full, so it can be loaded with the lever or without.
+Each update unpacks the moments of a few parameters, and packs them again: what is there in full is small.
+What is saved in a checkpoint is in full, so it can be loaded with the lever or without.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class OnHost:
         place: torch.Tensor = (
             before if before is not None else torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         )
-        # On the computing stream, whose next update of these numbers reads them back: in order without waiting.
+        # On the computing stream, whose next update of these numbers reads them back: in order without
+        # waiting.
         return place.copy_(value, non_blocking=True)
 
     def unpack(self, packed: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""What an operation makes of what was taken over a batch: a mean over its samples, a sum, or something that is neither."""
+"""What an operation makes of what was taken over a batch: a mean over its samples, a sum, or something that
+is neither.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,9 @@ def fused(
     items: int,
     label: Callable[[torch.Tensor, int], bool],
 ) -> Taken | None:
-    """What an operation takes over the batch that is a loss by itself; None for others. `label` is told of labels, and of the
-    one that is ignored; whether it will look at them in all parts."""
+    """What an operation takes over the batch that is a loss by itself; None for others. `label` is told of
+    labels, and of the one that is ignored; whether it will look at them in all parts.
+    """
     names = [argument.name for argument in schema.arguments]
     if "reduction" not in names or outputs[0].dim() > 0:
         return None
@@ -101,7 +104,9 @@ def is_even(counted: torch.Tensor, items: int) -> bool:
 
 
 def combined(name: str, args: Any, known: Any, even: Any, read: list[float], items: int) -> Taken:
-    """What comes of what was taken over the batch already; `even` has the sums to which each sample gave as much."""
+    """What comes of what was taken over the batch already; `even` has the sums to which each sample gave as
+    much.
+    """
     flat = [each for value in args for each in (value if isinstance(value, (list, tuple)) else [value])]
     taken = [known[value] for value in flat if isinstance(value, torch.Tensor) and value in known]
     worst = max(taken)

@@ -156,8 +156,9 @@ def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
 
 
 def table(value: Any, first: str) -> dict[str, Any]:
-    """A value with several parts: a table, or a text such as `workers=4,prefetch=2,pin=true`, as plan files have it; one
-    number alone is the part named `first`."""
+    """A value with several parts: a table, or a text such as `workers=4,prefetch=2,pin=true`, as plan files
+    have it; one number alone is the part named `first`.
+    """
     if isinstance(value, dict):
         return dict(value)
     if not isinstance(value, str):

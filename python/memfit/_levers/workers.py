@@ -1,4 +1,6 @@
-"""`loader-workers`: how many processes load, how many batches they are ahead, and whether these are pinned."""
+"""`loader-workers`: how many processes load, how many batches they are ahead, and whether these are
+pinned.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from .target import CannotApply, Target, Undo, table, take_out
 
 
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Load otherwise: `value` is a number of processes, or a table (or a text such as `workers=4,pin=true`) of `workers`, `prefetch`, `pin` and `persistent`."""
+    """Load otherwise: `value` is a number of processes, or a table (or a text such as `workers=4,pin=true`)
+    of `workers`, `prefetch`, `pin` and `persistent`.
+    """
     wanted = table(value, "workers")
     changes: dict[str, Any] = {}
     if "workers" in wanted:
@@ -94,7 +98,9 @@ def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoad
 
 
 def _like(loader: DataLoader[Any], settings: dict[str, Any], changed: Changed) -> DataLoader[Any]:
-    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set, until it is undone."""
+    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set,
+    until it is undone.
+    """
     for key in ("num_workers", "prefetch_factor", "pin_memory", "batch_sampler"):
         if key in settings and loader.__dict__.get(key) is not settings[key]:
             changed.set(loader, key, settings[key])

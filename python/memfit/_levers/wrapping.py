@@ -1,7 +1,7 @@
 """Putting something around a module's forward, and taking it away again.
 
-What is put there is bound to the module that is called, and not to the one that it was put on: a deep copy of a module has it
-too, around its own weights.
+What is put there is bound to the module that is called, and not to the one that it was put on: a deep copy of
+a module has it too, around its own weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import nn
 
 from .target import Undo
 
-# Called with the module, with the forward that was there, and then with what the module is called with. It knows of the module
-# only what it is given here: it is called for copies as well.
+# Called with the module, with the forward that was there, and then with what the module is called with. It
+# knows of the module only what it is given here: it is called for copies as well.
 Around = Callable[..., Any]
 
 _LAYERS = "_memfit_layers"
@@ -29,9 +29,9 @@ _LAYERS = "_memfit_layers"
 def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
     """Let `around(module, forward, *args, **kwargs)` stand for the module's forward.
 
-    The module itself stays as it is: its class, its names in the state dict, its hooks, which run outside. Several wraps lie
-    around each other, and may be undone in any order. A module that is pickled comes back without them; `holds` names the lever
-    without which it would be of no use.
+    The module itself stays as it is: its class, its names in the state dict, its hooks, which run outside.
+    Several wraps lie around each other, and may be undone in any order. A module that is pickled comes back
+    without them; `holds` names the lever without which it would be of no use.
     """
     own = module.__dict__.get("forward")
     inner = module.forward
@@ -45,7 +45,8 @@ def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
             return layer.inner(*args, **kwargs)
         return layer.around(_module, layer.inner, *args, **kwargs)
 
-    # A closure that a caller unwraps must not find the forward below it; what it takes is asked for by trainers.
+    # A closure that a caller unwraps must not find the forward below it; what it takes is asked for by
+    # trainers.
     del forward.__wrapped__  # type: ignore[attr-defined]
     with contextlib.suppress(ValueError, TypeError):
         taken = inspect.signature(inner)
@@ -72,8 +73,9 @@ def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
 
 
 def wrap_call(module: nn.Module, around: Around) -> Undo:
-    """The same around what the module was compiled to, outside of the compiled code; around its forward where it was not. A copy
-    is not compiled, and has neither."""
+    """The same around what the module was compiled to, outside of the compiled code; around its forward where
+    it was not. A copy is not compiled, and has neither.
+    """
     name = "_compiled_call_impl"
     compiled = getattr(module, name, None)
     if compiled is None:
@@ -132,8 +134,9 @@ def together(undone: list[Undo]) -> Undo:
 
 
 def all_or_none(done: Iterable[Undo]) -> Undo:
-    """One undo for what is done as `done`, a generator, is gone over. Where some of it fails, what was done before it is
-    undone first."""
+    """One undo for what is done as `done`, a generator, is gone over. Where some of it fails, what was done
+    before it is undone first.
+    """
     undone: list[Undo] = []
     try:
         for undo in done:

@@ -1,7 +1,8 @@
-"""Measure the card that PyTorch sees here, for `memfit calibrate`: plain timings and sizes, nothing concluded from them.
+"""Measure the card that PyTorch sees here, for `memfit calibrate`: plain timings and sizes, nothing concluded
+from them.
 
-Each fact is one line of JSON on standard output. After a stage it waits for a line on standard input, while whoever
-started it looks at the card from outside.
+Each fact is one line of JSON on standard output. After a stage it waits for a line on standard input, while
+whoever started it looks at the card from outside.
 
     python card.py             one card: what lies outside the allocator, rates, bandwidths, launches
     python card.py --ranks     one rank of several: communicators
@@ -89,7 +90,8 @@ def facts() -> None:
     )
 
 
-# --- what lies outside the allocator ---------------------------------------------------------------------------------
+# --- what lies outside the allocator
+# ---------------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -141,7 +143,8 @@ def use_more() -> None:
         (out[0] if isinstance(out, tuple) else out).sum().backward()
 
 
-# --- rates -----------------------------------------------------------------------------------------------------------
+# --- rates
+# -----------------------------------------------------------------------------------------------------------
 
 
 def multiply(name: str, make: Callable[[int], Callable[[], object]]) -> None:
@@ -193,7 +196,8 @@ def rates(capability: tuple[int, int]) -> None:
         multiply("fp8", eighths)
 
 
-# --- bandwidths and launches -----------------------------------------------------------------------------------------
+# --- bandwidths and launches
+# -----------------------------------------------------------------------------------------
 
 
 def memory(free: int) -> None:
@@ -226,7 +230,8 @@ def launches(free: int) -> None:
         say(kind="sample", name="launch", amount=1.0, nanoseconds=took)
 
 
-# --- communicators ---------------------------------------------------------------------------------------------------
+# --- communicators
+# ---------------------------------------------------------------------------------------------------
 
 
 def communicators() -> None:

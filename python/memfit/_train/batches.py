@@ -1,7 +1,7 @@
 """What a batch is made of, and parts of it.
 
-A batch is whatever a loader gives: tensors, and containers of them. What has the batch dimension is cut along it, and all
-else goes to every part as it is.
+A batch is whatever a loader gives: tensors, and containers of them. What has the batch dimension is cut along
+it, and all else goes to every part as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _FORMS = 1 << 12
 def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
     """Let `memfit.Step` split batches of a type of your own.
 
-    `items(value)` is the number of samples, `cut(value, start, stop)` the value with the samples from start to stop.
+    `items(value)` is the number of samples, `cut(value, start, stop)` the value with the samples from start
+    to stop.
     """
     _REGISTERED[kind] = (items, cut)
     Batch._known.clear()
@@ -52,7 +53,9 @@ def _is_fields(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What batches that are built alike have in common: several tensors, and nothing in them that has to be walked."""
+    """What batches that are built alike have in common: several tensors, and nothing in them that has to be
+    walked.
+    """
 
     items: int
     shape: str
@@ -172,8 +175,10 @@ class Batch:
         return found
 
     def ignored(self, start: int, stop: int, known: list[tuple[int, int]]) -> float | None:
-        """The share of the labels of some samples that are ignored; None where there are none. Labels are those of batches
-        as Hugging Face's, and what is `known` to be: tensors by their place in the batch, with the label that is ignored."""
+        """The share of the labels of some samples that are ignored; None where there are none. Labels are
+        those of batches as Hugging Face's, and what is `known` to be: tensors by their place in the batch,
+        with the label that is ignored.
+        """
         if self._ignored is None:
             labels = self._labels(known)
             if not labels:
@@ -326,7 +331,9 @@ def _numbers(value: Any) -> int:
 
 
 def _are_fields(parts: list[Any], sizes: list[int]) -> bool:
-    """Whether lists hold the fields of outputs, which can be put end to end, and not one output for each sample."""
+    """Whether lists hold the fields of outputs, which can be put end to end, and not one output for each
+    sample.
+    """
     first = parts[0]
     if not first or any(len(part) != len(first) for part in parts):
         return False
@@ -353,7 +360,9 @@ def _cut_packed(value: PackedSequence, start: int, stop: int) -> PackedSequence:
 
 
 def join(parts: list[Any], sizes: list[int]) -> Any:
-    """Puts outputs of parts of so many samples together as the output of the whole: the opposite of cutting."""
+    """Puts outputs of parts of so many samples together as the output of the whole: the opposite of
+    cutting.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first

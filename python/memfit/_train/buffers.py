@@ -34,9 +34,9 @@ class _Place(NamedTuple):
 class Buffers:
     """A module's buffers: running statistics and the like, which a forward may write to.
 
-    In the first window all are copied. From then on only those that were ever seen to change, into memory that is kept for
-    it, since copies take time; all are again when a module is set to train or to evaluate, since that changes what it
-    writes to.
+    In the first window all are copied. From then on only those that were ever seen to change, into memory
+    that is kept for it, since copies take time; all are again when a module is set to train or to evaluate,
+    since that changes what it writes to.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,7 +49,8 @@ class Buffers:
         # Whether all that is copied is to be compared at the window's end.
         self._learns = True
         self._changing: set[str] = set()
-        # Those that are copied: where they are, which they were before the window, what they are like, and the copies.
+        # Those that are copied: where they are, which they were before the window, what they are like, and
+        # the copies.
         self._moving: list[_Place] = []
         self._known: list[torch.Tensor | None] = []
         self._like: list[tuple[torch.Size, torch.dtype]] = []
@@ -64,7 +65,8 @@ class Buffers:
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""
-        # Walking a model takes longer than a window's other books: its modules are looked at again now and then.
+        # Walking a model takes longer than a window's other books: its modules are looked at again now and
+        # then.
         if self._windows < 2 or self._windows % _AGAIN == 0:
             self._walk()
         self._windows += 1

@@ -63,12 +63,15 @@ class Meter:
         self.cuda = device.type == "cuda"
         # What tensors took before the window.
         self.base = 0
-        # What was reserved then, with nothing cached, and lay in no tensor: segments that are kept by a block in use.
+        # What was reserved then, with nothing cached, and lay in no tensor: segments that are kept by a block
+        # in use.
         self._pinned = 0
         self._flushes = 0
 
     def look(self) -> Seen:
-        """What there is now. One look tells all: the allocator's books are long, and each look copies them."""
+        """What there is now. One look tells all: the allocator's books are long, and each look copies
+        them.
+        """
         if not self.cuda or not torch.cuda.is_initialized():
             return Seen(0, 0, 0)
         books = torch.cuda.memory_stats_as_nested_dict(self.device)
@@ -98,7 +101,9 @@ class Meter:
         return self.base + self._pinned
 
     def space(self) -> tuple[int, int] | None:
-        """What a part may need beyond what was there before the window, and what is reserved and in no tensor now."""
+        """What a part may need beyond what was there before the window, and what is reserved and in no tensor
+        now.
+        """
         seen = self.look()
         most = budget(self.device, seen.reserved)
         return None if most is None else (max(most - self.floor, 0), max(seen.reserved - seen.allocated, 0))
@@ -108,8 +113,9 @@ class Meter:
         return budget(self.device, self.look().reserved)
 
     def need(self) -> tuple[int | None, int]:
-        """What the allocator has taken since the cache was emptied, beyond what was there before the window, and what of it
-        is in tensors still."""
+        """What the allocator has taken since the cache was emptied, beyond what was there before the window,
+        and what of it is in tensors still.
+        """
         seen = self.look()
         if not seen.reserved:
             return None, 0

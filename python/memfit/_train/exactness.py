@@ -52,7 +52,9 @@ class Exactness:
         return bool(self._norms)
 
     def of_parts(self, stateful: set[str]) -> tuple[str, ...]:
-        """What differs in a batch that was run in several parts; of buffers that changed there are only ever more."""
+        """What differs in a batch that was run in several parts; of buffers that changed there are only ever
+        more.
+        """
         training = [module.training for module in self._normalising]
         asked = training, len(stateful), self.coupled, self.taken
         if asked != self._asked:
@@ -112,7 +114,9 @@ class Exactness:
         )
 
     def watch_coupling(self, part: Any, items: int) -> Watched | None:
-        """Watches the forward of one part, the first of a batch that is run in several; None where it was done."""
+        """Watches the forward of one part, the first of a batch that is run in several; None where it was
+        done.
+        """
         if self._watched or torch.compiler.is_compiling() or self._compiled:
             return None
         self._watched = True

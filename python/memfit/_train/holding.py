@@ -31,8 +31,8 @@ class Holder:
 def holders(device: torch.device | str | None = None, *, least: int = 0) -> list[Holder]:
     """The tensors that hold device memory, the largest first, each with a name that leads to it.
 
-    Storages are counted once, under the first of their tensors that has a name. On the host, tensors are only listed where
-    `device="cpu"` asks for them.
+    Storages are counted once, under the first of their tensors that has a name. On the host, tensors are only
+    listed where `device="cpu"` asks for them.
     """
     gc.collect()
     wanted = torch.device(device) if device is not None else None
@@ -73,8 +73,8 @@ def holders(device: torch.device | str | None = None, *, least: int = 0) -> list
 def release() -> int:
     """Free what a failed cell or an ended phase left behind; the bytes that came free on the devices.
 
-    Lets go of the last exception with its frames, of a notebook's remembered outputs, of garbage, and of the caching
-    allocator's unused memory. What your own variables hold stays: `memfit.holders()` lists it.
+    Lets go of the last exception with its frames, of a notebook's remembered outputs, of garbage, and of the
+    caching allocator's unused memory. What your own variables hold stays: `memfit.holders()` lists it.
     """
     before = _free()
     for name in ("last_value", "last_exc"):

@@ -131,11 +131,12 @@ class Inference:
     ) -> torch.Tensor:
         """A fully convolutional model's output for images that are too large for it, window by window.
 
-        `image` is (N, C, then one to three spatial sizes). Windows overlap by that share, and where they do their outputs
-        each place is taken from the window in which it lies deepest ("centre"), or they are blended, weighed by the distance
-        from their borders ("cosine") or alike ("constant"). The first is the whole image's output where half of the overlap is
-        as much as the model sees around a place; the others are smoother where it is less. The model's output has to
-        be as large as its input, or a whole fraction or multiple of it.
+        `image` is (N, C, then one to three spatial sizes). Windows overlap by that share, and where they do
+        their outputs each place is taken from the window in which it lies deepest ("centre"), or they are
+        blended, weighed by the distance from their borders ("cosine") or alike ("constant"). The first is the
+        whole image's output where half of the overlap is as much as the model sees around a place; the others
+        are smoother where it is less. The model's output has to be as large as its input, or a whole fraction
+        or multiple of it.
         """
         spatial = tuple(image.shape[2:])
         sizes = (window,) * len(spatial) if isinstance(window, int) else tuple(window)
@@ -183,15 +184,19 @@ class Inference:
 
 
 def inference(model: nn.Module, **settings: Any) -> Inference:
-    """A context in which a model is evaluated: `with memfit.inference(model) as infer: outputs = infer(batch)`.
+    """A context in which a model is evaluated: `with memfit.inference(model) as infer: outputs =
+    infer(batch)`.
 
-    Without gradients, in evaluation mode (put back afterwards), in parts that fit, outputs moved to the host as they come.
+    Without gradients, in evaluation mode (put back afterwards), in parts that fit, outputs moved to the host
+    as they come.
     """
     return Inference(model, **settings)
 
 
 def _call(model: nn.Module, batch: Any) -> Any:
-    """Calls a model as its batches ask for: a mapping's entries are keywords, and of a pair the first is the input."""
+    """Calls a model as its batches ask for: a mapping's entries are keywords, and of a pair the first is the
+    input.
+    """
     if hasattr(batch, "keys"):
         return model(**{key: batch[key] for key in batch.keys()})  # noqa: SIM118
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], torch.Tensor):

@@ -1,8 +1,8 @@
 """Several losses in a window: what each counts, and what each is divided by.
 
-Each has a mean of its own over the window, but the window has one gradient, and one factor for it in the end. While they stay
-in proportion, that factor puts all of them right. Where they do not, nobody knows what to divide by before the window ran: it
-is run again then, by what all of it was seen to count.
+Each has a mean of its own over the window, but the window has one gradient, and one factor for it in the end.
+While they stay in proportion, that factor puts all of them right. Where they do not, nobody knows what to
+divide by before the window ran: it is run again then, by what all of it was seen to count.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Losses:
             self.counts[name] = self.counts.get(name, 0.0) + count
 
     def weigh(self, ranks: Sequence[Books], together: bool) -> tuple[float, dict[str, float], bool]:
-        """What this rank's gradient is to be multiplied by, what all ranks counted, and whether that makes a mean of each
-        loss; `together`, where gradients have been summed over ranks already."""
+        """What this rank's gradient is to be multiplied by, what all ranks counted, and whether that makes a
+        mean of each loss; `together`, where gradients have been summed over ranks already.
+        """
         total: dict[str, float] = {}
         for counts, _ in ranks:
             for name, count in counts.items():

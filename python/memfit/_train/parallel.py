@@ -1,6 +1,7 @@
 """Tensor parallelism: ranks that share one batch, and whose collectives stand inside the layers.
 
-These are DTensor's functional ones. They are followed like FSDP2's: a rank that fails takes part in what is left of them.
+These are DTensor's functional ones. They are followed like FSDP2's: a rank that fails takes part in what is
+left of them.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def follow(announce: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients: of those on one mesh together, since a tensor of one mesh does not add to another's."""
+    """The norm of all gradients: of those on one mesh together, since a tensor of one mesh does not add to
+    another's.
+    """
     squares: list[torch.Tensor] = []
     for gradients in by_mesh(parameters).values():
         one = nn.utils.get_total_norm([each.grad for each in gradients])

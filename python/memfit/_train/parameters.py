@@ -17,7 +17,8 @@ _TELLING = 64
 
 
 class Parameters:
-    """A criterion's own parameters, learned weights of losses and the like are in no model, and are stepped with all the same.
+    """A criterion's own parameters, learned weights of losses and the like are in no model, and are stepped
+    with all the same.
 
     They are listed again whenever the optimizer's groups or the model's modules have others.
     """
@@ -44,7 +45,8 @@ class Parameters:
         if self._tables and _same(held, self._held) and _same(grouped, self._grouped):
             return
         tables = [table for each in self._model.modules() for table in (each._modules, each._parameters)]
-        # Those that are empty are most of them, and what somebody puts there to be trained is in a group as well.
+        # Those that are empty are most of them, and what somebody puts there to be trained is in a group as
+        # well.
         self._tables = [*tables[:2], *[table for table in tables[2:] if len(table) > 0]]
         self._held = list(chain.from_iterable([table.values() for table in self._tables]))
         self._grouped = grouped
@@ -67,7 +69,9 @@ class Parameters:
                     yield f"optimizer:{index}.{place}", parameter
 
     def mark(self) -> float:
-        """What those outside the model are like, in a number: ranks that have the same ones have the same number."""
+        """What those outside the model are like, in a number: ranks that have the same ones have the same
+        number.
+        """
         if self._mark is None:
             for each in self._outside:
                 if each not in self._first:

@@ -19,7 +19,8 @@ from .precision import Precision
 from .tally import Tally, Weighed, is_mean, read_losses, scalar
 
 Loss = Callable[[nn.Module, Any], Any]
-# A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it counts.
+# A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it
+# counts.
 Share = tuple[str, torch.Tensor, torch.Tensor, float, float]
 
 
@@ -54,8 +55,10 @@ class Runner:
     def run(
         self, entry: Batch, start: int, stop: int, tally: Tally, *, opens: float = 0.0, idle: bool = False
     ) -> None:
-        """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks. A part that `opens`
-        a window of so many of its batches tells what a sample of it counts, where only the loss function knows."""
+        """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks. A
+        part that `opens` a window of so many of its batches tells what a sample of it counts, where only the
+        loss function knows.
+        """
         samples = stop - start
         whole = samples == entry.items
         part = entry.part(start, stop, self._place, self.own)
@@ -105,7 +108,9 @@ class Runner:
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool
     ) -> tuple[torch.Tensor, float, list[Share]]:
-        """The part's loss, what it counts, and its shares, where there are several losses or counts of their own."""
+        """The part's loss, what it counts, and its shares, where there are several losses or counts of their
+        own.
+        """
         counted = self._count(part) if self._count is not None else float(samples)
         losses, counts = read_losses(returned, counted)
         if isinstance(returned, Mapping):

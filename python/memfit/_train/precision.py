@@ -51,7 +51,8 @@ class Precision:
         if self.scaler is None:
             return False
         before = self.scale
-        # The optimizer has stepped, which is not done again: the scale follows once there is room, or not at all.
+        # The optimizer has stepped, which is not done again: the scale follows once there is room, or not at
+        # all.
         if not self._try(self.scaler.update) and not self._try(self.scaler.update):
             self.scaler._per_optimizer_states.clear()
         self._scale = self._read(before)
@@ -99,7 +100,8 @@ class Precision:
             return
         getattr(self.scaler, "_per_optimizer_states", {}).pop(id(optimizer), None)
         if getattr(self.scaler, "_growth_tracker", 0) is None:
-            # It makes two tensors when it is first used: where only the first of them found room, it makes both again.
+            # It makes two tensors when it is first used: where only the first of them found room, it makes
+            # both again.
             self.scaler._scale = None
 
     def close(self) -> None:

@@ -34,7 +34,8 @@ class Probe:
     micro_batch: int
     """In parts of how many samples it will run, once the optimizer has its state."""
     peak: int | None
-    """The most that the allocator is foreseen to take then, in bytes; nothing is known of the host's memory."""
+    """The most that the allocator is foreseen to take then, in bytes; nothing is known of the host's memory.
+    """
     budget: int | None
     """What it may take."""
 
@@ -96,7 +97,9 @@ def _cost(entry: Batch) -> int:
 
 
 def _telling(entries: list[Batch], most: int) -> list[Batch]:
-    """At most so many, spread over the sizes of samples, the smallest and the largest among them; the smallest first."""
+    """At most so many, spread over the sizes of samples, the smallest and the largest among them; the
+    smallest first.
+    """
     entries = sorted(entries, key=lambda entry: (entry.elements, entry.items))
     if len(entries) <= most:
         return entries

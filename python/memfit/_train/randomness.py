@@ -52,8 +52,9 @@ class RandomState:
 class Numbers:
     """The random number generators from window to window.
 
-    Asking NumPy for its generator's state takes longer than all else that a window keeps, and few models draw from it in
-    their forward: as long as none was seen to, the generator's own memory is copied, and put back should one begin to.
+    Asking NumPy for its generator's state takes longer than all else that a window keeps, and few models draw
+    from it in their forward: as long as none was seen to, the generator's own memory is copied, and put back
+    should one begin to.
     """
 
     def __init__(self, device: torch.device) -> None:

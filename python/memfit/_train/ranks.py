@@ -1,8 +1,8 @@
 """Several processes that train one model: coming to one decision, and exchanging gradients.
 
-Gradients are exchanged after all ranks have said that their part of the window ran, so that a rank whose memory did not
-suffice is never waited for in a collective that it does not come to. Where models have collectives of their own, all
-ranks run equally many parts, and one that is stuck there is got out.
+Gradients are exchanged after all ranks have said that their part of the window ran, so that a rank whose
+memory did not suffice is never waited for in a collective that it does not come to. Where models have
+collectives of their own, all ranks run equally many parts, and one that is stuck there is got out.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Alone:
         space: Callable[[], Any],
         shape: str,  # noqa: ARG002
     ) -> Iterator[Turn]:
-        """The parts of a batch of the window, as the controller cuts it: where each begins and ends, whether the allocator's
-        cache is to be emptied before it, and whether what it needs is to be looked at. What `shape` tells apart may have
-        tensors of different sizes."""
+        """The parts of a batch of the window, as the controller cuts it: where each begins and ends, whether
+        the allocator's cache is to be emptied before it, and whether what it needs is to be looked at. What
+        `shape` tells apart may have tensors of different sizes.
+        """
         while (turn := controller.next(batch, space)) is not None:
             yield turn
 
@@ -316,7 +317,8 @@ def ranks_of(model: nn.Module, group: Any, timeout: float) -> tuple[nn.Module, A
     if not (dist.is_available() and dist.is_initialized()):
         return model, Alone()
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        # Its hooks only act in forwards that went through it: the module inside computes, and `reduce` exchanges.
+        # Its hooks only act in forwards that went through it: the module inside computes, and `reduce`
+        # exchanges.
         return model.module, Together(
             model.process_group if group is None else group, timeout, model.broadcast_buffers, model.module
         )

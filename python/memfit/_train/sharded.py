@@ -1,10 +1,11 @@
 """FSDP2: ranks whose collectives stand inside the forward and the backward.
 
-A rank that fails in the middle of a part leaves the others in a collective that it never comes to. So it takes part in
-what is left of them: the order of collectives is the same in each part, and is known from a part before. What the others
-compute from it is dropped, since all run the window again. The ordinary case pays one message a part for it, on a channel
-that does not go through the device. As long as the order is not known, in the first part of each kind, every collective is
-announced there before it begins, so that no rank enters one to which another does not come.
+A rank that fails in the middle of a part leaves the others in a collective that it never comes to. So it
+takes part in what is left of them: the order of collectives is the same in each part, and is known from a
+part before. What the others compute from it is dropped, since all run the window again. The ordinary case
+pays one message a part for it, on a channel that does not go through the device. As long as the order is not
+known, in the first part of each kind, every collective is announced there before it begins, so that no rank
+enters one to which another does not come.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def _exchange(
     """Do a collective."""
     if inputs.device.type != "cpu" or "op" not in keywords:
         return comm(output_tensor=output, input_tensor=inputs, group=group, **keywords)
-    # What gloo does to sum and scatter is to sum everywhere, but whoever waits for it does so without looking up.
+    # What gloo does to sum and scatter is to sum everywhere, but whoever waits for it does so without looking
+    # up.
     dist.all_reduce(inputs, op=keywords["op"], group=group)
     mine = inputs.view(dist.get_world_size(group), -1)[dist.get_rank(group)]
     output.copy_(mine.view_as(output))
@@ -148,7 +150,8 @@ class Sharded(Together):
         if self._ahead is not None and (
             len(self._seen) >= len(self._ahead) or self._ahead[len(self._seen)] != collective
         ):
-            # All ranks take another way than before, and at the same place: they go on as if it were the first time.
+            # All ranks take another way than before, and at the same place: they go on as if it were the
+            # first time.
             self._known.pop(self._kind, None)
             self._ahead = None
         if self._ahead is None and any(row[0] != COLLECTIVE for row in self._tell(COLLECTIVE)):
@@ -163,7 +166,8 @@ class Sharded(Together):
             return
         self._running = False
         self._reset()
-        # The others hear of it before their next part, or, where the order is not known, before their next collective.
+        # The others hear of it before their next part, or, where the order is not known, before their next
+        # collective.
         try:
             for collective in (self._ahead or ())[len(self._seen) :]:
                 collective.take_part()

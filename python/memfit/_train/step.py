@@ -33,8 +33,9 @@ from .window import Window
 class Step:
     """Runs a model's training steps.
 
-    `loss(model, batch)` returns a mean, or `(sum, count)`, or a dictionary of such losses, which are added. The loader's
-    batches go to `step(batch)` as they come; they are split, moved to the model's device and weighed here.
+    `loss(model, batch)` returns a mean, or `(sum, count)`, or a dictionary of such losses, which are added.
+    The loader's batches go to `step(batch)` as they come; they are split, moved to the model's device and
+    weighed here.
     """
 
     def __init__(
@@ -184,7 +185,9 @@ class Step:
 
     @contextlib.contextmanager
     def _dropping(self) -> Iterator[None]:
-        """Whatever ends a window in its middle, an interrupt in a notebook too, leaves nothing of it to the next one."""
+        """Whatever ends a window in its middle, an interrupt in a notebook too, leaves nothing of it to the
+        next one.
+        """
         try:
             yield
         except BaseException:
@@ -197,7 +200,9 @@ class Step:
         return Batch(batch, self._batch_size(batch) if self._batch_size is not None else None)
 
     def finish(self) -> bool:
-        """Step with a window that has fewer batches than `accumulate`, at an epoch's end; whether there was one."""
+        """Step with a window that has fewer batches than `accumulate`, at an epoch's end; whether there was
+        one.
+        """
         if self._controller.empty and self._ranks.world == 1:
             return False
         # A rank without a rest still takes part, since others may have one.
@@ -211,11 +216,12 @@ class Step:
         return True
 
     def probe(self, loader: Iterable[Any], *, batches: int = 1000, seconds: float = 20.0) -> Probe:
-        """Run the loader's largest batch, and some smaller ones, forward and backward without a step, so that what each
-        shape needs is known before the training meets it.
+        """Run the loader's largest batch, and some smaller ones, forward and backward without a step, so that
+        what each shape needs is known before the training meets it.
 
-        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random numbers and gradients
-        are as before. Raises `memfit.StepDoesNotFit` if the largest batch does not fit even sample by sample.
+        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random numbers
+        and gradients are as before. Raises `memfit.StepDoesNotFit` if the largest batch does not fit even
+        sample by sample.
         """
         if not self._controller.empty:
             raise RuntimeError("a window is open: probe before the first batch, or after `step.finish()`")
@@ -272,7 +278,9 @@ class Step:
         return self._controller.windows
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training needs besides the model's, the optimizer's and the scheduler's own state."""
+        """What a resumed training needs besides the model's, the optimizer's and the scheduler's own
+        state.
+        """
         scaler = self._precision.scaler
         return {
             "version": 1,

@@ -19,7 +19,9 @@ _MOST = 5
 def told(
     model: nn.Module, optimizer: torch.optim.Optimizer, meter: Meter, fault: Fault, applied: Sequence[str]
 ) -> str:
-    """What was on the device when a sample did not fit, and which levers would fit it; nothing is known of the host's."""
+    """What was on the device when a sample did not fit, and which levers would fit it; nothing is known of
+    the host's.
+    """
     if not meter.cuda:
         return ""
     parameters = [local(each) for each in model.parameters()]

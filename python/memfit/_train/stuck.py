@@ -1,10 +1,11 @@
-"""Ranks that are stuck in a collective to which another rank does not come: getting them out, and the groups in order again.
+"""Ranks that are stuck in a collective to which another rank does not come: getting them out, and the groups
+in order again.
 
-A rank that fails and leaves others behind says so in the store through which the groups met. Whoever waits for a collective
-looks there now and then, gives it up, and comes to where the ranks agree; on a card, where the host waits for more than
-collectives, a thread looks, and aborts the groups. What is left of a collective that was given up would be taken for a part
-of the next one, so each group then gets new connections. They are put into the same group object, since meshes,
-modules and the user's variables hold on to it.
+A rank that fails and leaves others behind says so in the store through which the groups met. Whoever waits
+for a collective looks there now and then, gives it up, and comes to where the ranks agree; on a card, where
+the host waits for more than collectives, a thread looks, and aborts the groups. What is left of a collective
+that was given up would be taken for a part of the next one, so each group then gets new connections. They are
+put into the same group object, since meshes, modules and the user's variables hold on to it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _PATIENCE = timedelta(seconds=5)
 # How long a collective is waited for to which another rank may still come, though it waits elsewhere.
 _GRACE = 30.0
 
-# A group knows its backends by numbers of eight bits, the first of which have a meaning, and takes no second one for a
-# number: so many times it can be mended.
+# A group knows its backends by numbers of eight bits, the first of which have a meaning, and takes no second
+# one for a number: so many times it can be mended.
 _NUMBERS = range(100, 256)
 
 _wait = dist.Work.wait if dist.is_available() else None
@@ -83,7 +84,9 @@ class Rescue:
                 self._store.set(self._key, f"{'left' if surely else 'failed'} {self._rank}")
 
     def tell(self, work: Any) -> None:
-        """Wait for what ranks tell one another: a rank that waits long says so, for those that wait for it elsewhere."""
+        """Wait for what ranks tell one another: a rank that waits long says so, for those that wait for it
+        elsewhere.
+        """
         assert _wait is not None
         try:
             _wait(work, _PATIENCE)
@@ -96,8 +99,9 @@ class Rescue:
         _wait(work)
 
     def _said(self) -> tuple[str, int] | None:
-        """What a rank said: that it "left" others in a collective, that it "failed" and may have, or that it "waits" where
-        ranks agree; and which."""
+        """What a rank said: that it "left" others in a collective, that it "failed" and may have, or that it
+        "waits" where ranks agree; and which.
+        """
         with contextlib.suppress(RuntimeError):
             if self._key is not None and self._store.check([self._key]):
                 how, rank = self._store.get(self._key).decode().split()
@@ -108,7 +112,9 @@ class Rescue:
 
     @contextlib.contextmanager
     def watching(self, inside: bool) -> Iterator[None]:
-        """Collectives that are waited for in here, `inside` a part or between them, do not wait for a rank that failed."""
+        """Collectives that are waited for in here, `inside` a part or between them, do not wait for a rank
+        that failed.
+        """
         self._inside = inside
         self._here = threading.get_ident()
         _rescues.append(self)

@@ -51,8 +51,8 @@ def read_losses(
 class Tally:
     """What a batch's parts came to.
 
-    Kept are the parts' shares of the window's loss, which are there anyway; they are added when somebody asks, since most
-    steps' losses are never looked at.
+    Kept are the parts' shares of the window's loss, which are there anyway; they are added when somebody
+    asks, since most steps' losses are never looked at.
     """
 
     def __init__(self, device: torch.device) -> None:

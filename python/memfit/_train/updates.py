@@ -1,8 +1,8 @@
 """The optimizer's own step: whole, or not at all.
 
-An optimizer writes to parameters and states as it goes, so a step that fails half-way cannot be told from a whole one by
-looking. Its temporaries are therefore given room before it starts; where it fails all the same, it is tried again only if
-nothing was written yet, or if everything can be put back.
+An optimizer writes to parameters and states as it goes, so a step that fails half-way cannot be told from a
+whole one by looking. Its temporaries are therefore given room before it starts; where it fails all the same,
+it is tried again only if nothing was written yet, or if everything can be put back.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _ROOMY = 16
 
 
 class Updates:
-    """Steps of one optimizer. With `backup`, all that a step writes to is copied to the host before it, which takes the
-    time of that copy and as much of the host's memory as parameters and states have."""
+    """Steps of one optimizer. With `backup`, all that a step writes to is copied to the host before it, which
+    takes the time of that copy and as much of the host's memory as parameters and states have.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, backup: bool) -> None:
         self.optimizer = optimizer
@@ -119,8 +120,8 @@ class Updates:
             fault = Fault.of(error, device)
             if fault.kind not in ("device", "host"):
                 raise
-            # States are made before anything is moved. Past that, only a copy helps: Adam's temporaries come after its
-            # moments have moved.
+            # States are made before anything is moved. Past that, only a copy helps: Adam's temporaries come
+            # after its moments have moved.
             wrote = all(frame.name != "_init_group" for frame in traceback.extract_tb(error.__traceback__))
             forget(error)
         finally:
@@ -171,7 +172,9 @@ class Updates:
                 yield from (self.optimizer.state.get(parameter) or {}).values()
 
     def _has_room(self, meter: Meter) -> bool:
-        """Whether what a step on all parameters at once makes fits: states of the first one, and temporaries."""
+        """Whether what a step on all parameters at once makes fits: states of the first one, and
+        temporaries.
+        """
         if self._roomy > 0:
             self._roomy -= 1
             return True
@@ -184,8 +187,9 @@ class Updates:
         return spare > 0
 
     def need(self, coming: bool = False) -> tuple[int, int]:
-        """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without gradients as
-        well, which will have one by then."""
+        """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without
+        gradients as well, which will have one by then.
+        """
         kind = type(self.optimizer).__name__
         states = temporaries = 0
         for group in self.optimizer.param_groups:

@@ -1,5 +1,6 @@
-"""Signs of trouble, seen before it comes: an allocator that gives back and asks again, memory that grows from step to step,
-a scale that falls."""
+"""Signs of trouble, seen before it comes: an allocator that gives back and asks again, memory that grows from
+step to step, a scale that falls.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A window: the batches of one optimizer step, run until their gradients are ready, however often that takes.
 
-All that a window changes before the optimizer steps is kept at its begin, so that an attempt which fails leaves no trace.
+All that a window changes before the optimizer steps is kept at its begin, so that an attempt which fails
+leaves no trace.
 """
 
 from __future__ import annotations
@@ -111,8 +112,10 @@ class Window:
         self._items = entry.items
 
     def run(self, newest: bool, whole: bool) -> tuple[Tally, int, torch.Tensor | None, float]:
-        """Run until all ranks' parts ran, and the gradients are ready to be stepped with where the window is whole: the
-        newest batch's tally, how often it was tried again, the gradient's norm, and what all ranks counted."""
+        """Run until all ranks' parts ran, and the gradients are ready to be stepped with where the window is
+        whole: the newest batch's tally, how often it was tried again, the gradient's norm, and what all ranks
+        counted.
+        """
         tally = Tally(self._device)
         outcome, fault = "done", None
         retries = 0
@@ -145,7 +148,9 @@ class Window:
             self.roll_back(keep=True)
 
     def _weigh(self, tally: Tally) -> bool:
-        """Whether one factor puts all losses right; else the window is to be run again, for what it was seen to count."""
+        """Whether one factor puts all losses right; else the window is to be run again, for what it was seen
+        to count.
+        """
         losses = self._runner.losses
         books = self._ranks.books(losses)
         self._factor = None
@@ -342,7 +347,9 @@ class Window:
         return "again" if self._ranks.can_retry and attempt < _ATTEMPTS else "lost"
 
     def _read(self, error: Exception) -> Fault | None:
-        """What an error says, if it is memory. All others are the user's, and go on as they came: everything is as before."""
+        """What an error says, if it is memory. All others are the user's, and go on as they came: everything
+        is as before.
+        """
         fault = Fault.of(error, self._device)
         if fault.kind not in ("other", "sticky"):
             forget(error)
@@ -379,8 +386,9 @@ class Window:
     # ---------------------------------------------------------------------------------------- gradients
 
     def _make_ready(self, total: float) -> tuple[str, torch.Tensor | None, Fault | None]:
-        """Correct, exchange, unscale and clip the window's gradients: what became of that, their norm where they are
-        clipped, and what went wrong."""
+        """Correct, exchange, unscale and clip the window's gradients: what became of that, their norm where
+        they are clipped, and what went wrong.
+        """
         fault = None
         try:
             with self._ranks.watching(inside=False):

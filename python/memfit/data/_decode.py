@@ -15,7 +15,9 @@ Crop = Literal["center", "random"] | tuple[int, int, int, int] | None
 
 
 class Decoded(NamedTuple):
-    """An image, and how the picture's points come to lie in it: `x' = a x + b`, `y' = c y + d` as (a, b, c, d)."""
+    """An image, and how the picture's points come to lie in it: `x' = a x + b`, `y' = c y + d` as (a, b, c,
+    d).
+    """
 
     image: torch.Tensor
     mapping: tuple[float, float, float, float]
@@ -77,11 +79,12 @@ def decode(
 ) -> Any:
     """Decode an image, given as bytes or as a path, into a tensor of channels, height and width.
 
-    `crop` is None, `(left, top, width, height)`, `"center"` or `"random"`; `size` is `(height, width)`, or one number:
-    the short side with `crop=None`, else both sides. A JPEG is decoded at a smaller scale, and only where it is looked
-    at, while that leaves `margin` (2) times the pixels that are wanted; `margin=None` decodes in full. The other options
-    are those of `ImageLoader`: `resize`, `scale`, `ratio`, `flip`, `mode`, `dtype`, `filter`, `page`, `upright`.
-    `"random"` draws from `seed`, or from torch's generator if that is not given.
+    `crop` is None, `(left, top, width, height)`, `"center"` or `"random"`; `size` is `(height, width)`, or
+    one number: the short side with `crop=None`, else both sides. A JPEG is decoded at a smaller scale, and
+    only where it is looked at, while that leaves `margin` (2) times the pixels that are wanted; `margin=None`
+    decodes in full. The other options are those of `ImageLoader`: `resize`, `scale`, `ratio`, `flip`, `mode`,
+    `dtype`, `filter`, `page`, `upright`. `"random"` draws from `seed`, or from torch's generator if that is
+    not given.
 
     With `with_mapping`, a `Decoded` comes back, for what else belongs to the picture: boxes, points.
     """

@@ -10,8 +10,8 @@ import torch
 class Normalize(torch.nn.Module):
     """From integers to normalised floats, in one kernel: `(image / 255 - mean) / std`.
 
-    The batch crosses to the device as integers, a quarter of the bytes, and becomes floats there. Integers count from 0
-    to the greatest of their type; floats are taken as they are.
+    The batch crosses to the device as integers, a quarter of the bytes, and becomes floats there. Integers
+    count from 0 to the greatest of their type; floats are taken as they are.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class Normalize(torch.nn.Module):
 class ColorJitter(torch.nn.Module):
     """Brightness, contrast and saturation, each image's own, in two passes over the batch.
 
-    Each is a factor drawn evenly from `1 - x` to `1 + x`, or between two given ones, and applied in this order, as
-    torchvision's `adjust_brightness`, `adjust_contrast` and `adjust_saturation` do, but for values being cut off only at
-    the end. What comes out is float, from 0 to 1: integers count from 0 to the greatest of their type.
+    Each is a factor drawn evenly from `1 - x` to `1 + x`, or between two given ones, and applied in this
+    order, as torchvision's `adjust_brightness`, `adjust_contrast` and `adjust_saturation` do, but for values
+    being cut off only at the end. What comes out is float, from 0 to 1: integers count from 0 to the greatest
+    of their type.
     """
 
     # Weights of red, green and blue in brightness, as torchvision has them.

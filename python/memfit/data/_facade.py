@@ -13,11 +13,11 @@ from memfit.data._loader import ImageLoader
 class ImageBatches(IterableDataset[Any]):
     """The batches of a loader as an `IterableDataset`: `DataLoader(ImageBatches(loader), batch_size=None)`.
 
-    One process is enough, since the loader has threads of its own. With several workers, each makes every so many-th
-    batch, in the same order altogether; memory and threads are then each worker's.
+    One process is enough, since the loader has threads of its own. With several workers, each makes every so
+    many-th batch, in the same order altogether; memory and threads are then each worker's.
 
-    With `names`, a batch is a dictionary of these, as trainers that call a model by name want it: `("pixel_values",
-    "labels")`.
+    With `names`, a batch is a dictionary of these, as trainers that call a model by name want it:
+    `("pixel_values", "labels")`.
     """
 
     def __init__(self, loader: ImageLoader, names: Sequence[str] | None = None) -> None:

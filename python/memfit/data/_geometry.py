@@ -19,7 +19,8 @@ def move_points(points: Any, mapping: Any) -> torch.Tensor:
 def move_boxes(boxes: Any, mapping: Any, size: tuple[int, int] | None = None) -> torch.Tensor:
     """Boxes as `[..., 4]` of left, top, right, bottom, where they lie in the image that a mapping belongs to.
 
-    With `size` (height, width), they are cut off at the image's edges; one that lies outside is left without area.
+    With `size` (height, width), they are cut off at the image's edges; one that lies outside is left without
+    area.
     """
     moved = torch.as_tensor(boxes, dtype=torch.float64)
     corners = move_points(moved.reshape(*moved.shape[:-1], 2, 2), mapping)
@@ -32,7 +33,8 @@ def move_boxes(boxes: Any, mapping: Any, size: tuple[int, int] | None = None) ->
 
 
 def move_mask(mask: torch.Tensor, mapping: Any, size: tuple[int, int]) -> torch.Tensor:
-    """A mask as `[..., height, width]` of the picture, as it lies in the image (height, width) that a mapping belongs to.
+    """A mask as `[..., height, width]` of the picture, as it lies in the image (height, width) that a mapping
+    belongs to.
 
     Each pixel takes the value of the picture's nearest one, so that classes are not mixed.
     """

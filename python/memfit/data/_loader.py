@@ -1,7 +1,7 @@
 """`ImageLoader`: batches of images, and the memory that they lie in.
 
-What is decided without torch (the order, the budget, what is decoded how) is decided in Rust. What stands here gives
-out memory that torch owns, and takes it back when the copies from it are done.
+What is decided without torch (the order, the budget, what is decoded how) is decided in Rust. What stands
+here gives out memory that torch owns, and takes it back when the copies from it are done.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class ImageLoader:
-    """Batches of images and labels, decoded by threads within `memory` bytes, in the same order whatever their number.
+    """Batches of images and labels, decoded by threads within `memory` bytes, in the same order whatever
+    their number.
 
-    `source` is a folder with one folder for each class, a list of paths (with `labels`) or of (path, label) pairs, tar
-    shards of WebDataset's, or any data set with `len` whose items are bytes or a path, alone, with a target, or in a
-    dictionary.
+    `source` is a folder with one folder for each class, a list of paths (with `labels`) or of (path, label)
+    pairs, tar shards of WebDataset's, or any data set with `len` whose items are bytes or a path, alone, with
+    a target, or in a dictionary.
 
-    A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is CUDA, and
-    targets as an int64 tensor where all of them are whole numbers, else a list. With `with_mapping`, a third tensor says
-    for each image where the picture's points have gone (see `move_boxes`).
+    A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is
+    CUDA, and targets as an int64 tensor where all of them are whole numbers, else a list. With
+    `with_mapping`, a third tensor says for each image where the picture's points have gone (see
+    `move_boxes`).
 
-    With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of at most
-    `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
+    With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of
+    at most `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
     """
 
     def __init__(
@@ -145,7 +147,9 @@ class ImageLoader:
         self._epoch, self._begun = epoch, False
 
     def state_dict(self) -> dict[str, int]:
-        """Where this stands: after the batch that was delivered last. A few numbers, the same on every rank."""
+        """Where this stands: after the batch that was delivered last. A few numbers, the same on every
+        rank.
+        """
         return {
             "version": 1,
             "seed": self._seed,
@@ -169,7 +173,9 @@ class ImageLoader:
         return self.batches()
 
     def batches(self, first: int = 0, step: int = 1) -> Iterator[Any]:
-        """The batches of the next pass; with `step`, each `step`-th one from `first` on, for several workers."""
+        """The batches of the next pass; with `step`, each `step`-th one from `first` on, for several
+        workers.
+        """
         if self._begun:
             self._epoch, self._position = self._epoch + 1, 0
         self._begun = True

@@ -20,9 +20,9 @@ class Tile(NamedTuple):
 class Tiles:
     """The tiles of all images of a source, row by row, each of which is decoded by itself.
 
-    `size` is a number or (height, width), and neighbours overlap by `overlap` pixels. The last of a row or column ends
-    with the image, and overlaps by more. Load them with `ImageLoader(tiles, size=tiles.size)`; without `shuffle`, the
-    loader's n-th image is `tiles[n]`.
+    `size` is a number or (height, width), and neighbours overlap by `overlap` pixels. The last of a row or
+    column ends with the image, and overlaps by more. Load them with `ImageLoader(tiles, size=tiles.size)`;
+    without `shuffle`, the loader's n-th image is `tiles[n]`.
     """
 
     def __init__(

@@ -14,10 +14,11 @@ Range = tuple[int, int] | None
 
 
 class Volume:
-    """A NIfTI file, or a series of DICOM files (a folder, or their paths), of which nothing but the headers is read yet.
+    """A NIfTI file, or a series of DICOM files (a folder, or their paths), of which nothing but the headers
+    is read yet.
 
-    `volume[10:20, :, 64:128]` reads slices, rows and columns as they are stored; `read` does the same, and with
-    `scaled` gives 32-bit floats of what the values stand for (Hounsfield units, for a CT).
+    `volume[10:20, :, 64:128]` reads slices, rows and columns as they are stored; `read` does the same, and
+    with `scaled` gives 32-bit floats of what the values stand for (Hounsfield units, for a CT).
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Volume:
     def read(
         self, depth: Range = None, rows: Range = None, columns: Range = None, *, scaled: bool = False
     ) -> torch.Tensor:
-        """A block as [depth, rows, columns]; each range is (first, one after the last), all of it if left out."""
+        """A block as [depth, rows, columns]; each range is (first, one after the last), all of it if left
+        out.
+        """
         ranges = [
             (0, length) if given is None else given
             for given, length in zip((depth, rows, columns), self.shape, strict=True)

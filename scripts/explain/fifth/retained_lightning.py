@@ -1,4 +1,5 @@
-"""A Lightning module that logs how its scores change without some tokens, and keeps that measure with its graph to the epoch's end.
+"""A Lightning module that logs how its scores change without some tokens, and keeps that measure with its
+graph to the epoch's end.
 
 cause: retained-graph
 line: self.changes.append(change)|self.body(self.embed(without))

@@ -1,4 +1,5 @@
-"""The scores of a step stay in a variable of the loop until those of the next one are there, and the images beside them.
+"""The scores of a step stay in a variable of the loop until those of the next one are there, and the images
+beside them.
 
 cause: two-batches-alive
 line: scores = model(images)|images = |outputs = model(

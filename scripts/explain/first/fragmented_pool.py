@@ -1,4 +1,5 @@
-"""A GAN whose images grow while it trains, and a pool of a few old fakes: each fake pins the segment it was cut from.
+"""A GAN whose images grow while it trains, and a pool of a few old fakes: each fake pins the segment it was
+cut from.
 
 cause: fragmented
 line:

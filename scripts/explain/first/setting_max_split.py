@@ -1,4 +1,5 @@
-"""`max_split_size_mb` from a forum: blocks above it are never split, so each is kept for requests of just its size.
+"""`max_split_size_mb` from a forum: blocks above it are never split, so each is kept for requests of just its
+size.
 
 cause: setting-that-hurts
 settings: max_split_size_mb:32

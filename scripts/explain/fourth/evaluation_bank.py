@@ -1,4 +1,5 @@
-"""Self-supervised learning: a bank of features for a nearest-neighbour score, made with the graph of each batch.
+"""Self-supervised learning: a bank of features for a nearest-neighbour score, made with the graph of each
+batch.
 
 cause: evaluation-with-gradients
 line: encoder(|self.encoder

@@ -1,4 +1,5 @@
-"""A training module in the style of Lightning; memory runs out in its optimizer's first step, after three micro-batches.
+"""A training module in the style of Lightning; memory runs out in its optimizer's first step, after three
+micro-batches.
 
 cause: first-step-surprise
 line: .step()

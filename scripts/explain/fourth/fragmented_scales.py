@@ -1,4 +1,5 @@
-"""Frames of a video are brought to a few sizes; every third is kept for later, until room is needed for all of them at once.
+"""Frames of a video are brought to a few sizes; every third is kept for later, until room is needed for all
+of them at once.
 
 cause: fragmented
 line:

@@ -1,4 +1,5 @@
-"""Features of frozen layers are cached under the number of their batch, on the card, epoch after epoch under new numbers.
+"""Features of frozen layers are cached under the number of their batch, on the card, epoch after epoch under
+new numbers.
 
 cause: leaking
 line: self.backbone(|cached

@@ -1,4 +1,5 @@
-"""Meta-learning: the losses of all tasks so far are summed with their graphs, and the sum is never begun anew.
+"""Meta-learning: the losses of all tasks so far are summed with their graphs, and the sum is never begun
+anew.
 
 cause: retained-graph
 line: functional_call|torch.func|F.|model(

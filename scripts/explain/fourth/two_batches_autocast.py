@@ -1,4 +1,5 @@
-"""A large table's gradient is there while the next forward runs, since it is dropped only before the next backward.
+"""A large table's gradient is there while the next forward runs, since it is dropped only before the next
+backward.
 
 cause: two-batches-alive
 line:

@@ -1,4 +1,5 @@
-"""The loss of each step is added to a running sum that is a tensor with a graph, and nothing of it is ever let go.
+"""The loss of each step is added to a running sum that is a tensor with a graph, and nothing of it is ever
+let go.
 
 cause: retained-graph
 line: model(|self.body(|layer(x)

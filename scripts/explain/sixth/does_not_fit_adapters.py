@@ -1,4 +1,5 @@
-"""Low-rank adapters on a language model whose own weights are loaded in full precision: they alone are more than the card has.
+"""Low-rank adapters on a language model whose own weights are loaded in full precision: they alone are more
+than the card has.
 
 cause: does-not-fit
 line: .to("cuda")|.to(device

@@ -1,4 +1,5 @@
-"""A critic with a gradient penalty. How it likes the generator's pictures is added up to be printed, with all that it came of.
+"""A critic with a gradient penalty. How it likes the generator's pictures is added up to be printed, with all
+that it came of.
 
 cause: retained-graph
 line: liked = liked

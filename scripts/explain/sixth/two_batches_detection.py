@@ -1,4 +1,5 @@
-"""A detector's head is trained on what a frozen backbone gives; the maps of the last images are there while the next are made.
+"""A detector's head is trained on what a frozen backbone gives; the maps of the last images are there while
+the next are made.
 
 cause: two-batches-alive
 line: maps = | backbone(

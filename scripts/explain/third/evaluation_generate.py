@@ -1,4 +1,5 @@
-"""After some training, a text is continued token by token with a cache of keys and values, and with gradients.
+"""After some training, a text is continued token by token with a cache of keys and values, and with
+gradients.
 
 cause: evaluation-with-gradients
 line: model(|self.blocks|block(

@@ -1,4 +1,5 @@
-"""Cells of a notebook, as ipykernel runs them: the last one computes test accuracy with the graph of all of it.
+"""Cells of a notebook, as ipykernel runs them: the last one computes test accuracy with the graph of all of
+it.
 
 cause: evaluation-with-gradients
 line:

@@ -1,4 +1,5 @@
-"""Mixed precision with a GradScaler: the state of Adam with amsgrad is made in the first step, within the scaler's.
+"""Mixed precision with a GradScaler: the state of Adam with amsgrad is made in the first step, within the
+scaler's.
 
 cause: first-step-surprise
 line: scaler.step(

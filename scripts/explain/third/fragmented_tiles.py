@@ -1,4 +1,5 @@
-"""Tiles of a slide are embedded; every second one turns out to be empty glass and is dropped, and then they are put together.
+"""Tiles of a slide are embedded; every second one turns out to be empty glass and is dropped, and then they
+are put together.
 
 cause: fragmented
 line:

@@ -1,4 +1,5 @@
-"""DistributedDataParallel; the regulariser's value of each step is added up for the log before the backward has freed it.
+"""DistributedDataParallel; the regulariser's value of each step is added up for the log before the backward
+has freed it.
 
 cause: retained-graph
 line: self.net|self.stem|layer(

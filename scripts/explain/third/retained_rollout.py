@@ -1,4 +1,5 @@
-"""PPO: the rollout's values are kept with their graphs, since the policy is called without no_grad, and never let go.
+"""PPO: the rollout's values are kept with their graphs, since the policy is called without no_grad, and never
+let go.
 
 cause: retained-graph
 line: self.torso|self.body|policy(|self.value

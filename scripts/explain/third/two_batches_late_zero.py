@@ -1,4 +1,5 @@
-"""Gradients of a wide model are only dropped right before the backward, so they are there throughout the forward.
+"""Gradients of a wide model are only dropped right before the backward, so they are there throughout the
+forward.
 
 cause: two-batches-alive
 line:

@@ -1,4 +1,5 @@
-//! Orders of segments that contradict nothing that is known of their ages, with room between any two for others to move to.
+//! Orders of segments that contradict nothing that is known of their ages, with room between any two for
+//! others to move to.
 
 use super::Rank;
 
@@ -21,7 +22,8 @@ const POSITIONS: u64 = 1 << POSITION_BITS;
 struct Link {
     chain: u32,
     position: u64,
-    /// From which position on all in the chain come surely behind this one, and as of which state of the chain.
+    /// From which position on all in the chain come surely behind this one, and as of which state of the
+    /// chain.
     last_run: (u64, u64),
 }
 
@@ -104,8 +106,8 @@ impl Chains {
         were_together
     }
 
-    /// Moves one to before all of some, and with it what is known to come before it. Returns how many moved, or of how many
-    /// the rank changed.
+    /// Moves one to before all of some, and with it what is known to come before it. Returns how many moved,
+    /// or of how many the rank changed.
     pub(super) fn move_before_all(
         &mut self,
         chosen: Place,

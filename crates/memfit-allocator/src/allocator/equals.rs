@@ -9,7 +9,8 @@ use crate::device::{Action, Device};
 use crate::ids::Address;
 
 impl<D: Device> Allocator<D> {
-    /// The free block that comes first among those of one size: the first in its pool, where segments' ages are known.
+    /// The free block that comes first among those of one size: the first in its pool, where segments' ages
+    /// are known.
     pub(super) fn oldest_like(&mut self, first: BlockId, coming: Action) -> BlockId {
         if self.is_surely_oldest(first) {
             return first;
@@ -30,8 +31,8 @@ impl<D: Device> Allocator<D> {
         equals[self.first_of(&equals, &segments, coming, End::Oldest)]
     }
 
-    /// Whether the first of those of its size in its pool is in the oldest segment of all of them, after all that is known. A
-    /// trace that begins in the middle asks at each block of the sizes in question.
+    /// Whether the first of those of its size in its pool is in the oldest segment of all of them, after all
+    /// that is known. A trace that begins in the middle asks at each block of the sizes in question.
     fn is_surely_oldest(&mut self, first: BlockId) -> bool {
         let block = &self.blocks[first];
         if !self.ages.is_unknown(block.segment) {
@@ -53,7 +54,8 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Takes the segment that is given back first out of a list that is in the order of its pool, or in the opposite one.
+    /// Takes the segment that is given back first out of a list that is in the order of its pool, or in the
+    /// opposite one.
     pub(super) fn take_first(&mut self, segments: &mut VecDeque<BlockId>, end: End) -> Option<BlockId> {
         let first = *segments.front()?;
         if !self.ages.is_unknown(self.blocks[first].segment) {
@@ -70,7 +72,8 @@ impl<D: Device> Allocator<D> {
         (first.size, first.stream) == (second.size, second.stream) && self.ages.is_unknown(second.segment)
     }
 
-    /// The place of the one that comes first of blocks in these segments: the only one that can, else what the device says, else the first in the list.
+    /// The place of the one that comes first of blocks in these segments: the only one that can, else what
+    /// the device says, else the first in the list.
     fn first_of(&mut self, equals: &[BlockId], segments: &[u32], coming: Action, end: End) -> usize {
         if equals.len() == 1 {
             return 0;

@@ -17,8 +17,8 @@ pub(crate) struct Reservation {
 impl<D: Device> Allocator<D> {
     /// Room for a request in an expandable segment, mapped as far as it needs.
     ///
-    /// Memory is mapped for the request as rounded, not for the segment that would be got otherwise. Where the device
-    /// runs out half-way, what was mapped so far stays, as free memory.
+    /// Memory is mapped for the request as rounded, not for the segment that would be got otherwise. Where
+    /// the device runs out half-way, what was mapped so far stays, as free memory.
     pub(super) fn grow_expandable(&mut self, request: &Request) -> Option<BlockId> {
         let mut candidate = self.expandable_room(request)?;
         let block = &self.blocks[candidate];
@@ -38,8 +38,8 @@ impl<D: Device> Allocator<D> {
         Some(candidate)
     }
 
-    /// The lowest run of free and unmapped blocks that is large enough, or that of a new reservation, unless even that is
-    /// too small: a request cannot span several.
+    /// The lowest run of free and unmapped blocks that is large enough, or that of a new reservation, unless
+    /// even that is too small: a request cannot span several.
     fn expandable_room(&mut self, request: &Request) -> Option<BlockId> {
         let pool = &self.pools[request.pool.0 as usize];
         let of_stream = (request.stream, 0)..=(request.stream, u64::MAX);
@@ -154,8 +154,8 @@ impl<D: Device> Allocator<D> {
         self.held -= end - start;
         self.stats.reserved_bytes.take(self.is_small(block.pool), end - start);
         if let Some(private) = self.private_pool_of(block.pool) {
-            // PyTorch counts a request that mapped as one segment and each unmapped range as one, and asserts that
-            // there are enough of the former. Here the count stops at zero.
+            // PyTorch counts a request that mapped as one segment and each unmapped range as one, and asserts
+            // that there are enough of the former. Here the count stops at zero.
             private.segments = private.segments.saturating_sub(1);
         }
         self.stats.num_device_free += 1;

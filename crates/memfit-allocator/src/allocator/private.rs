@@ -1,4 +1,5 @@
-//! Private pools: memory set apart for CUDA graphs and `MemPool`s, and the captures that direct requests to it.
+//! Private pools: memory set apart for CUDA graphs and `MemPool`s, and the captures that direct requests to
+//! it.
 
 use crate::allocator::{Allocator, Request};
 use crate::block::{BlockId, PoolIndex};

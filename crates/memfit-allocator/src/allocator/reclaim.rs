@@ -9,8 +9,9 @@ use crate::device::{Action, Device};
 use crate::error::PoolError;
 use crate::ids::{Address, PoolId};
 
-/// Where PyTorch's table of pools has one: it multiplies by 2^64 over the golden ratio and takes the upper bits. How many
-/// depends on how large the table has grown, so that two that lie close together may come the other way round.
+/// Where PyTorch's table of pools has one: it multiplies by 2^64 over the golden ratio and takes the upper
+/// bits. How many depends on how large the table has grown, so that two that lie close together may come the
+/// other way round.
 const fn place_in_table(owner: PoolId) -> u64 {
     let key = if owner.0 == 0 { owner.1 } else { owner.0 };
     key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -71,8 +72,9 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Where a limit on splitting is set: gives back one oversize block that is large enough, or the largest ones until
-    /// they are enough together. Returns whether they are; what was given back stays so either way.
+    /// Where a limit on splitting is set: gives back one oversize block that is large enough, or the largest
+    /// ones until they are enough together. Returns whether they are; what was given back stays so either
+    /// way.
     pub(super) fn release_oversize(&mut self, request: &Request) -> bool {
         if !self.settings.limits_splits() {
             return false;

@@ -1,5 +1,5 @@
-//! What a trace tells of the past and the future of segments, beside the state that was worked out of it: when they were
-//! got, and where the address space of expandable ones begins.
+//! What a trace tells of the past and the future of segments, beside the state that was worked out of it:
+//! when they were got, and where the address space of expandable ones begins.
 
 use std::collections::BTreeMap;
 

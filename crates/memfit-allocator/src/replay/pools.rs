@@ -1,5 +1,5 @@
-//! Which pool an event is about. Traces of PyTorch up to 2.11 do not name it; the segments that are there at the end do, and
-//! what they say holds for their addresses as far back as the segments go.
+//! Which pool an event is about. Traces of PyTorch up to 2.11 do not name it; the segments that are there at
+//! the end do, and what they say holds for their addresses as far back as the segments go.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,8 @@ impl<'trace> Pools<'trace> {
             .collect();
         if !ranges.is_empty() {
             for (place, event) in snapshot.trace(device).iter().enumerate() {
-                // Address space of expandable segments stays one pool's: pages that are mapped anew are no other's.
+                // Address space of expandable segments stays one pool's: pages that are mapped anew are no
+                // other's.
                 if event.action == TraceAction::SegmentAlloc
                     && let Some(range) = ranges.get_mut(&event.address)
                 {

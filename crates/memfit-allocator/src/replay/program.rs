@@ -1,5 +1,5 @@
-//! The calls of a recording apart from where their blocks came to lie: what can be made once more under other settings, on
-//! another card, or with some of the blocks gone, smaller, or given back earlier.
+//! The calls of a recording apart from where their blocks came to lie: what can be made once more under other
+//! settings, on another card, or with some of the blocks gone, smaller, or given back earlier.
 
 use memfit_recording::{Moment, MomentKind, NEVER, Track};
 
@@ -110,7 +110,8 @@ impl Program {
         };
         let of_device = |(_, moment): &(u32, Moment)| moment.device == device && is_call(moment.kind);
         let completed = |moment: Moment| matches!(moment.kind, MomentKind::FreeCompleted(_));
-        // A source that tells when blocks became free tells it of all: one of which it does not is waited for at the end.
+        // A source that tells when blocks became free tells it of all: one of which it does not is waited for
+        // at the end.
         let tells_apart = track.moments().iter().any(completed);
         let mut moments = (0..).zip(track.moments()).filter(of_device).peekable();
         while let Some((place, moment)) = moments.next() {
@@ -155,8 +156,9 @@ impl Program {
         Self { calls, pools: vec![PoolId::DEFAULT], ..self.clone() }
     }
 
-    /// Makes the calls, as `given`, with addresses of their own and what `edit` says of each block changed. A request that had failed
-    /// and now succeeds is given back at once: nothing is known of what would have come after it.
+    /// Makes the calls, as `given`, with addresses of their own and what `edit` says of each block changed. A
+    /// request that had failed and now succeeds is given back at once: nothing is known of what would
+    /// have come after it.
     pub fn run(&self, given: &Given, edit: impl Fn(u32) -> Edit) -> Outcome {
         let mut device = SimulatedDevice::new(given.capacity);
         device.hold_events();
@@ -178,8 +180,8 @@ impl Program {
     }
 }
 
-/// Whether the program emptied the cache: the last of a run of segments that are given back, with no segment got behind it.
-/// With one behind it, a request had failed at first, and in other circumstances it may not.
+/// Whether the program emptied the cache: the last of a run of segments that are given back, with no segment
+/// got behind it. With one behind it, a request had failed at first, and in other circumstances it may not.
 const fn empties_cache(next: Option<MomentKind>) -> bool {
     !matches!(
         next,

@@ -13,7 +13,8 @@ use crate::{Address, BlockState, BlockView, PoolId, SegmentView, Stream};
 pub struct Rewound {
     /// The segments, by address.
     pub segments: Vec<SegmentView>,
-    /// Blocks of which only the least size is known: they were freed later, and nothing was placed behind them before.
+    /// Blocks of which only the least size is known: they were freed later, and nothing was placed behind
+    /// them before.
     pub uncertain: u64,
     /// Events that do not fit the state after them.
     pub inconsistent: u64,
@@ -64,7 +65,8 @@ pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) 
     Rewound { segments: state.views(), uncertain, inconsistent: state.inconsistent }
 }
 
-/// Which pools ranges of expandable segments serve: the trace does not say it of ranges that are gone at the end.
+/// Which pools ranges of expandable segments serve: the trace does not say it of ranges that are gone at the
+/// end.
 #[derive(Default)]
 struct Classes {
     /// Where blocks were handed out, when, and whether they were small. Only kept where a trace unmaps.
@@ -96,9 +98,9 @@ impl Classes {
         classes
     }
 
-    /// The class of a range that is unmapped by the event at `place`: that of the block that was last handed out from it,
-    /// else what its size says. The pages of large blocks are so much larger that what is a multiple of theirs is hardly
-    /// ever made of small ones.
+    /// The class of a range that is unmapped by the event at `place`: that of the block that was last handed
+    /// out from it, else what its size says. The pages of large blocks are so much larger that what is a
+    /// multiple of theirs is hardly ever made of small ones.
     fn of_range(&self, event: &TraceEvent, place: usize, stream: u64, large_page: u64) -> (bool, (u64, u64)) {
         let range = (event.address, 0)..(event.address + event.size, 0);
         let before =
@@ -108,8 +110,8 @@ impl Classes {
         (small, self.pool_near(stream, small, event.address))
     }
 
-    /// The pool of the nearest segment that may be the same one: a pool has one reservation for each stream and size of
-    /// blocks as long as that reaches.
+    /// The pool of the nearest segment that may be the same one: a pool has one reservation for each stream
+    /// and size of blocks as long as that reaches.
     fn pool_near(&self, stream: u64, small: bool, address: u64) -> (u64, u64) {
         let below = self.pools.range((stream, small, 0)..=(stream, small, address)).next_back();
         let above = self.pools.range((stream, small, address)..=(stream, small, u64::MAX)).next();
@@ -229,9 +231,9 @@ impl State {
         true
     }
 
-    /// A large block may have kept up to 1 MiB behind it when it was handed out. Free blocks of that size do not exist in
-    /// the large pool, so a gap of up to 1 MiB is such a rest; with a wider gap, the first block that is placed in it
-    /// tells where it begins.
+    /// A large block may have kept up to 1 MiB behind it when it was handed out. Free blocks of that size do
+    /// not exist in the large pool, so a gap of up to 1 MiB is such a rest; with a wider gap, the first
+    /// block that is placed in it tells where it begins.
     fn settle_tails(&mut self, trace: &[TraceEvent], given: &Given) {
         let mut open = BTreeMap::new();
         let starts: Vec<u64> = self.used.keys().copied().collect();

@@ -24,8 +24,8 @@ pub(super) struct Script<'trace> {
     pub(super) quiet: bool,
     /// The allocator did something else than the trace says.
     pub(super) diverged: bool,
-    /// The end of a run of blocks that became free together, and those that the replay has freed of it. PyTorch frees them
-    /// stream by stream in an order of its own.
+    /// The end of a run of blocks that became free together, and those that the replay has freed of it.
+    /// PyTorch frees them stream by stream in an order of its own.
     together: (usize, BTreeSet<u64>),
     /// What the trace was asked for, and is not predicted therefore.
     told: Option<(Action, Address)>,
@@ -141,8 +141,8 @@ impl<'trace> Script<'trace> {
         is_there && freed.insert(entry.address.0)
     }
 
-    /// Where memory is first mapped after a request that failed, for one of its stream, pool and size, in address space that
-    /// is not there yet.
+    /// Where memory is first mapped after a request that failed, for one of its stream, pool and size, in
+    /// address space that is not there yet.
     fn first_map_after(&self, failed: usize) -> Option<u64> {
         let kind =
             |event: &TraceEvent| (event.stream, event.pool_index().unwrap_or(0), event.size <= SMALL_LIMIT);
@@ -194,7 +194,8 @@ impl Device for Script<'_> {
     fn free(&mut self, _address: Address, _size: u64) {}
 
     fn reserve(&mut self, size: u64) -> Address {
-        // Address space is reserved even where mapping then fails, and the cache is given back before it succeeds.
+        // Address space is reserved even where mapping then fails, and the cache is given back before it
+        // succeeds.
         let of_release = |event: &TraceEvent| {
             matches!(
                 event.action,

@@ -1,12 +1,13 @@
-//! From a snapshot to a recording. A trace says what was asked for; what it became, block by block, comes of the replay.
+//! From a snapshot to a recording. A trace says what was asked for; what it became, block by block, comes of
+//! the replay.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use memfit_levers::Phase;
 use memfit_recording::{
     Annotation, Block, MomentKind, NEVER, Origin, OriginKind, PoolRef, RangeSource, Recording, Refusal,
     Snapshot, Span, StackId, StreamRef, Totals, TraceAction, TraceEvent, Track, Unknown,
 };
+use memfit_vocabulary::Phase;
 
 use super::pools::Pools;
 use super::verify::follow;
@@ -45,8 +46,8 @@ pub fn recording(snapshot: &Snapshot, given: &Given) -> Result<Recorded, Restore
     Ok(recorded)
 }
 
-/// What happened on one device. Segments that were there and blocks that were alive before the trace began come at its
-/// beginning.
+/// What happened on one device. Segments that were there and blocks that were alive before the trace began
+/// come at its beginning.
 pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracked, RestoreError> {
     let mut empty = Track::default();
     empty.texts = snapshot.texts.clone();
@@ -138,7 +139,8 @@ impl Tracker<'_> {
         self.done = Some(next);
     }
 
-    /// Blocks have the sizes that they have in a state that was worked out anew: what was replayed before may have been wrong.
+    /// Blocks have the sizes that they have in a state that was worked out anew: what was replayed before may
+    /// have been wrong.
     fn take_sizes<D: Device>(&mut self, allocator: &Allocator<D>) {
         let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
         for block in blocks.filter(|block| block.state != BlockState::Free) {
@@ -252,8 +254,8 @@ impl Tracker<'_> {
         allocs.map(|event| event.address).collect()
     }
 
-    /// Ranges, phases and steps that annotations tell of. `torch.optim` announces each optimizer's step under a name like
-    /// `Optimizer.step#AdamW.step`.
+    /// Ranges, phases and steps that annotations tell of. `torch.optim` announces each optimizer's step under
+    /// a name like `Optimizer.step#AdamW.step`.
     fn remark(&mut self, time: u64) {
         while let Some(annotation) = self.remarks.until(time) {
             let time_us = Some(annotation.time_us).filter(|time| *time != 0);

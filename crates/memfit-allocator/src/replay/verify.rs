@@ -14,15 +14,16 @@ use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, S
 /// After so many new beginnings, the rest is counted as wrong.
 const MOST_RESUMED: u64 = 64;
 
-/// Replays one device's trace. Given to the replay are the calls and their order, the addresses of new segments, and when
-/// blocks used by other streams became free; everything else is predicted. Where the replay parts from the trace, that is
-/// counted, and the replay goes on from the state that the trace implies.
+/// Replays one device's trace. Given to the replay are the calls and their order, the addresses of new
+/// segments, and when blocks used by other streams became free; everything else is predicted. Where the
+/// replay parts from the trace, that is counted, and the replay goes on from the state that the trace
+/// implies.
 pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verification, RestoreError> {
     follow(snapshot, device, given, |_, _, _| {})
 }
 
-/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next event, and
-/// whether the state was worked out anew.
+/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next
+/// event, and whether the state was worked out anew.
 pub(super) fn follow(
     snapshot: &Snapshot,
     device: usize,
@@ -46,7 +47,8 @@ pub(super) fn follow(
         if !script.diverged {
             return Ok(script.found);
         }
-        // Past the call that went another way: to the end of its events, and on from the state that the trace implies.
+        // Past the call that went another way: to the end of its events, and on from the state that the trace
+        // implies.
         script.diverged = false;
         script.found.resumed += u64::from(!in_first_call);
         let give_up = script.found.resumed > MOST_RESUMED;
@@ -68,7 +70,8 @@ pub(super) fn follow(
     }
 }
 
-/// Whether an event is one of those that a request brings about which gives back the cache, and an emptied cache.
+/// Whether an event is one of those that a request brings about which gives back the cache, and an emptied
+/// cache.
 const fn is_of_release(action: TraceAction) -> bool {
     matches!(action, TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap)
 }
@@ -97,8 +100,8 @@ struct Replay<'trace> {
     trace: &'trace [TraceEvent],
     device: usize,
     pools: &'trace Pools<'trace>,
-    /// Whether what is replayed may be the end of a call that begins before the trace: there was something before it, and so
-    /// far it only tells of what is given back.
+    /// Whether what is replayed may be the end of a call that begins before the trace: there was something
+    /// before it, and so far it only tells of what is given back.
     opening: bool,
 }
 
@@ -141,8 +144,8 @@ impl<'trace> Replay<'trace> {
         Ok(Self { allocator, snapshot, trace, device, pools, opening })
     }
 
-    /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from the trace,
-    /// there are none.
+    /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from
+    /// the trace, there are none.
     fn step(&mut self) -> bool {
         self.allocator.device_mut().skip_remarks();
         let before = self.allocator.device().cursor;
@@ -194,15 +197,17 @@ impl<'trace> Replay<'trace> {
         }
     }
 
-    /// Whether a request may give back a part of the cache: then a trace in which segments are given back before a request
-    /// is met does not tell what gave them back, the request or `empty_cache()`, until one of them is tried.
+    /// Whether a request may give back a part of the cache: then a trace in which segments are given back
+    /// before a request is met does not tell what gave them back, the request or `empty_cache()`, until
+    /// one of them is tried.
     fn is_limited(&self) -> bool {
         let settings = self.allocator.settings();
         settings.limits_splits() || settings.garbage_collection_threshold > 0.0
     }
 
-    /// Makes the coming request, if that is what these events come of; else leaves all as it is. A private pool that gives
-    /// something back may do so for a request of its own, or because nothing holds it any more: both are tried.
+    /// Makes the coming request, if that is what these events come of; else leaves all as it is. A private
+    /// pool that gives something back may do so for a request of its own, or because nothing holds it any
+    /// more: both are tried.
     fn tries_malloc(&mut self) -> bool {
         if self.coming_request().is_none() {
             return false;
@@ -221,7 +226,8 @@ impl<'trace> Replay<'trace> {
         false
     }
 
-    /// Private pools give back their memory only when nothing holds them any more. Says whether there is such a pool.
+    /// Private pools give back their memory only when nothing holds them any more. Says whether there is such
+    /// a pool.
     fn let_go_of_pools(&mut self) -> bool {
         let rest = self.trace.iter().enumerate().skip(self.allocator.device().cursor);
         let run = rest
@@ -235,9 +241,9 @@ impl<'trace> Replay<'trace> {
         !gone.is_empty()
     }
 
-    /// Whether what becomes free now does so in the midst of a request: one that was neither met from the cache nor, at
-    /// first, by the device, so that everything was given back before it was tried again. The cache is not looked at again
-    /// then, although what became free may be just what was wanted.
+    /// Whether what becomes free now does so in the midst of a request: one that was neither met from the
+    /// cache nor, at first, by the device, so that everything was given back before it was tried again.
+    /// The cache is not looked at again then, although what became free may be just what was wanted.
     fn retries(&self) -> bool {
         let rest = &self.trace[self.allocator.device().cursor..];
         let mut rest = rest
@@ -264,9 +270,10 @@ impl<'trace> Replay<'trace> {
             })
     }
 
-    /// A request that failed without a trace of anything tried. During a capture nothing is given back, and a trace does
-    /// not tell of captures: what can be said is that the request could not be met from what was cached. What other
-    /// streams gave back while it was tried is not looked at again, so after that even this cannot be said.
+    /// A request that failed without a trace of anything tried. During a capture nothing is given back, and a
+    /// trace does not tell of captures: what can be said is that the request could not be met from what
+    /// was cached. What other streams gave back while it was tried is not looked at again, so after that
+    /// even this cannot be said.
     fn fail(&mut self, event: &TraceEvent) {
         let pool = self.pool_of(event, self.allocator.device().cursor);
         let cached = self.allocator.is_cached(pool, event.size, self.stream(event));

@@ -20,8 +20,8 @@ pub(crate) const CAPACITY: u64 = 400 * MIB;
 #[derive(Clone)]
 pub(crate) struct Traced {
     pub(crate) device: SimulatedDevice,
-    /// Address space is reserved further and further up: one expandable segment in the place of another that was given up
-    /// before is what a trace that begins in between cannot tell apart.
+    /// Address space is reserved further and further up: one expandable segment in the place of another that
+    /// was given up before is what a trace that begins in between cannot tell apart.
     reserved: u64,
     pub(crate) trace: Vec<Entry>,
 }

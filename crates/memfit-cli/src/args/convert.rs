@@ -7,7 +7,8 @@ use memfit_allocator::Release;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConvertArgs {
-    /// A recording of `memfit run -o`, a memory snapshot of PyTorch's, a profiler trace, or an export of Nsight Systems.
+    /// A recording of `memfit run -o`, a memory snapshot of PyTorch's, a profiler trace, or an export of
+    /// Nsight Systems.
     #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
     pub(crate) input: PathBuf,
 

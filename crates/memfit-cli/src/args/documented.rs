@@ -1,4 +1,5 @@
-//! The guides' tables of options, held to what can be typed: `UPDATE_DOCS=1 cargo test -p memfit-cli documented` writes them.
+//! The guides' tables of options, held to what can be typed: `UPDATE_DOCS=1 cargo test -p memfit-cli
+//! documented` writes them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use clap::{ValueEnum, ValueHint};
 use memfit_devices::Bytes;
-use memfit_levers::{Label, Lever};
 use memfit_plan::movable;
+use memfit_vocabulary::{Label, Lever};
 
 use super::{GpuChoice, OutputArgs, Timeout};
 
@@ -62,7 +62,7 @@ pub(crate) struct PlanArgs {
 
     /// Data sets that are missing give samples made up, as for `memfit run`.
     #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
-    pub(crate) synthetic_data: Option<crate::synthetic::Samples>,
+    pub(crate) synthetic_data: Option<memfit_run::Samples>,
 
     /// Write the plan to this file.
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -72,7 +72,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 
-    /// Show the plan as a change of the script, which `git apply` takes, and run the changed script; to this file, if one is named.
+    /// Show the plan as a change of the script, which `git apply` takes, and run the changed script; to this
+    /// file, if one is named.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
     pub(crate) diff: Option<PathBuf>,
 

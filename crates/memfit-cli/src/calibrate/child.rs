@@ -1,10 +1,11 @@
-//! The process that measures: torch in the user's interpreter, with a script that is brought along. It says facts, one
-//! line each, and stops at stages until it is told to go on.
+//! The process that measures: torch in the user's interpreter, with a script that is brought along. It says
+//! facts, one line each, and stops at stages until it is told to go on.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use memfit_run::RunError;
 use serde::Deserialize;
 
 use crate::CliError;
@@ -104,7 +105,7 @@ impl Measuring {
         command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         // NVML counts cards as they sit in the machine.
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        let failed = |source| CliError::Start { program: python.to_owned(), source };
+        let failed = |source| RunError::Start { program: python.to_owned(), source };
         let mut child = with(&mut command).spawn().map_err(failed)?;
         let broken = || CliError::Measuring { said: "its pipes are missing".to_owned() };
         let (said, told) = (child.stdout.take().ok_or_else(broken)?, child.stdin.take());

@@ -7,10 +7,10 @@ use memfit_devices::{
     Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Device, Gap,
     Interval, Spread,
 };
+use memfit_run::LocalGpu;
 
 use super::child::{CardFact, Fact, Measuring, Sample};
 use crate::CliError;
-use crate::run::local::LocalGpu;
 
 /// The types whose rates are measured.
 const RATES: [&str; 7] = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"];
@@ -40,7 +40,8 @@ impl Seen {
         Self { is_virtual, ..Self::default() }
     }
 
-    /// Listens to processes until all are done. At each stage, when all have come to it, the card is looked at.
+    /// Listens to processes until all are done. At each stage, when all have come to it, the card is looked
+    /// at.
     pub(super) fn follow(&mut self, all: &mut [Measuring], gpu: &LocalGpu) -> Result<(), CliError> {
         let together = all.len() > 1;
         let before = gpu.used();
@@ -129,8 +130,8 @@ impl Seen {
         })
     }
 
-    /// How much of something a second. Of several sizes of work the fastest says what the card can; all say how much it
-    /// varies.
+    /// How much of something a second. Of several sizes of work the fastest says what the card can; all say
+    /// how much it varies.
     fn speed(&self, name: &str) -> Option<Spread> {
         let sizes: Vec<Spread> = self
             .samples

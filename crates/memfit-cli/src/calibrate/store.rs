@@ -1,4 +1,5 @@
-//! Where calibrations are kept: one file a card, in a folder of this machine's, since homes are shared between machines.
+//! Where calibrations are kept: one file a card, in a folder of this machine's, since homes are shared
+//! between machines.
 
 use std::path::{Path, PathBuf};
 

@@ -3,13 +3,14 @@
 use memfit_devices::Catalogue;
 use memfit_report::text;
 use memfit_report::wire::{CalibrateReport, CalibrationList};
+use memfit_run::Home;
 
 use super::{answer, plain_catalogue};
 use crate::args::CalibrateArgs;
 use crate::calibrate::store::Kept;
 use crate::calibrate::{self, store};
 use crate::settings::Settings;
-use crate::{CliError, Exit, Home, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Measures the card and keeps what came of it; or shows or forgets what is kept.
 pub(crate) fn calibrate(

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 
 use memfit_allocator::Given;
 use memfit_recording::{Recording, RowFormat, Snapshot, Source, write_chrome, write_perfetto, write_rows};
+use memfit_run::RunError;
 
 use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
 use crate::input;
@@ -81,9 +82,9 @@ fn rest(
         ConvertRows::Events => memfit_recording::Rows::Events,
     };
     match format {
-        ConvertFormat::Memfit => recording
-            .write(to)
-            .map_err(|source| CliError::Recording { path: args.output.clone(), source: Box::new(source) }),
+        ConvertFormat::Memfit => recording.write(to).map_err(|source| {
+            RunError::Recording { path: args.output.clone(), source: Box::new(source) }.into()
+        }),
         ConvertFormat::Perfetto => write_perfetto(recording, to).map_err(failed),
         ConvertFormat::Chrome => write_chrome(recording, to).map_err(failed),
         ConvertFormat::Csv => write_rows(recording, rows, RowFormat::Csv, to).map_err(failed),

@@ -12,6 +12,7 @@ use memfit_report::wire::{
     DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
     schema,
 };
+use memfit_run::free_shared_memory;
 
 use super::answer;
 use crate::args::DataArgs;
@@ -181,17 +182,4 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
         );
     }
     advice
-}
-
-/// What `/dev/shm` has room for.
-fn free_shared_memory() -> Option<u64> {
-    let mut about = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a string that ends in zero, and room for what the call writes.
-    let answer = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), about.as_mut_ptr()) };
-    if answer != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded, so it wrote all of it.
-    let about = unsafe { about.assume_init() };
-    Some(about.f_bavail * about.f_frsize)
 }

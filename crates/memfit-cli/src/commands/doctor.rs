@@ -5,15 +5,13 @@ use std::path::Path;
 use memfit_loader::Backend;
 use memfit_report::text;
 use memfit_report::wire::{Check, DoctorReport, Health};
+use memfit_run::{Home, Library, LocalGpu, environment, preflight};
 
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
 use crate::calibrate::store;
-use crate::libraries::Library;
-use crate::run::local::LocalGpu;
-use crate::run::{environment, preflight};
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Home, Printer};
+use crate::{CliError, Exit, Hint as _, Printer};
 
 /// Looks around.
 pub(crate) fn doctor(
@@ -25,7 +23,7 @@ pub(crate) fn doctor(
     let mut checks = vec![good("memfit", crate::VERSION.to_owned()), system()];
     checks.extend(Library::ALL.map(|library| match library.find(home) {
         Ok(path) => good(library.soname(), path.display().to_string()),
-        Err(error) => broken(library.soname(), &error),
+        Err(error) => broken(library.soname(), &error.into()),
     }));
     checks.push(match catalogue(None, settings) {
         Ok(catalogue) => good("catalogue", format!("{} GPUs", catalogue.devices().len())),
@@ -59,7 +57,7 @@ fn broken(name: &str, error: &CliError) -> Check {
 fn system() -> Check {
     match preflight::system() {
         Ok(system) => good("system", system),
-        Err(error) => broken("system", &error),
+        Err(error) => broken("system", &error.into()),
     }
 }
 
@@ -67,16 +65,16 @@ fn system() -> Check {
 fn python(home: &Home) -> Vec<Check> {
     let command = match environment::resolve(&["python".into()], home) {
         Ok(command) => command,
-        Err(error) => return vec![broken("python", &error)],
+        Err(error) => return vec![broken("python", &error.into())],
     };
     let interpreter = match preflight::interpreter(&command.program) {
         Ok(interpreter) => interpreter,
-        Err(error) => return vec![broken("python", &error)],
+        Err(error) => return vec![broken("python", &error.into())],
     };
     let found = format!("{} at {}", interpreter.version, interpreter.executable.display());
     let torch = match preflight::torch(&interpreter) {
         Ok(torch) => good("torch", format!("{} for CUDA {}", torch.version, torch.cuda)),
-        Err(error) => broken("torch", &error),
+        Err(error) => broken("torch", &error.into()),
     };
     vec![good("python", found), torch]
 }

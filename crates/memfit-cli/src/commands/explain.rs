@@ -1,13 +1,14 @@
 //! `memfit explain FILE`.
 
 use memfit_devices::Bytes;
+use memfit_explain::{Asked, explain_source};
 use memfit_recording::Source;
 use memfit_report::text;
 use memfit_report::wire::ExplainReport;
+use memfit_run::read_source;
 
 use super::answer;
 use crate::args::ExplainArgs;
-use crate::explained::{self, Asked};
 use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
@@ -28,6 +29,6 @@ pub(super) fn report(
     problems: Vec<String>,
 ) -> Result<ExplainReport, CliError> {
     let asked = Asked { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
-    let explanation = explained::of(&asked, input)?;
+    let explanation = explain_source(&asked, input, &read_source)?;
     Ok(ExplainReport::new(args.file.display().to_string(), explanation, problems))
 }

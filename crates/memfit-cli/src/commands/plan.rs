@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use memfit_levers::{Label, Lever};
 use memfit_plan::{
-    Answer, Framework, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader,
+    Answer, Framework, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader,
     padding, search, sha256,
 };
 use memfit_report::wire::{
@@ -13,13 +12,15 @@ use memfit_report::wire::{
     RejectedLever, schema,
 };
 use memfit_report::{plan_page, text};
+use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
+use memfit_vocabulary::{Label, Lever};
 
 use super::{answer, catalogue};
 use crate::args::{PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
-use crate::run::{self, Card, Rehearsal, Request};
+use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Home, Printer};
+use crate::{CliError, Exit, Hint as _, Printer};
 
 /// Runs of the script, at most.
 const MOST_RUNS: u64 = 80;
@@ -104,12 +105,17 @@ fn find(
     let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
     let output = args.output.clone();
     let (diff, compiles, without) = (args.diff.clone(), args.compile, args.without.clone());
-    let request = Request::to_plan(args, settings, &catalogue)?;
+    let request = request::to_plan(args, settings, &catalogue)?;
     report.device = request.card.info();
     let Card::Virtual(device, _) = request.card.clone() else { return Err(CliError::PlanForLocal) };
     report.budget = (device.memory.get() as f64 * (1.0 - margin)) as u64;
     printer.remark("getting the script ready, up to where it first needs the card");
-    let rehearsal = Rehearsal::open(&request, home, printer)?;
+    let rehearsal = Rehearsal::open(&request, home, printer).map_err(|error| match error {
+        RunError::Interrupted => {
+            CliError::NothingToPlan { why: error.to_string(), hint: error.hints().concat() }
+        }
+        other => other.into(),
+    })?;
     let script = rehearsal.script();
     if !rehearsal.forks() {
         report.notes.push("the script trains in several processes, or its own process never needs the card: each candidate was started anew, which takes longer".to_owned());
@@ -149,7 +155,7 @@ fn find(
     tell(&found, &tries, report);
     let step_ms = found.chosen.as_ref().and_then(|chosen| chosen.outcome.peak.step_ms);
     if let (Some(loading), Some(step_ms)) = (&found.training.loading, step_ms)
-        && let Some(wanted) = loader(loading, found.training.batch, step_ms, &run::host())
+        && let Some(wanted) = loader(loading, found.training.batch, step_ms, &host())
     {
         report.advice.push(format!(
             "`DataLoader(…, num_workers={}, prefetch_factor={}, pin_memory=True)`: {}",
@@ -172,7 +178,14 @@ fn find(
     Ok(())
 }
 
-/// What the first of several processes found, standing for all, is run with all of them; where that does not fit, they search.
+/// The resources of this machine, for the advice on data loaders.
+fn host() -> Host {
+    let Machine { processors, shared_memory, memory } = Machine::here();
+    Host { processors, shared_memory, memory }
+}
+
+/// What the first of several processes found, standing for all, is run with all of them; where that does not
+/// fit, they search.
 fn run_by_all(
     processes: u32,
     found: Option<Answer>,
@@ -231,7 +244,8 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// What a mean over labels of which some are left out comes to in pieces. Hugging Face's trainer counts over all of them.
+/// What a mean over labels of which some are left out comes to in pieces. Hugging Face's trainer counts over
+/// all of them.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
     let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;

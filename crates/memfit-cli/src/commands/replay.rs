@@ -8,14 +8,14 @@ use memfit_allocator::{
     BlockState, Edit, Given, Program, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification,
     rewind, track,
 };
-use memfit_explain::{Change, Changes, Effect};
+use memfit_explain::{Change, Changes, Conditions, Effect, ExplainError};
 use memfit_recording::{Moment, MomentKind, Recording, Snapshot, Source, TraceAction, Track};
 use memfit_report::text;
 use memfit_report::wire::{
     BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport, schema,
 };
 
-use super::{answer, facts};
+use super::answer;
 use crate::args::ReplayArgs;
 use crate::input;
 use crate::settings::Settings;
@@ -68,7 +68,7 @@ impl<'input> Subject<'input> {
         let busiest = devices.iter().copied().max_by_key(events);
         let device = args.device.or(busiest).unwrap_or(0);
         if args.device.is_some() && !devices.contains(&device) {
-            return Err(CliError::NoSuchDevice { device, devices });
+            return Err(ExplainError::NoSuchDevice { device, devices }.into());
         }
         let mut given = Given::from_snapshot_of(snapshot, args.torch);
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
@@ -105,18 +105,19 @@ impl<'input> Subject<'input> {
 
     fn of_recording(args: &ReplayArgs, recording: &'input Recording) -> Result<Self, CliError> {
         let (track, device) = chosen(args, recording)?;
-        let mut facts = facts::of(&recording.origin, track, args.torch);
-        let given = &mut facts.given;
+        let mut conditions = Conditions::of_track(&recording.origin, track, args.torch);
+        let given = &mut conditions.given;
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
-        // Where segments were recorded, the addresses can be held against a replay; the calls can be made again in any case.
+        // Where segments were recorded, the addresses can be held against a replay; the calls can be made
+        // again in any case.
         let found = if track.spans.iter().any(|span| span.device == device) {
             let snapshot = Snapshot::from_track(track);
-            memfit_allocator::verify(&snapshot, usize::from(device), &facts.given)?
+            memfit_allocator::verify(&snapshot, usize::from(device), &conditions.given)?
         } else {
             Verification::default()
         };
         let events = own(track, device).count() as u64;
-        let limit = facts.told.limit.or_else(|| track.limit_at_oom(device));
+        let limit = conditions.card.limit.or_else(|| track.limit_at_oom(device));
         let oom = last_failure(track, device).map(|(place, moment)| ReplayOom {
             event: own(track, device).take_while(|(at, _)| *at < place).count() as u64,
             requested: if let MomentKind::Oom(bytes) = moment.kind { bytes } else { 0 },
@@ -133,8 +134,8 @@ impl<'input> Subject<'input> {
             track: Cow::Borrowed(track),
             device,
             limit: limit.filter(|_| oom.is_some()),
-            given: facts.given,
-            alloc_conf: facts.alloc_conf,
+            given: conditions.given,
+            alloc_conf: conditions.alloc_conf,
             found: Verification { events, ..found },
             oom,
             before: 0,
@@ -168,7 +169,7 @@ fn chosen<'input>(args: &ReplayArgs, recording: &'input Recording) -> Result<(&'
         let devices = found.iter().map(|(_, known)| u32::from(*known)).collect();
         found.retain(|(_, known)| u32::from(*known) == device);
         if found.is_empty() {
-            return Err(CliError::NoSuchDevice { device, devices });
+            return Err(ExplainError::NoSuchDevice { device, devices }.into());
         }
     }
     let trouble = |(track, device): &(&Track, u8)| {
@@ -283,7 +284,8 @@ fn block_change(change: &Change, reach: &memfit_explain::Reach) -> BlockChange {
     }
 }
 
-/// The place of a moment among the events: those that stand for what was there before the recording are not counted.
+/// The place of a moment among the events: those that stand for what was there before the recording are not
+/// counted.
 fn event_at(subject: &Subject<'_>, moment: u32) -> u64 {
     let all = own(&subject.track, subject.device).count() as u64;
     let passed = own(&subject.track, subject.device).take_while(|(place, _)| *place < moment).count() as u64;

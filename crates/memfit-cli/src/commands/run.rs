@@ -1,14 +1,17 @@
 //! `memfit run`.
 
+use std::fmt::Write as _;
+
 use memfit_plan::{Here, Plan, sha256};
 use memfit_report::text;
-use memfit_report::wire::{CardKind, DeviceInfo, RunReport, Verdict};
+use memfit_report::wire::{CardKind, DeviceInfo, Problem, RunReport, Verdict};
+use memfit_run::{Home, Outcome, Request, failure};
 
 use super::{answer, calibrated_catalogue};
 use crate::args::{Format, OutputArgs, RunArgs};
-use crate::run::{self, Outcome, Request};
+use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Home, Printer};
+use crate::{CliError, Exit, Hint as _, Printer};
 
 /// Lines of what a failed script printed that are shown.
 const LAST_LINES: usize = 30;
@@ -27,9 +30,9 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
     let outcome = request(args, settings).and_then(|request| {
         device = request.card.info();
         let plan = plan.as_deref().map(Plan::read).transpose()?;
-        let outcome = run::perform(&request, home, printer)?;
+        let outcome = memfit_run::perform(&request, home, printer)?;
         show_failure(&request, &outcome, printer);
-        let mut report = run::report(&request, &outcome);
+        let mut report = memfit_run::report(&request, &outcome);
         if let Some(plan) = plan {
             let differences = plan.made_for.differs(&here(&report, &plan));
             report.fidelity.notes.extend(differences.iter().map(ToString::to_string));
@@ -37,9 +40,9 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
         Ok(report)
     });
     let told = match outcome {
-        Ok(report) => tell(&report, &out, settings, printer).map(|()| run::exit(report.verdict)),
+        Ok(report) => tell(&report, &out, settings, printer).map(|()| Exit::from(report.verdict)),
         Err(error) => {
-            let failure = run::failure(&error, device, command);
+            let failure = failure(problem(&error), device, command);
             tell_failure(&failure, &out, settings, printer).map(|()| printer.error(&error))
         }
     };
@@ -48,7 +51,19 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
 
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
     let catalogue = calibrated_catalogue(args.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
-    Request::new(args, settings, &catalogue)
+    request::to_run(args, settings, &catalogue)
+}
+
+/// The error with its causes, as the report has it.
+fn problem(error: &CliError) -> Problem {
+    let hints = error.hints();
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let _ = write!(message, ": {error}");
+        cause = error.source();
+    }
+    Problem { kind: error.kind().to_owned(), message, hint: (!hints.is_empty()).then(|| hints.join("; ")) }
 }
 
 /// Where a plan was just used.
@@ -89,7 +104,7 @@ fn tell_failure(
 /// Shows what a script said last, if it failed by itself.
 fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
     let facts = &outcome.facts;
-    let failed = run::report(request, outcome).verdict == Verdict::Error;
+    let failed = memfit_run::report(request, outcome).verdict == Verdict::Error;
     if !failed || request.show_output || facts.last_output.trim().is_empty() {
         return;
     }

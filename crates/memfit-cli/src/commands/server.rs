@@ -8,8 +8,8 @@ use memfit_lint::Config;
 use crate::settings::Settings;
 use crate::{CliError, Exit};
 
-/// Serves an editor until it says goodbye. Each file is checked as its own project has it, and not as the folder has it
-/// in which the editor was started.
+/// Serves an editor until it says goodbye. Each file is checked as its own project has it, and not as the
+/// folder has it in which the editor was started.
 pub(crate) fn server(isolated: bool) -> Result<Exit, CliError> {
     let settings = |file: &Path| config(file, isolated).map_err(|error| sentence(&error));
     memfit_server::serve_stdio(&settings, crate::VERSION)?;

@@ -44,7 +44,8 @@ fn serve(view: View, args: &ViewArgs, printer: &Printer) -> Result<Exit, CliErro
     Ok(Exit::Good)
 }
 
-/// Asks the desktop to open an address. The token is in the arguments of a process for a moment; it ends with this command.
+/// Asks the desktop to open an address. The token is in the arguments of a process for a moment; it ends with
+/// this command.
 fn open_browser(url: &str) -> bool {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let quiet = std::process::Stdio::null;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use memfit_report::text;
 use memfit_report::wire::{WatchReport, schema};
+use memfit_run::{Interrupt, LiveRun};
 
 use super::answer;
 use crate::args::{Format, WatchArgs};
-use crate::run::{Interrupt, LiveRun};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 

@@ -1,8 +1,8 @@
-//! Why a script failed with a lever, in one line: the error's type and message, and the script's own line that it came from.
+//! Why a script failed with a lever, in one line: the error's type and message, and the script's own line
+//! that it came from.
 
 use memfit_report::wire::{Exception, Problem};
-
-use crate::run::Facts;
+use memfit_run::Facts;
 
 /// A message is cut after so many characters.
 const LONGEST: usize = 200;

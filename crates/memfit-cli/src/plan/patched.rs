@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use memfit_levers::Lever;
 use memfit_patch::{Left, Patched, patch};
 use memfit_plan::{Plan, Room};
 use memfit_report::wire::{FixProof, PlanPatch, RejectedLever, Verdict};
+use memfit_run::{Changes, Request, report};
+use memfit_vocabulary::Lever;
 
 use super::{Tries, failure};
-use crate::run::{self, Changes, Request};
 use crate::{CliError, Printer};
 
 /// Lines that stay, shown around a change.
@@ -22,8 +22,9 @@ struct Attempt {
     failure: Option<String>,
 }
 
-/// Writes a plan into the script, and runs what comes of it on the card with what a plan may take. A change with which the script
-/// fails otherwise than by its memory is never given: a lever that the script's own libraries refuse is left out of it.
+/// Writes a plan into the script, and runs what comes of it on the card with what a plan may take. A change
+/// with which the script fails otherwise than by its memory is never given: a lever that the script's own
+/// libraries refuse is left out of it.
 pub(crate) fn patched(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -63,7 +64,8 @@ pub(crate) fn patched(
     })
 }
 
-/// What to do where a change lacks levers without which it does not fit. A batch that is not divided needs more, and no less.
+/// What to do where a change lacks levers without which it does not fit. A batch that is not divided needs
+/// more, and no less.
 fn of_what_is_left_out(left: &[Left], done: &[Lever], verdict: Verdict) -> Option<String> {
     let mut without: Vec<Lever> = left.iter().map(|left| left.lever).collect();
     without.retain(|lever| *lever != Lever::MicroBatch && !done.contains(lever));
@@ -95,7 +97,8 @@ fn attempt(
     Ok(Attempt { changed, proof: Some(proof), failure })
 }
 
-/// The change without the one lever that makes it fail: with the first that the script fits without, or else runs without.
+/// The change without the one lever that makes it fail: with the first that the script fits without, or else
+/// runs without.
 fn without_one(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -132,7 +135,7 @@ fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<(FixProof,
     let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
     let files = [(path.display().to_string(), text.to_owned())].into();
     let outcome = tries.rehearsal.run_with(&request, &Changes { files, ..Changes::default() })?;
-    let report = run::report(&request, &outcome);
+    let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
         .map(|told| told.unwrap_or_else(|| "it ends before it has trained".to_owned()));

@@ -1,6 +1,6 @@
 //! Tests of the breakdown: made-up logs, and what must hold for any log.
 
-use memfit_link::events::{Event, EventLog, Place};
+use memfit_channel::events::{Event, EventLog, Place};
 use proptest::prelude::*;
 
 use super::*;

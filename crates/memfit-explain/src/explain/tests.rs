@@ -1,9 +1,9 @@
 //! What holds for an explanation of anything: of recordings that no allocator would have made, too.
 
 use memfit_allocator::{Given, Release, Settings};
-use memfit_levers::{Category, Phase};
-use memfit_link::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
 use memfit_recording::Track;
+use memfit_vocabulary::{Category, Phase};
 use proptest::prelude::*;
 
 use super::*;
@@ -225,7 +225,8 @@ fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
     }
 }
 
-/// A step, and then an evaluation that puts each round's result behind those before it, in a block that is made anew each time.
+/// A step, and then an evaluation that puts each round's result behind those before it, in a block that is
+/// made anew each time.
 fn collecting(rounds: u32, each: u64) -> Track {
     let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();

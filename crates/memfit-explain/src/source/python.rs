@@ -96,8 +96,8 @@ fn equals_sign(line: &str) -> Option<(usize, bool)> {
     None
 }
 
-/// The plain names that a line assigns to, and what it assigns: `a, b = f(x)` gives `[a, b]` and `f(x)`. Nothing for what is no
-/// plain assignment.
+/// The plain names that a line assigns to, and what it assigns: `a, b = f(x)` gives `[a, b]` and `f(x)`.
+/// Nothing for what is no plain assignment.
 pub(crate) fn assigned(line: &str) -> Option<(Vec<&str>, &str)> {
     let (place, augmented) = equals_sign(line)?;
     if augmented {
@@ -195,7 +195,8 @@ pub(crate) fn statement_at(source: &Source, first: u32) -> String {
     lines.join(" ")
 }
 
-/// What a line runs under within its function: the heads of each `with` around it, and the function's decorators.
+/// What a line runs under within its function: the heads of each `with` around it, and the function's
+/// decorators.
 pub(crate) fn contexts_around(source: &Source, line: u32) -> Vec<String> {
     let lines: Vec<(u32, &str)> = source.lines().take(line as usize).collect();
     let mut indent = indent_of(source.line(line)).len();

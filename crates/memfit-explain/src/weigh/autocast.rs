@@ -1,9 +1,10 @@
-//! Whether the forward runs under autocast already: what stands around the model's call says so, or what the forward made does.
+//! Whether the forward runs under autocast already: what stands around the model's call says so, or what the
+//! forward made does.
 
 use std::collections::{BTreeMap, HashMap};
 
-use memfit_levers::Category;
 use memfit_recording::StackId;
+use memfit_vocabulary::Category;
 
 use crate::bench::Bench;
 use crate::origins::Role;
@@ -73,8 +74,8 @@ fn names_it(source: &Source, name: &str) -> bool {
     })
 }
 
-/// Whether the forward makes copies of the weights in half their size, as autocast does before it multiplies by them: beside each
-/// copy the same line makes something else of it.
+/// Whether the forward makes copies of the weights in half their size, as autocast does before it multiplies
+/// by them: beside each copy the same line makes something else of it.
 fn weights_are_cast(bench: &Bench<'_>) -> bool {
     let story = &bench.story;
     let mut weights: BTreeMap<u64, u64> = BTreeMap::new();

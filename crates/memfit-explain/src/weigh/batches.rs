@@ -1,13 +1,13 @@
-//! What one step made, and the next still finds: gradients that are dropped too late, variables that are overwritten only when
-//! what replaces them is there already.
+//! What one step made, and the next still finds: gradients that are dropped too late, variables that are
+//! overwritten only when what replaces them is there already.
 
 use std::fmt::Write as _;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_levers::{Category, Cause, Label, Lever, Phase};
 use memfit_recording::TextId;
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, replayed};

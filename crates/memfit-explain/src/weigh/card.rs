@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memfit_levers::{Cause, Label, Lever};
+use memfit_vocabulary::{Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
@@ -53,7 +53,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     vec![Finding {
         cause,
         bytes: total,
-        // Without them the card has a whole stretch more: whether what is left of it now is in pieces does not matter.
+        // Without them the card has a whole stretch more: whether what is left of it now is in pieces does
+        // not matter.
         enough: bench.enough(total) == Some(true)
             && bench.limit.is_some_and(|limit| total.saturating_mul(SHARE) >= limit),
         facts,
@@ -81,7 +82,8 @@ fn where_taken(bench: &Bench<'_>, most: &OtherProcess) -> Option<Fact> {
     (!lines.is_empty()).then_some(Fact { text, bytes: most.reserved, lines })
 }
 
-/// Others of the same script had taken the card before the process that trains had so much as a context on it.
+/// Others of the same script had taken the card before the process that trains had so much as a context on
+/// it.
 fn taken(bench: &Bench<'_>, refused: &Refused) -> Finding {
     let others = &bench.case.card.others;
     let total: u64 = others.iter().map(|other| other.bytes).sum();
@@ -103,7 +105,8 @@ fn taken(bench: &Bench<'_>, refused: &Refused) -> Finding {
     }
 }
 
-/// A worker that touches the card pays for a context of its own, and for this one there was no room: no tensor was asked for yet.
+/// A worker that touches the card pays for a context of its own, and for this one there was no room: no
+/// tensor was asked for yet.
 fn of_refusal(bench: &Bench<'_>, refused: &Refused) -> Finding {
     let reserved = bench.story.trouble.reserved;
     let text = format!(

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_levers::{Category, Cause, Label, Lever, Phase};
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
@@ -37,7 +37,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     }
     let round = story.rounds_at(trouble.moment).checked_sub(1)?;
     let began = story.rounds[round];
-    // A graph of rounds that nothing went back through: the one under way, and those before it that are still there.
+    // A graph of rounds that nothing went back through: the one under way, and those before it that are still
+    // there.
     let graph =
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
@@ -85,7 +86,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::EvaluationWithGradients,
         bytes: saves,
-        // What is kept has to be a good part of what is there: else it is the evaluation's own tensors that are too much.
+        // What is kept has to be a good part of what is there: else it is the evaluation's own tensors that
+        // are too much.
         enough: then.fits == Some(true) && saves * 4 >= trouble.allocated,
         facts: vec![bench.fact(text, kept, stack)],
         fixes: vec![Fix {
@@ -95,8 +97,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     })
 }
 
-/// When each block of a graph would have gone if no graph were kept: once the next was made, or with its pass. The last is what the
-/// operation under way works on.
+/// When each block of a graph would have gone if no graph were kept: once the next was made, or with its
+/// pass. The last is what the operation under way works on.
 fn handed_on(story: &Story<'_>, graph: impl Fn(&Life) -> bool) -> HashMap<u32, u32> {
     let kept: Vec<&Life> = story.live().filter(|life| graph(life)).collect();
     let mut handed_on = HashMap::new();
@@ -175,7 +177,8 @@ fn edit(bench: &Bench<'_>, caller: Site) -> Option<Apply> {
     source.edit()
 }
 
-/// Whether the source says that no graph is kept where the model is called: by a `with` around the line, or over its function.
+/// Whether the source says that no graph is kept where the model is called: by a `with` around the line, or
+/// over its function.
 fn keeps_no_graph(bench: &Bench<'_>, caller: Site) -> bool {
     let Some(source) = bench.source(caller) else { return false };
     let says = |text: &str| text.contains("no_grad(") || text.contains("inference_mode(");

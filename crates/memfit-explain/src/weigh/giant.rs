@@ -1,6 +1,6 @@
 //! One request, or a few of its kind, that are out of proportion to everything else.
 
-use memfit_levers::{Category, Cause, Label, Lever};
+use memfit_vocabulary::{Category, Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
@@ -9,7 +9,8 @@ use crate::origins::{Role, Site};
 use crate::source::{Source, assigned, call_in, indent_of, is_word};
 use crate::story::Life;
 
-/// A request of this share of the card is large; one so many times the median of the others is out of proportion.
+/// A request of this share of the card is large; one so many times the median of the others is out of
+/// proportion.
 const SHARE: u64 = 8;
 const TIMES: u64 = 6;
 /// More blocks of a kind than this are the model's nature and no single request.
@@ -28,7 +29,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     sizes.sort_unstable();
     let median = sizes[sizes.len() / 2];
     let giant = *sizes.last()?;
-    // Half of it is the same thing in half the bytes: an index of 64 bits and its float, a product and its half.
+    // Half of it is the same thing in half the bytes: an index of 64 bits and its float, a product and its
+    // half.
     let of_kind = |life: &&Life| !life.stays() && life.block.bytes * 2 >= giant;
     let count = story.live().filter(of_kind).count() + usize::from(requested * 2 >= giant);
     let bytes = story.live().filter(of_kind).map(|life| life.block.bytes).sum::<u64>()
@@ -110,7 +112,8 @@ fn remedies(bench: &Bench<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: b
     fixes
 }
 
-/// `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v`, one below the other.
+/// `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v`, one below
+/// the other.
 fn written_out_attention(source: &mut Source, line: u32) -> bool {
     for first in line.saturating_sub(3).max(1)..=line {
         if attention_at(source, first) {

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use memfit_allocator::Edit;
-use memfit_levers::{Category, Cause, Label, Lever};
 use memfit_recording::StackId;
+use memfit_vocabulary::{Category, Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, replayed};
@@ -160,7 +160,8 @@ fn edits(bench: &Bench<'_>, leaks: &[Leak], graph: bool) -> (Option<(Apply, Site
     (kept, released)
 }
 
-/// `history.append(out)`, where `out` comes of the line: without its graph and off the card. Gives the first line that keeps it.
+/// `history.append(out)`, where `out` comes of the line: without its graph and off the card. Gives the first
+/// line that keeps it.
 fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> Option<u32> {
     let text = source.line(line).to_owned();
     let by = |name: &str| if graph { format!("{name}.detach()") } else { format!("{name}.detach().cpu()") };
@@ -204,8 +205,8 @@ fn keep_off_the_card(source: &mut Source, line: u32, graph: bool) -> Option<u32>
     first
 }
 
-/// `total = total + model(x).mean()`, or with `+=`, in a loop: what is added comes without its graph, unless a backward starts from the
-/// total.
+/// `total = total + model(x).mean()`, or with `+=`, in a loop: what is added comes without its graph, unless
+/// a backward starts from the total.
 fn added_up_without_graph(source: &Source, text: &str) -> Option<String> {
     let trimmed = text.trim();
     let (target, value) = trimmed.split_once('=')?;

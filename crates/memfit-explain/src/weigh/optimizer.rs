@@ -1,6 +1,6 @@
 //! The optimizer's first step: state that was not there before, and temporaries of all parameters at once.
 
-use memfit_levers::{Category, Cause, Label, Lever, Phase};
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};

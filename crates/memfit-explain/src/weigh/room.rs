@@ -1,7 +1,7 @@
 //! There was room and it could not be used: fragmentation, private pools, settings.
 
 use memfit_allocator::{Divisions, Edit, Given, Settings};
-use memfit_levers::{Cause, Label, Lever};
+use memfit_vocabulary::{Cause, Label, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, LITTLE, Replayed, replayed};
@@ -38,7 +38,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            // Where next to nothing is unused, pieces are not the problem: the card was about to be full anyway.
+            // Where next to nothing is unused, pieces are not the problem: the card was about to be full
+            // anyway.
             enough: there_was_room && unused >= requested && unused >= limit / LITTLE,
             facts: vec![bench.fact(text, held, Some(trouble.stack))],
             fixes,

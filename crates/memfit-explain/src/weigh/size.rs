@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use memfit_levers::{Category, Cause, Label, Lever, Phase};
 use memfit_recording::TextId;
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
 
 use super::{Finding, autocast, size};
 use crate::bench::{Bench, modelled};
@@ -52,8 +52,9 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
         )
     };
     let needed = (parameters + requested).max(least);
-    // Training adds gradients, an optimizer's two moments and its temporaries, each as large as the parameters. How much
-    // of the model was still to come is not known, nor are its activations: half as much again stands for both.
+    // Training adds gradients, an optimizer's two moments and its temporaries, each as large as the
+    // parameters. How much of the model was still to come is not known, nor are its activations: half as
+    // much again stands for both.
     let room =
         needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
     Some(Finding {
@@ -177,7 +178,8 @@ struct Repeated {
     saves: u64,
 }
 
-/// Where the inside of what is called could be made once more: the forward that has most activations under such lines.
+/// Where the inside of what is called could be made once more: the forward that has most activations under
+/// such lines.
 fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
     let story = &bench.story;
     // By line: all bytes under it, and the largest block, which stands for what the line itself returns.

@@ -4,9 +4,10 @@
 //! Finds settings of the allocator that are written into the environment after CUDA is in use.
 //!
 //! ## Why
-//! The allocator reads `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` once, when it is first used. What is written
-//! later is ignored without a word. Where both are set, the one with CUDA in its name wins. Measured with batches that
-//! grow from 20 to 160 MiB: set too late, `expandable_segments:True` leaves 720 MiB reserved; set in time, 160 MiB.
+//! The allocator reads `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` once, when it is first used. What
+//! is written later is ignored without a word. Where both are set, the one with CUDA in its name wins.
+//! Measured with batches that grow from 20 to 160 MiB: set too late, `expandable_segments:True` leaves 720
+//! MiB reserved; set in time, 160 MiB.
 //!
 //! ## Example
 //! ```python
@@ -39,11 +40,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let sets: Vec<(&Call, &str)> = facts.calls.iter().filter_map(|call| Some((call, sets(call)?))).collect();
     for (call, name) in &sets {
         let first = facts.calls.iter().find(|other| {
-            other.place.function == call.place.function && other.place.order < call.place.order && other.place.guard.is_none() && uses_cuda(other)
+            other.place.function == call.place.function
+                && other.place.order < call.place.order
+                && other.place.guard.is_none()
+                && uses_cuda(other)
         });
         if let Some(first) = first {
             findings
-                .at(call.span, format!("`{name}` is read when the GPU is first used: what is set here is ignored"))
+                .at(
+                    call.span,
+                    format!("`{name}` is read when the GPU is first used: what is set here is ignored"),
+                )
                 .label(first.span, "it is in use from here on")
                 .help("set it at the top of the script, before `import torch`, or in the shell");
         }
@@ -60,13 +67,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 }
 
 fn sets(call: &Call) -> Option<&str> {
-    let known = ["os.environ.__setitem__", "os.environ.setdefault", "os.putenv"].iter().any(|path| call.is(path));
+    let known =
+        ["os.environ.__setitem__", "os.environ.setdefault", "os.putenv"].iter().any(|path| call.is(path));
     let name = call.arguments.first()?.value.text()?;
     NAMES.iter().find(|known_name| known && **known_name == name).copied()
 }
 
 fn uses_cuda(call: &Call) -> bool {
-    let on_card = call.result.device == Device::Cuda && matches!(call.result.kind, Kind::Tensor | Kind::Module);
+    let on_card =
+        call.result.device == Device::Cuda && matches!(call.result.kind, Kind::Tensor | Kind::Module);
     let moves = call.is_method("cuda") || call.is_method("to");
     let creates = call.path.as_deref().is_some_and(|path| path.starts_with("torch."));
     on_card && (moves || creates)

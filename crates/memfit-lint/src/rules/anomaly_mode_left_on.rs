@@ -4,9 +4,10 @@
 //! Finds anomaly detection that is switched on for the whole program.
 //!
 //! ## Why
-//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and host memory
-//! for the tracebacks. It is for the search for a fault. Measured on four layers: the backward pass carries out 108
-//! operations instead of 48, and the traceback of one operation takes more than 100 bytes.
+//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and
+//! host memory for the tracebacks. It is for the search for a fault. Measured on four layers: the backward
+//! pass carries out 108 operations instead of 48, and the traceback of one operation takes more than 100
+//! bytes.
 //!
 //! ## Example
 //! ```python
@@ -31,10 +32,18 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for call in facts.calls.iter().filter(|call| call.is_statement && call.path.as_deref().is_some_and(|path| path.starts_with("torch.autograd") && path.ends_with("set_detect_anomaly"))) {
+    for call in facts.calls.iter().filter(|call| {
+        call.is_statement
+            && call.path.as_deref().is_some_and(|path| {
+                path.starts_with("torch.autograd") && path.ends_with("set_detect_anomaly")
+            })
+    }) {
         let on = call.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(true));
         // Switched off again, or under a condition, it is used as it is meant.
-        let off = facts.calls.iter().any(|other| other.path == call.path && other.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(false)));
+        let off = facts.calls.iter().any(|other| {
+            other.path == call.path
+                && other.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(false))
+        });
         if !on || off || call.place.guard.is_some() {
             continue;
         }

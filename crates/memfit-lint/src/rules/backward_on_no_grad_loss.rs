@@ -4,9 +4,9 @@
 //! Finds `backward()` on a loss that was computed while gradients were off.
 //!
 //! ## Why
-//! Such a loss has no graph: `RuntimeError: element 0 of tensors does not require grad`. Measured: the error leaves 0
-//! of 2 parameters with a gradient. (A loss that was computed outside may go through `backward()` inside of `no_grad`:
-//! 2 of 2.)
+//! Such a loss has no graph: `RuntimeError: element 0 of tensors does not require grad`. Measured: the error
+//! leaves 0 of 2 parameters with a gradient. (A loss that was computed outside may go through `backward()`
+//! inside of `no_grad`: 2 of 2.)
 //!
 //! ## Example
 //! ```python
@@ -31,8 +31,13 @@ use memfit_source::Flags;
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "backward-on-no-grad-loss", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "backward-on-no-grad-loss",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(context.facts) {
@@ -41,7 +46,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let loss = context.slice(backward.loss_span);
         findings
-            .at(op.span, format!("`{loss}` was computed without gradients: it has no graph, and this raises `RuntimeError`"))
+            .at(
+                op.span,
+                format!(
+                    "`{loss}` was computed without gradients: it has no graph, and this raises `RuntimeError`"
+                ),
+            )
             .help("compute what is trained on outside of `no_grad`");
     }
 }

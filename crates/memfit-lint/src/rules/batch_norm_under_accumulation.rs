@@ -4,9 +4,9 @@
 //! Notes batch normalisation in a model that is trained with gradient accumulation.
 //!
 //! ## Why
-//! Batch normalisation sees the micro-batch, not the window: its statistics are those of the smaller batch. "Half the
-//! batch, twice the steps" is not the same training then. Measured: two halves of a batch come out of `BatchNorm1d`
-//! other than the whole, and out of `LayerNorm` the same.
+//! Batch normalisation sees the micro-batch, not the window: its statistics are those of the smaller batch.
+//! "Half the batch, twice the steps" is not the same training then. Measured: two halves of a batch come out
+//! of `BatchNorm1d` other than the whole, and out of `LayerNorm` the same.
 //!
 //! ## Example
 //! ```python
@@ -37,13 +37,23 @@ use memfit_source::Flags;
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "batch-norm-under-accumulation", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "batch-norm-under-accumulation",
+    severity: Severity::Note,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let Some(window) = facts.windows.iter().find(|window| window.looped.is_some() && window.counted.rounds != Some(1)) else { return };
-    let normalised = facts.calls.iter().find(|call| call.result.is_module() && call.result.is(Flags::BATCH_NORM));
+    let Some(window) =
+        facts.windows.iter().find(|window| window.looped.is_some() && window.counted.rounds != Some(1))
+    else {
+        return;
+    };
+    let normalised =
+        facts.calls.iter().find(|call| call.result.is_module() && call.result.is(Flags::BATCH_NORM));
     let Some(call) = normalised else { return };
     findings
         .at(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")

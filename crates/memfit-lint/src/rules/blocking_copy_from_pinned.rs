@@ -4,8 +4,8 @@
 //! Notes batches of a pinning loader that are copied without `non_blocking=True`.
 //!
 //! ## Why
-//! The batch was put into pinned memory so that its copy can overlap with computation; without `non_blocking=True` the
-//! host waits for it all the same.
+//! The batch was put into pinned memory so that its copy can overlap with computation; without
+//! `non_blocking=True` the host waits for it all the same.
 //!
 //! ## Example
 //! ```python
@@ -29,8 +29,13 @@
 use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "blocking-copy-from-pinned", severity: Severity::Note, fixes: Fixes::Unsafe, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "blocking-copy-from-pinned",
+    severity: Severity::Note,
+    fixes: Fixes::Unsafe,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -39,7 +44,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let loader = call.receiver.as_ref().and_then(|receiver| receiver.value.loader);
         let Some(made) = loader.and_then(|id| facts.loader(id)) else { continue };
         let pinned = made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() == Some(true));
-        if !pinned || !call.result.device.is_gpu() || call.is_open() || call.keyword("non_blocking").is_some() || call.arguments.iter().any(|argument| argument.value.truth() == Some(true)) {
+        if !pinned
+            || !call.result.device.is_gpu()
+            || call.is_open()
+            || call.keyword("non_blocking").is_some()
+            || call.arguments.iter().any(|argument| argument.value.truth() == Some(true))
+        {
             continue;
         }
         // One for a line, which often copies both inputs and targets.

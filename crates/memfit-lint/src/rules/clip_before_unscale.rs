@@ -4,9 +4,9 @@
 //! Finds gradients that are clipped while they are still scaled.
 //!
 //! ## Why
-//! The scaler multiplies the loss by a large number (65,536 at first), and the gradients with it. Clipping them to a
-//! norm of 1 then clips every step down to next to nothing, whatever the real norm. Measured, with a gradient whose
-//! norm is 0.5: the step has a length of 0.00001 instead of 0.48.
+//! The scaler multiplies the loss by a large number (65,536 at first), and the gradients with it. Clipping
+//! them to a norm of 1 then clips every step down to next to nothing, whatever the real norm. Measured, with
+//! a gradient whose norm is 0.5: the step has a length of 0.00001 instead of 0.48.
 //!
 //! ## Example
 //! ```python
@@ -44,24 +44,35 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let near = |op: &&memfit_source::Op| op.place.function == clip.place.function && !op.deep;
         let before: Vec<_> = facts.ops[..index].iter().filter(near).collect();
-        let scaled = before.iter().rposition(|op| backward(op).is_some_and(|backward| backward.loss.is(Flags::SCALED)));
+        let scaled = before
+            .iter()
+            .rposition(|op| backward(op).is_some_and(|backward| backward.loss.is(Flags::SCALED)));
         let Some(scaled) = scaled else { continue };
         // Any backward pass that is not scaled may be the one that this belongs to.
         let last = before.iter().rposition(|op| backward(op).is_some());
         let unscaled = before[scaled..].iter().any(|op| op.kind == OpKind::Unscale);
         let other_branch = facts.guards_of(clip.place.guard).any(|id| {
             let guard = facts.guard(id);
-            guard.negated && facts.guards_of(before[scaled].place.guard).any(|other| facts.guard(other).test == guard.test && !facts.guard(other).negated)
+            guard.negated
+                && facts
+                    .guards_of(before[scaled].place.guard)
+                    .any(|other| facts.guard(other).test == guard.test && !facts.guard(other).negated)
         });
         if last != Some(scaled) || unscaled || other_branch {
             continue;
         }
-        let step = facts.ops[index..].iter().filter(near).find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }));
+        let step = facts.ops[index..]
+            .iter()
+            .filter(near)
+            .find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }));
         let Some(step) = step else { continue };
         let scaler = context.slice(step.span).split(".step").next().unwrap_or_default().to_owned();
         let fix = whole_lines(facts, clip.span).and_then(|line| {
             let (_, blank) = line_start(facts, clip.span.start);
-            Fix::unsafe_("Unscale before clipping", vec![Edit::insert(line.start, format!("{blank}{scaler}.unscale_({})\n", step.receiver))])
+            Fix::unsafe_(
+                "Unscale before clipping",
+                vec![Edit::insert(line.start, format!("{blank}{scaler}.unscale_({})\n", step.receiver))],
+            )
         });
         findings
             .at(clip.span, "this clips gradients that are still multiplied by the scale")

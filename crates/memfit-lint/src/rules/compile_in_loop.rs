@@ -4,9 +4,9 @@
 //! Finds `torch.compile` in a loop over batches.
 //!
 //! ## Why
-//! Each round wraps the model again, and what was compiled is looked up or made anew. Measured over three rounds: with
-//! one backend for all of them the model is compiled 1 time, with a backend that each round makes (a `partial`, a
-//! `lambda`) 3 times.
+//! Each round wraps the model again, and what was compiled is looked up or made anew. Measured over three
+//! rounds: with one backend for all of them the model is compiled 1 time, with a backend that each round
+//! makes (a `partial`, a `lambda`) 3 times.
 //!
 //! ## Example
 //! ```python
@@ -27,7 +27,6 @@
 //! ## References
 //! - [torch.compile](https://docs.pytorch.org/docs/stable/generated/torch.compile.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -38,7 +37,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
         let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
         if !facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped)) {
-            findings.at(call.span, "the model is compiled in every round").label(facts.looped(looped).header, "in this loop over batches").help("compile it once, before the loop");
+            findings
+                .at(call.span, "the model is compiled in every round")
+                .label(facts.looped(looped).header, "in this loop over batches")
+                .help("compile it once, before the loop");
         }
     }
 }

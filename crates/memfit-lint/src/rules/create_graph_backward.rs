@@ -4,10 +4,10 @@
 //! Finds `backward(create_graph=True)`.
 //!
 //! ## Why
-//! It makes the gradients part of a graph that refers to the parameters, which refer to their gradients: a cycle that
-//! only the garbage collector ends. PyTorch itself warns about it. Measured on a model of 4 MiB: when model and loss
-//! are gone, 8 MiB stay on the card until the collector runs, and none after a plain `backward()`.
-//! `torch.autograd.grad` gives the same gradients without writing them into the parameters.
+//! It makes the gradients part of a graph that refers to the parameters, which refer to their gradients: a
+//! cycle that only the garbage collector ends. PyTorch itself warns about it. Measured on a model of 4 MiB:
+//! when model and loss are gone, 8 MiB stay on the card until the collector runs, and none after a plain
+//! `backward()`. `torch.autograd.grad` gives the same gradients without writing them into the parameters.
 //!
 //! ## Example
 //! ```python
@@ -32,9 +32,14 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(context.facts) {
-        let Some(create) = backward.create.filter(|_| op.via.is_none() && !backward.managed) else { continue };
+        let Some(create) = backward.create.filter(|_| op.via.is_none() && !backward.managed) else {
+            continue;
+        };
         findings
-            .at(create, "parameters and gradients refer to each other: their memory waits for the garbage collector")
+            .at(
+                create,
+                "parameters and gradients refer to each other: their memory waits for the garbage collector",
+            )
             .help("use `torch.autograd.grad(loss, parameters, create_graph=True)`");
     }
 }

@@ -4,9 +4,10 @@
 //! Notes `torch.backends.cudnn.benchmark = True` where the size of what goes into the model is drawn by lot.
 //!
 //! ## Why
-//! With it, each convolution tries out every algorithm when it meets a shape for the first time, and each trial allocates
-//! the algorithm's workspace. That pays where the same shape comes again and again. Where sizes are drawn anew, it is done
-//! for every one of them: trials in every step, and peaks of the largest workspace there is.
+//! With it, each convolution tries out every algorithm when it meets a shape for the first time, and each
+//! trial allocates the algorithm's workspace. That pays where the same shape comes again and again. Where
+//! sizes are drawn anew, it is done for every one of them: trials in every step, and peaks of the largest
+//! workspace there is.
 //!
 //! ## Example
 //! ```python
@@ -49,7 +50,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let set = |on: bool| {
         facts.stores.iter().find(move |store| {
-            store.how == How::Assign && store.target.ends_with("cudnn.benchmark") && store.value.kind == Kind::Bool(on)
+            store.how == How::Assign
+                && store.target.ends_with("cudnn.benchmark")
+                && store.value.kind == Kind::Bool(on)
         })
     };
     // Where it is switched off as well, someone has thought about it.
@@ -65,7 +68,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// A batch is given a size that was drawn by lot.
 fn draws_a_size(call: &Call) -> bool {
     let resizes = call.path.as_deref().is_some_and(|path| {
-        path == "torch.nn.functional.interpolate" || path == "torchvision.transforms.functional.resize"
+        path == "torch.nn.functional.interpolate"
+            || path == "torchvision.transforms.functional.resize"
             || path == "torchvision.transforms.v2.functional.resize"
     });
     resizes && call.argument(1, "size").is_some_and(|size| is_drawn(&size.value))

@@ -4,8 +4,8 @@
 //! Notes `nn.DataParallel`.
 //!
 //! ## Why
-//! One process copies the model to every card in every step, and gathers all outputs on the first, which fills before the
-//! others do. `DistributedDataParallel` has one process a card, and no gathering.
+//! One process copies the model to every card in every step, and gathers all outputs on the first, which
+//! fills before the others do. `DistributedDataParallel` has one process a card, and no gathering.
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,6 @@
 //! ## References
 //! - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -31,7 +30,12 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         if ["torch.nn.DataParallel", "torch.nn.parallel.DataParallel"].iter().any(|path| call.is(path)) {
-            findings.at(call.span, "the outputs of all cards are gathered on the first, which fills before the others").help("use `DistributedDataParallel`, one process a card");
+            findings
+                .at(
+                    call.span,
+                    "the outputs of all cards are gathered on the first, which fills before the others",
+                )
+                .help("use `DistributedDataParallel`, one process a card");
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Notes `DistributedDataParallel` without `gradient_as_bucket_view=True`.
 //!
 //! ## Why
-//! DDP copies gradients into buckets to send them: memory for all gradients, twice (measured in bytes). With the option
-//! the gradients are views of the buckets. It is off by default (PyTorch 2.15).
+//! DDP copies gradients into buckets to send them: memory for all gradients, twice (measured in bytes). With
+//! the option the gradients are views of the buckets. It is off by default (PyTorch 2.15).
 //!
 //! ## Example
 //! ```python
@@ -31,14 +31,25 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in &facts.calls {
-        let wraps = call.path.as_deref().is_some_and(|path| path.starts_with("torch.") && path.ends_with(".DistributedDataParallel"));
-        let set = call.keyword("gradient_as_bucket_view").is_some_and(|argument| argument.value.truth() != Some(false));
+        let wraps = call
+            .path
+            .as_deref()
+            .is_some_and(|path| path.starts_with("torch.") && path.ends_with(".DistributedDataParallel"));
+        let set = call
+            .keyword("gradient_as_bucket_view")
+            .is_some_and(|argument| argument.value.truth() != Some(false));
         if !wraps || call.is_open() || set || facts.text.contains("grad.detach_(") {
             continue;
         }
-        let fix = call.keyword("gradient_as_bucket_view").is_none().then(|| add_argument(facts, call, "gradient_as_bucket_view=True"));
+        let fix = call
+            .keyword("gradient_as_bucket_view")
+            .is_none()
+            .then(|| add_argument(facts, call, "gradient_as_bucket_view=True"));
         findings
-            .at(call.span, "the gradients are held twice: once as they are, once in the buckets that are sent")
+            .at(
+                call.span,
+                "the gradients are held twice: once as they are, once in the buckets that are sent",
+            )
             .help("pass `gradient_as_bucket_view=True`")
             .fix(fix.and_then(|edit| Fix::unsafe_("Make gradients views of the buckets", vec![edit])));
     }

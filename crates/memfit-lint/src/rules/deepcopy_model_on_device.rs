@@ -4,8 +4,9 @@
 //! Finds models that are copied while they are on the GPU.
 //!
 //! ## Why
-//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time. Measured: a
-//! model of 4 MiB takes 4 MiB more; its weights on the host take none. (Gradients are not copied.)
+//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time.
+//! Measured: a model of 4 MiB takes 4 MiB more; its weights on the host take none. (Gradients are not
+//! copied.)
 //!
 //! ## Example
 //! ```python
@@ -30,17 +31,26 @@ use memfit_source::{Device, Flags};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "deepcopy-model-on-device", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "deepcopy-model-on-device",
+    severity: Severity::Warning,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in context.facts.calls.iter().filter(|call| call.is("copy.deepcopy")) {
         let Some(first) = call.arguments.first() else { continue };
-        let model = first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
+        let model =
+            first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
         // In a loop it is repeated; outside it may well be the teacher or the average that is wanted.
         if model && call.place.looped.is_some() {
             findings
-                .at(call.span, "the copy of the model is on the GPU too: its parameters and gradients are held twice")
+                .at(
+                    call.span,
+                    "the copy of the model is on the GPU too: its parameters and gradients are held twice",
+                )
                 .help("keep its `state_dict()` on the host");
         }
     }

@@ -4,8 +4,8 @@
 //! Finds `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
 //!
 //! ## Why
-//! The names are deprecated since PyTorch 2.4, and `torch.amp` has them for all devices. Measured: 3 calls give 3 times
-//! a `FutureWarning`, and none with the new names.
+//! The names are deprecated since PyTorch 2.4, and `torch.amp` has them for all devices. Measured: 3 calls
+//! give 3 times a `FutureWarning`, and none with the new names.
 //!
 //! ## Example
 //! ```python
@@ -31,14 +31,22 @@ use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 pub(super) static RULE: Rule =
     Rule { name: "deprecated-cuda-amp", severity: Severity::Warning, fixes: Fixes::Safe, on: true, check };
 
-const MODULES: &[(&str, &str)] = &[("torch.cuda.amp", "cuda"), ("torch.cuda.amp.autocast_mode", "cuda"), ("torch.cuda.amp.grad_scaler", "cuda"), ("torch.cpu.amp", "cpu")];
+const MODULES: &[(&str, &str)] = &[
+    ("torch.cuda.amp", "cuda"),
+    ("torch.cuda.amp.autocast_mode", "cuda"),
+    ("torch.cuda.amp.grad_scaler", "cuda"),
+    ("torch.cpu.amp", "cpu"),
+];
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         let Some((name, device)) = deprecated(call) else { continue };
         // Where the new name is used as well, the old one is for a release that has no other.
         let both = context.facts.calls.iter().any(|other| {
-            other.path.as_deref().is_some_and(|path| path == format!("torch.amp.{name}") || path == format!("torch.{name}"))
+            other
+                .path
+                .as_deref()
+                .is_some_and(|path| path == format!("torch.amp.{name}") || path == format!("torch.{name}"))
         });
         if both || has_other_source(context, call) {
             continue;
@@ -74,18 +82,26 @@ fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Optio
     let facts = context.facts;
     let text = context.slice(call.callee);
     if text == format!("torch.{device}.amp.{name}") {
-        return Some(vec![Edit::replace(call.callee, format!("torch.amp.{name}")), argument(call, name, device)?]);
+        return Some(vec![
+            Edit::replace(call.callee, format!("torch.amp.{name}")),
+            argument(call, name, device)?,
+        ]);
     }
     // By an import: that is changed, and with it every call of what it imports.
     let import = facts.imports.iter().find(|import| {
-        MODULES.iter().any(|(module, _)| *module == import.module) && import.names.iter().any(|(_, bound)| bound == text)
+        MODULES.iter().any(|(module, _)| *module == import.module)
+            && import.names.iter().any(|(_, bound)| bound == text)
     })?;
     if !import.names.iter().all(|(imported, _)| ["autocast", "GradScaler"].contains(&imported.as_str())) {
         return None;
     }
     let mut edits = vec![Edit::replace(import.module_span, "torch.amp")];
     for (imported, bound) in &import.names {
-        let calls: Vec<&Call> = facts.calls.iter().filter(|other| context.slice(other.callee) == bound && deprecated(other).is_some()).collect();
+        let calls: Vec<&Call> = facts
+            .calls
+            .iter()
+            .filter(|other| context.slice(other.callee) == bound && deprecated(other).is_some())
+            .collect();
         // A name that is used without being called, as a decorator may be, is left to its author.
         if uses(&facts.text, bound, import.span) != calls.len() {
             return None;
@@ -100,7 +116,9 @@ fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Optio
 /// How often a name stands in a text, apart from where it is imported.
 fn uses(text: &str, name: &str, import: Span) -> usize {
     let part = |text: &str| {
-        text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).filter(|word| *word == name).count()
+        text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
+            .filter(|word| *word == name)
+            .count()
     };
     let (before, after) = (&text[..import.start as usize], &text[import.end as usize..]);
     part(before) + part(after)

@@ -4,9 +4,9 @@
 //! Finds tensors on the GPU that a loop collects after cutting them from their graph.
 //!
 //! ## Why
-//! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its output on the
-//! card, so device memory grows by the output's size a round, over the whole data set. Measured: five outputs of 8 MiB
-//! hold 40 MiB; moved to the host, none.
+//! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its
+//! output on the card, so device memory grows by the output's size a round, over the whole data set.
+//! Measured: five outputs of 8 MiB hold 40 MiB; moved to the host, none.
 //!
 //! ## Example
 //! ```python
@@ -30,24 +30,38 @@ use memfit_source::{Flags, How};
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "device-tensor-in-container", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "device-tensor-in-container",
+    severity: Severity::Warning,
+    fixes: Fixes::Unsafe,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.how == How::Append) {
         let cut = store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT);
-        if !cut || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) || !store.value.graph.is_none() {
+        if !cut
+            || !is_large_on_gpu(&store.value)
+            || store.value.is(Flags::VIEW)
+            || !store.value.graph.is_none()
+        {
             continue;
         }
         let Some(looped) = grows(facts, store) else { continue };
         // Over the data, not over a handful of parts.
-        if !facts.enclosing(store.place.looped).any(|id| facts.over_batches(id)) || joined_on_device(context, &store.target) {
+        if !facts.enclosing(store.place.looped).any(|id| facts.over_batches(id))
+            || joined_on_device(context, &store.target)
+        {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
         findings
-            .at(store.value_span, format!("`{text}` stays on the GPU: `{}` grows by it in every round", store.target))
+            .at(
+                store.value_span,
+                format!("`{text}` stays on the GPU: `{}` grows by it in every round", store.target),
+            )
             .label(facts.looped(looped).header, "over the rounds of this loop")
             .help("move it to the host with `.cpu()`, or keep only what is computed from it")
             .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, ".cpu()")]));

@@ -4,9 +4,9 @@
 //! Finds `torch.cuda.empty_cache()` in every round of a loop over batches.
 //!
 //! ## Why
-//! It hands cached blocks back to the driver, and the next round asks for them again: `cudaFree` and `cudaMalloc`, and
-//! a synchronisation, per round. Measured: four rounds ask the driver 4 times, and 1 time without it. It makes no
-//! memory available to PyTorch that it did not have.
+//! It hands cached blocks back to the driver, and the next round asks for them again: `cudaFree` and
+//! `cudaMalloc`, and a synchronisation, per round. Measured: four rounds ask the driver 4 times, and 1 time
+//! without it. It makes no memory available to PyTorch that it did not have.
 //!
 //! ## Example
 //! ```python
@@ -34,10 +34,16 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for call in facts.calls.iter().filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache")) {
+    for call in facts
+        .calls
+        .iter()
+        .filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache"))
+    {
         let Some(looped) = call.place.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
         // After an error it is what one does; under a condition it is not every round.
-        let guarded = facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test)));
+        let guarded = facts.guards_of(call.place.guard).any(|id| {
+            facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
+        });
         if guarded || call.place.handler.is_some() {
             continue;
         }
@@ -50,7 +56,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .at(call.span, "the cache is emptied in every round: each round pays for allocating it again")
             .label(facts.looped(looped).header, "in this loop")
             .help("leave it out: PyTorch reuses what it has cached")
-            .fix(whole_lines(facts, call.span).and_then(|line| alone(context, call.span).then(|| Edit::delete(line))).and_then(|edit| Fix::unsafe_("Leave it out", vec![edit])));
+            .fix(
+                whole_lines(facts, call.span)
+                    .and_then(|line| alone(context, call.span).then(|| Edit::delete(line)))
+                    .and_then(|edit| Fix::unsafe_("Leave it out", vec![edit])),
+            );
     }
 }
 

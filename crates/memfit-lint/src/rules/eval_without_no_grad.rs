@@ -4,10 +4,10 @@
 //! Finds evaluation loops that call a model with gradients on.
 //!
 //! ## Why
-//! Each forward pass saves its activations for a backward pass that never comes. They are freed when the output is
-//! bound anew, which is after the next forward pass: at the peak those of two passes are alive, whatever the number of
-//! batches. Measured with activations of 32 MiB: the peak of one batch is 40 MiB, of two 72 MiB, of five 72 MiB. Under
-//! `torch.no_grad()` nothing is saved, and it is 25 MiB.
+//! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
+//! output is bound anew, which is after the next forward pass: at the peak those of two passes are alive,
+//! whatever the number of batches. Measured with activations of 32 MiB: the peak of one batch is 40 MiB, of
+//! two 72 MiB, of five 72 MiB. Under `torch.no_grad()` nothing is saved, and it is 25 MiB.
 //!
 //! ## Example
 //! ```python
@@ -63,9 +63,13 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     // Anything that trains or differentiates in the function's loop makes it another thing.
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let differentiates = facts.ops.iter().any(|other| {
-        let near = facts.within(&other.place, looped) || other.place.function == function && !facts.within(&other.place, outermost);
+        let near = facts.within(&other.place, looped)
+            || other.place.function == function && !facts.within(&other.place, outermost);
         facts.within(&other.place, looped)
-            && matches!(other.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode)
+            && matches!(
+                other.kind,
+                OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode
+            )
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
     // Models that differentiate by themselves, or that switch gradients off by themselves, know what they do.
@@ -76,25 +80,47 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         return false;
     }
     let body = context.slice(facts.looped(looped).span);
-    let wants = ["requires_grad", "autograd", "backward", ".grad", "attack", "train_step", "training_step", "optimizer", ".step("];
-    if differentiates || wants.iter().any(|word| body.contains(word)) || context.may_be_without_grad(function) {
+    let wants = [
+        "requires_grad",
+        "autograd",
+        "backward",
+        ".grad",
+        "attack",
+        "train_step",
+        "training_step",
+        "optimizer",
+        ".step(",
+    ];
+    if differentiates || wants.iter().any(|word| body.contains(word)) || context.may_be_without_grad(function)
+    {
         return false;
     }
     let in_function = |kind: &OpKind| {
         facts.ops.iter().any(|other| {
-            other.kind == *kind && other.place.function == function && !other.deep && other.place.order < op.place.order && other.receiver == op.receiver
+            other.kind == *kind
+                && other.place.function == function
+                && !other.deep
+                && other.place.order < op.place.order
+                && other.receiver == op.receiver
         })
     };
     let lasting = facts
         .ops
         .iter()
         .filter(|other| {
-            other.place.function == function && other.place.order < op.place.order && other.receiver == op.receiver && other.via.is_none()
-        }).rfind(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
-    let eval_mode = in_function(&OpKind::EvalMode) && lasting.is_some_and(|last| last.kind == OpKind::EvalMode);
+            other.place.function == function
+                && other.place.order < op.place.order
+                && other.receiver == op.receiver
+                && other.via.is_none()
+        })
+        .rfind(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
+    let eval_mode =
+        in_function(&OpKind::EvalMode) && lasting.is_some_and(|last| last.kind == OpKind::EvalMode);
     let over = facts.looped(looped);
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)
-        || word_of_evaluation(context.slice(over.iterable)) && !over.is_while && is_plain_name(context.slice(over.iterable));
+        || word_of_evaluation(context.slice(over.iterable))
+            && !over.is_while
+            && is_plain_name(context.slice(over.iterable));
     eval_mode && !over.is_while && fed_by(context, op, looped) || named
 }
 
@@ -119,16 +145,28 @@ fn is_plain_name(text: &str) -> bool {
 fn word_of_evaluation(text: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|word| {
         let lower = word.to_ascii_lowercase();
-        ["val", "valid", "validation", "test", "eval", "evaluation", "valloader", "testloader", "evalloader"].contains(&lower.as_str())
+        ["val", "valid", "validation", "test", "eval", "evaluation", "valloader", "testloader", "evalloader"]
+            .contains(&lower.as_str())
     })
 }
 
 fn decorate(context: &Context<'_>, id: FunctionId) -> Option<Fix> {
     let function = context.facts.function(id);
-    let imported = context.facts.text.contains("import torch\n") || context.facts.text.contains("import torch\r");
-    if function.name.is_empty() || !imported || context.facts.ops.iter().any(|op| op.place.function == id && matches!(op.kind, OpKind::Backward(_))) {
+    let imported =
+        context.facts.text.contains("import torch\n") || context.facts.text.contains("import torch\r");
+    if function.name.is_empty()
+        || !imported
+        || context
+            .facts
+            .ops
+            .iter()
+            .any(|op| op.place.function == id && matches!(op.kind, OpKind::Backward(_)))
+    {
         return None;
     }
     let (start, blank) = line_start(context.facts, function.span.start);
-    Fix::unsafe_("Decorate the function with `@torch.no_grad()`", vec![Edit::insert(start, format!("{blank}@torch.no_grad()\n"))])
+    Fix::unsafe_(
+        "Decorate the function with `@torch.no_grad()`",
+        vec![Edit::insert(start, format!("{blank}@torch.no_grad()\n"))],
+    )
 }

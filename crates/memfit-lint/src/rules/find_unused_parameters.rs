@@ -4,8 +4,8 @@
 //! Notes `DistributedDataParallel(find_unused_parameters=True)`.
 //!
 //! ## Why
-//! The graph is traversed once more in every step, in search of parameters that got no gradient. Where there are none,
-//! PyTorch itself warns.
+//! The graph is traversed once more in every step, in search of parameters that got no gradient. Where there
+//! are none, PyTorch itself warns.
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,6 @@
 //! ## References
 //! - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -31,9 +30,12 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         let wraps = call.path.as_deref().is_some_and(|path| path.ends_with("DistributedDataParallel"));
-        let asked = call.keyword("find_unused_parameters").filter(|argument| argument.value.truth() == Some(true));
+        let asked =
+            call.keyword("find_unused_parameters").filter(|argument| argument.value.truth() == Some(true));
         if let Some(argument) = asked.filter(|_| wraps) {
-            findings.at(argument.span, "the graph is searched for unused parameters in every step").help("leave it out unless some parameters do go unused");
+            findings
+                .at(argument.span, "the graph is searched for unused parameters in every step")
+                .help("leave it out unless some parameters do go unused");
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Notes batches that are cast to float32 on the host and copied then.
 //!
 //! ## Why
-//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned (measured in
-//! bytes).
+//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned
+//! (measured in bytes).
 //!
 //! ## Example
 //! ```python
@@ -33,8 +33,15 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for call in facts.calls.iter().filter(|call| (call.is_method("to") || call.is_method("cuda")) && call.result.device.is_gpu()) {
-        let widened = call.receiver.as_ref().filter(|receiver| receiver.value.is(Flags::WIDENED) && receiver.value.is(Flags::BATCH));
+    for call in facts
+        .calls
+        .iter()
+        .filter(|call| (call.is_method("to") || call.is_method("cuda")) && call.result.device.is_gpu())
+    {
+        let widened = call
+            .receiver
+            .as_ref()
+            .filter(|receiver| receiver.value.is(Flags::WIDENED) && receiver.value.is(Flags::BATCH));
         let Some(receiver) = widened else { continue };
         let fix = context.slice(receiver.span).ends_with(".float()").then(|| {
             let cast = Span::new(receiver.span.end - 8, receiver.span.end);

@@ -4,8 +4,8 @@
 //! Finds images that go to the GPU whole and are made smaller there.
 //!
 //! ## Why
-//! The large image is copied and held for nothing. Measured on a photo of 4000 x 3000 in float32: a peak of 139 MiB;
-//! resized to 224 x 224 before the copy, 588 KiB.
+//! The large image is copied and held for nothing. Measured on a photo of 4000 x 3000 in float32: a peak of
+//! 139 MiB; resized to 224 x 224 before the copy, 588 KiB.
 //!
 //! ## Example
 //! ```python
@@ -36,10 +36,14 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         let shrinks = call.path.as_deref().is_some_and(|path| {
-            path.starts_with("torchvision.") && ["resize", "resized_crop", "center_crop"].iter().any(|name| path.ends_with(name))
+            path.starts_with("torchvision.")
+                && ["resize", "resized_crop", "center_crop"].iter().any(|name| path.ends_with(name))
                 || path == "torch.nn.functional.interpolate"
         }) || matches!(&call.target.kind, Kind::Imported(class) if shrinks(class));
-        let image = call.arguments.first().filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
+        let image = call
+            .arguments
+            .first()
+            .filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
         if shrinks && image.is_some() {
             findings
                 .at(call.span, "the whole image is on the GPU already when it is made smaller")

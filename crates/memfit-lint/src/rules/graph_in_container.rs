@@ -4,9 +4,10 @@
 //! Finds outputs and losses that a loop puts into a container while their graph is alive.
 //!
 //! ## Why
-//! A tensor keeps its graph, and the graph keeps the activations of its forward pass. Without a `backward()` that frees
-//! them, or after `backward(retain_graph=True)`, each round's activations stay. Measured: one round holds 32 MiB, five
-//! hold 160 MiB. After a plain `backward()` they are freed (2 KiB stay), and the rule is silent.
+//! A tensor keeps its graph, and the graph keeps the activations of its forward pass. Without a `backward()`
+//! that frees them, or after `backward(retain_graph=True)`, each round's activations stay. Measured: one
+//! round holds 32 MiB, five hold 160 MiB. After a plain `backward()` they are freed (2 KiB stay), and the
+//! rule is silent.
 //!
 //! ## Example
 //! ```python
@@ -24,8 +25,8 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: a number is stored where a tensor was, or a tensor that no longer trains. `.item()` is offered for losses,
-//! `.detach().cpu()` for everything else.
+//! Unsafe: a number is stored where a tensor was, or a tensor that no longer trains. `.item()` is offered for
+//! losses, `.detach().cpu()` for everything else.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
@@ -42,7 +43,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let into = matches!(store.how, How::Append)
-            || (store.how == How::Item && matches!(store.target_value.kind, Kind::Container { .. }) && !is_constant(context, store));
+            || (store.how == How::Item
+                && matches!(store.target_value.kind, Kind::Container { .. })
+                && !is_constant(context, store));
         if !into {
             continue;
         }
@@ -63,7 +66,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(store.value_span).to_owned();
         let scalar = store.value.is(Flags::SCALAR);
         let retained = store.graph == GraphState::Retained;
-        let why = if retained { "`backward(retain_graph=True)` leaves its graph alive" } else { "no backward pass frees its graph" };
+        let why = if retained {
+            "`backward(retain_graph=True)` leaves its graph alive"
+        } else {
+            "no backward pass frees its graph"
+        };
         let way = if scalar { ".item()" } else { ".detach().cpu()" };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
         findings

@@ -4,9 +4,9 @@
 //! Finds a model whose weights were cast to float16 and that is trained with a gradient scaler.
 //!
 //! ## Why
-//! `GradScaler` refuses gradients in float16: `ValueError: Attempting to unscale FP16 gradients.` Measured: 0 of 2
-//! parameters are changed by such a step, and 2 of 2 where the weights are float32. Mixed precision keeps the weights
-//! in float32 and casts in the forward pass, which is what `autocast` does.
+//! `GradScaler` refuses gradients in float16: `ValueError: Attempting to unscale FP16 gradients.` Measured: 0
+//! of 2 parameters are changed by such a step, and 2 of 2 where the weights are float32. Mixed precision
+//! keeps the weights in float32 and casts in the forward pass, which is what `autocast` does.
 //!
 //! ## Example
 //! ```python
@@ -35,39 +35,67 @@ use memfit_source::{Flags, OpKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "half-model-with-grad-scaler", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "half-model-with-grad-scaler",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let Some(step) = facts.ops.iter().find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }) || op.kind == OpKind::Unscale) else {
+    let Some(step) = facts
+        .ops
+        .iter()
+        .find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }) || op.kind == OpKind::Unscale)
+    else {
         return;
     };
     // A scaler that may be switched off scales nothing then.
-    let real = facts.scalers.iter().filter_map(|index| facts.calls.get(*index)).any(|call| call.keyword("enabled").is_none_or(|argument| argument.value.truth() == Some(true)));
+    let real = facts
+        .scalers
+        .iter()
+        .filter_map(|index| facts.calls.get(*index))
+        .any(|call| call.keyword("enabled").is_none_or(|argument| argument.value.truth() == Some(true)));
     if !real {
         return;
     }
     for call in &facts.calls {
         let cast = call.receiver.as_ref().filter(|receiver| {
-            (call.is_method("half") || call.is_method("to")) && receiver.value.is_module() && call.result.is(Flags::HALF) && !receiver.value.is(Flags::HALF)
+            (call.is_method("half") || call.is_method("to"))
+                && receiver.value.is_module()
+                && call.result.is(Flags::HALF)
+                && !receiver.value.is(Flags::HALF)
         });
-        let Some(receiver) = cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard) else { continue };
+        let Some(receiver) =
+            cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard)
+        else {
+            continue;
+        };
         // What is cast as it is made goes by the name that it is bound to.
         let (start, _) = crate::query::line_start(facts, call.span.start);
         let before = facts.text[start as usize..call.span.start as usize].trim();
         let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
-        // The model that is trained: its parameters are those of an optimizer, or it is the one that is called.
+        // The model that is trained: its parameters are those of an optimizer, or it is the one that is
+        // called.
         let optimized = facts.calls.iter().any(|other| {
             matches!(other.result.kind, memfit_source::Kind::Optimizer)
-                && other.arguments.iter().any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
+                && other
+                    .arguments
+                    .iter()
+                    .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
         });
-        let same = call.place.function == step.place.function || call.place.function == facts.ops[0].place.function;
+        let same =
+            call.place.function == step.place.function || call.place.function == facts.ops[0].place.function;
         if !optimized || !same {
             continue;
         }
         findings
-            .at(call.span, "the gradients of float16 weights cannot be unscaled: the scaler raises `ValueError`")
+            .at(
+                call.span,
+                "the gradients of float16 weights cannot be unscaled: the scaler raises `ValueError`",
+            )
             .label(step.span, "the scaler unscales here")
             .help("keep the weights in float32 and cast with `autocast`, or use bfloat16 without a scaler");
     }

@@ -4,9 +4,9 @@
 //! Finds forward hooks that store the output as it is.
 //!
 //! ## Why
-//! The stored output keeps its graph, and with it the activations of the whole forward pass that led to it, until the
-//! next call overwrites it or for good. Measured on four layers: 32 MiB for an output of 8 MiB; detached, the output
-//! alone.
+//! The stored output keeps its graph, and with it the activations of the whole forward pass that led to it,
+//! until the next call overwrites it or for good. Measured on four layers: 32 MiB for an output of 8 MiB;
+//! detached, the output alone.
 //!
 //! ## Example
 //! ```python
@@ -32,8 +32,13 @@ use memfit_source::{FunctionId, Grad, How, Kind, OpKind};
 use crate::query::backwards;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "hook-stores-activation", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "hook-stores-activation",
+    severity: Severity::Warning,
+    fixes: Fixes::Unsafe,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -57,31 +62,37 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let function = facts.function(store.place.function);
         let parameters = &function.parameters;
-        let skipped = usize::from(function.class.is_some() && parameters.first().is_some_and(|name| name == "self"));
+        let skipped =
+            usize::from(function.class.is_some() && parameters.first().is_some_and(|name| name == "self"));
         let text = context.slice(store.value_span);
         let root = text.split(['[', '.']).next().unwrap_or_default();
         let output = parameters.get(skipped + 2).is_some_and(|name| name == root);
-        let plain = text == root || text.strip_prefix(root).is_some_and(|rest| rest.starts_with('[') && !rest.contains('('));
+        let plain = text == root
+            || text.strip_prefix(root).is_some_and(|rest| rest.starts_with('[') && !rest.contains('('));
         let into = match store.how {
             How::Append | How::Item => true,
             How::Assign => store.target.contains('.'),
             How::Add => false,
         };
         // A loss may be made of what the hook stored.
-        let trained = backwards(facts).any(|(_, backward)| context.slice(backward.loss_span).contains(&store.target));
+        let trained =
+            backwards(facts).any(|(_, backward)| context.slice(backward.loss_span).contains(&store.target));
         let computes = is_computed_with(context, &hooks, &store.target);
         if !output || !plain || !into || trained || computes {
             continue;
         }
         findings
-            .at(store.value_span, format!("`{text}` keeps the graph of its forward pass, and all activations in it"))
+            .at(
+                store.value_span,
+                format!("`{text}` keeps the graph of its forward pass, and all activations in it"),
+            )
             .help(format!("store `{text}.detach()`"))
             .fix(Fix::unsafe_("Store it detached", vec![Edit::insert(store.value_span.end, ".detach()")]));
     }
 }
 
-/// A model or a loss may be computed with what a hook stored: then it is a part of the forward pass, and is trained
-/// through.
+/// A model or a loss may be computed with what a hook stored: then it is a part of the forward pass, and is
+/// trained through.
 fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -> bool {
     let facts = context.facts;
     let trains = facts.functions.iter().any(|function| {
@@ -104,7 +115,5 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
             && context.slice(function.span).contains(target)
     });
     let mut arguments = losses.flat_map(|call| &call.arguments);
-    trains
-        || differentiates
-        || arguments.any(|argument| context.slice(argument.value_span).contains(target))
+    trains || differentiates || arguments.any(|argument| context.slice(argument.value_span).contains(target))
 }

@@ -4,8 +4,8 @@
 //! Notes `torch.load` without `map_location`.
 //!
 //! ## Why
-//! Tensors go back to the device that they were saved from: a checkpoint of `cuda:0` allocates on `cuda:0` in every process
-//! of a distributed run, and raises where there is no GPU.
+//! Tensors go back to the device that they were saved from: a checkpoint of `cuda:0` allocates on `cuda:0` in
+//! every process of a distributed run, and raises where there is no GPU.
 //!
 //! ## Example
 //! ```python
@@ -22,16 +22,22 @@
 //! ## References
 //! - [torch.load](https://docs.pytorch.org/docs/stable/generated/torch.load.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "load-without-map-location", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "load-without-map-location",
+    severity: Severity::Note,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in context.facts.calls.iter().filter(|call| call.is("torch.load") && !call.is_open()) {
         if call.argument(1, "map_location").is_none() {
-            findings.at(call.span, "tensors are loaded onto the device that they were saved from").help("pass `map_location=\"cpu\"`, and copy into the model with `load_state_dict`");
+            findings
+                .at(call.span, "tensors are loaded onto the device that they were saved from")
+                .help("pass `map_location=\"cpu\"`, and copy into the model with `load_state_dict`");
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Finds losses that are summed over the batches of a loader and go through one `backward()` after the loop.
 //!
 //! ## Why
-//! The graphs of all batches are alive at once. Measured over five batches: a peak of 185 MiB instead of 57 MiB.
-//! `backward()` in each round adds up the same gradients and frees each graph.
+//! The graphs of all batches are alive at once. Measured over five batches: a peak of 185 MiB instead of 57
+//! MiB. `backward()` in each round adds up the same gradients and frees each graph.
 //!
 //! ## Example
 //! ```python
@@ -31,13 +31,22 @@ use memfit_source::{GraphState, How};
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "loss-summed-before-backward", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "loss-summed-before-backward",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| matches!(store.how, How::Add | How::Append)) {
-        let Some(looped) = store.grows.filter(|id| facts.enclosing(store.place.looped).any(|inner| inner == *id)) else { continue };
+        let Some(looped) =
+            store.grows.filter(|id| facts.enclosing(store.place.looped).any(|inner| inner == *id))
+        else {
+            continue;
+        };
         let over_batches = store.place.looped.is_some_and(|id| facts.over_batches(id));
         if !over_batches || store.graph_then != GraphState::Live {
             continue;
@@ -52,14 +61,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((op, _)) = passed else { continue };
         findings
-            .at(store.span, format!("`{}` holds the graphs of all batches at once: nothing is freed until its `backward()`", store.target))
+            .at(
+                store.span,
+                format!(
+                    "`{}` holds the graphs of all batches at once: nothing is freed until its `backward()`",
+                    store.target
+                ),
+            )
             .label(op.span, "the only backward pass is here, after the loop")
             .help("call `backward()` in each round: the gradients add up to the same");
     }
 }
 
 fn mentions(text: &str, name: &str) -> bool {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| {
-        word == name || word.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
-    })
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
+        .any(|word| word == name || word.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }

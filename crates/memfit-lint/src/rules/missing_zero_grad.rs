@@ -4,8 +4,9 @@
 //! Finds training loops that never clear the gradients.
 //!
 //! ## Why
-//! `backward()` adds to the gradients that are there. Measured: after the same batch twice they are 2 times as large,
-//! after five times 5 times. Without `zero_grad()` each step follows the sum of all gradients since the beginning.
+//! `backward()` adds to the gradients that are there. Measured: after the same batch twice they are 2 times
+//! as large, after five times 5 times. Without `zero_grad()` each step follows the sum of all gradients since
+//! the beginning.
 //!
 //! ## Example
 //! ```python
@@ -38,13 +39,21 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     // Cleared anywhere in the file, in whatever way: it may be meant for this loop.
-    let cleared = facts.ops.iter().any(|op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }));
-    if cleared || facts.text.contains(".grad = None") || facts.text.contains("zero_grad") || facts.text.contains("grad.zero_") {
+    let cleared =
+        facts.ops.iter().any(|op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }));
+    if cleared
+        || facts.text.contains(".grad = None")
+        || facts.text.contains("zero_grad")
+        || facts.text.contains("grad.zero_")
+    {
         return;
     }
     let mut seen: Vec<LoopId> = Vec::new();
     for step in &facts.ops {
-        let plain = matches!(step.kind, OpKind::Step { closure: false, .. }) && !step.deep && !step.place.managed && step.via.is_none();
+        let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
+            && !step.deep
+            && !step.place.managed
+            && step.via.is_none();
         let Some(looped) = step.place.looped.filter(|id| plain && !seen.contains(id)) else { continue };
         let passes = || facts.ops.iter().filter(|op| op.place.looped == Some(looped)).filter_map(backward);
         // What cannot be seen may clear them: a call that is given the optimizer.
@@ -60,14 +69,29 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         seen.push(looped);
-        let after = facts.ops.iter().filter(|op| op.place.looped == Some(looped) && op.kind == OpKind::ScalerUpdate).map(|op| op.span).next_back().unwrap_or(step.span);
+        let after = facts
+            .ops
+            .iter()
+            .filter(|op| op.place.looped == Some(looped) && op.kind == OpKind::ScalerUpdate)
+            .map(|op| op.span)
+            .next_back()
+            .unwrap_or(step.span);
         let fix = whole_lines(facts, after).and_then(|line| {
             let (_, blank) = line_start(facts, after.start);
             let newline = if facts.slice(line).ends_with('\n') { "" } else { "\n" };
-            Fix::unsafe_("Clear the gradients after the step", vec![Edit::insert(line.end, format!("{newline}{blank}{}.zero_grad()\n", step.receiver))])
+            Fix::unsafe_(
+                "Clear the gradients after the step",
+                vec![Edit::insert(line.end, format!("{newline}{blank}{}.zero_grad()\n", step.receiver))],
+            )
         });
         findings
-            .at(step.span, format!("`{}` steps along the sum of all gradients so far: nothing clears them", step.receiver))
+            .at(
+                step.span,
+                format!(
+                    "`{}` steps along the sum of all gradients so far: nothing clears them",
+                    step.receiver
+                ),
+            )
             .label(facts.looped(looped).header, "in this loop")
             .help(format!("call `{}.zero_grad()` after the step", step.receiver))
             .fix(fix);

@@ -4,8 +4,8 @@
 //! Finds `with torch.no_grad:` and its kin, without parentheses.
 //!
 //! ## Why
-//! A class is no context manager: it raises `TypeError` when the line is reached. Measured: 2 of 2 such contexts,
-//! `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a decorator works.)
+//! A class is no context manager: it raises `TypeError` when the line is reached. Measured: 2 of 2 such
+//! contexts, `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a decorator works.)
 //!
 //! ## Example
 //! ```python
@@ -30,13 +30,20 @@ pub(super) static RULE: Rule =
     Rule { name: "no-grad-not-called", severity: Severity::Error, fixes: Fixes::Safe, on: true, check };
 
 const CONTEXTS: &[&str] = &[
-    "torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.autograd.no_grad", "torch.autograd.enable_grad",
-    "torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly",
+    "torch.no_grad",
+    "torch.inference_mode",
+    "torch.enable_grad",
+    "torch.autograd.no_grad",
+    "torch.autograd.enable_grad",
+    "torch.autograd.set_detect_anomaly",
+    "torch.autograd.detect_anomaly",
 ];
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for with in &context.facts.withs {
-        let Some(path) = with.path.as_deref().filter(|path| !with.called && CONTEXTS.contains(path)) else { continue };
+        let Some(path) = with.path.as_deref().filter(|path| !with.called && CONTEXTS.contains(path)) else {
+            continue;
+        };
         findings
             .at(with.item, format!("`{path}` is a class, not a context: this line raises `TypeError`"))
             .help(format!("write `{}()`", context.slice(with.item)))

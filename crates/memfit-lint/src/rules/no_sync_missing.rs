@@ -4,8 +4,8 @@
 //! Notes gradient accumulation under `DistributedDataParallel` without `no_sync()`.
 //!
 //! ## Why
-//! DDP sends all gradients after every backward pass; only those of the last micro-batch of a window need it. Without
-//! `no_sync()` a window of `k` sends `k` times as much (measured in bytes, with a window of four).
+//! DDP sends all gradients after every backward pass; only those of the last micro-batch of a window need it.
+//! Without `no_sync()` a window of `k` sends `k` times as much (measured in bytes, with a window of four).
 //!
 //! ## Example
 //! ```python
@@ -47,7 +47,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for window in facts.windows.iter().filter(|window| window.counted.rounds != Some(1)) {
         let op = &facts.ops[window.backwards[0]];
         findings
-            .at(op.span, format!("the gradients are sent after every micro-batch, and needed every `{}`", context.slice(window.counted.period)))
+            .at(
+                op.span,
+                format!(
+                    "the gradients are sent after every micro-batch, and needed every `{}`",
+                    context.slice(window.counted.period)
+                ),
+            )
             .label(wrapped.span, "the model is wrapped here")
             .help("put all but the last backward pass of a window under `no_sync()`");
     }

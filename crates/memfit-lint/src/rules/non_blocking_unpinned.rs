@@ -4,8 +4,9 @@
 //! Notes `non_blocking=True` on batches of a loader that does not pin them.
 //!
 //! ## Why
-//! A copy from pageable memory goes through a staging buffer, and the call returns only when that has been filled: nothing
-//! overlaps. Pinned memory is host memory that cannot be swapped; a few batches of it are held.
+//! A copy from pageable memory goes through a staging buffer, and the call returns only when that has been
+//! filled: nothing overlaps. Pinned memory is host memory that cannot be swapped; a few batches of it are
+//! held.
 //!
 //! ## Example
 //! ```python
@@ -39,7 +40,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let asked = call.keyword("non_blocking").is_some_and(|argument| argument.value.truth() == Some(true));
         let loader = call.receiver.as_ref().and_then(|receiver| receiver.value.loader).filter(|_| asked);
         let Some(made) = loader.and_then(|id| facts.loader(id)) else { continue };
-        if made.is_open() || made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() != Some(false)) || seen.contains(&made.span) {
+        if made.is_open()
+            || made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() != Some(false))
+            || seen.contains(&made.span)
+        {
             continue;
         }
         seen.push(made.span);

@@ -4,9 +4,9 @@
 //! Finds gradients that are scaled for one parameter by its number.
 //!
 //! ## Why
-//! The other parameters keep their gradients as they are: the direction of the step is another one. Measured on a layer
-//! of two parameters, the first gradient divided by 4: it turns by 34 degrees. It is no substitute for dividing the
-//! loss, which scales all gradients alike: 0 degrees.
+//! The other parameters keep their gradients as they are: the direction of the step is another one. Measured
+//! on a layer of two parameters, the first gradient divided by 4: it turns by 34 degrees. It is no substitute
+//! for dividing the loss, which scales all gradients alike: 0 degrees.
 //!
 //! ## Example
 //! ```python
@@ -34,8 +34,13 @@ use memfit_source::OpKind;
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "one-parameter-gradient-scaled", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "one-parameter-gradient-scaled",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -44,7 +49,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let steps = op.place.looped.is_some_and(|looped| facts.trains(looped));
         if single && steps {
             findings
-                .at(op.span, format!("only `{}` is scaled: every other parameter keeps its gradient as it is", op.receiver))
+                .at(
+                    op.span,
+                    format!(
+                        "only `{}` is scaled: every other parameter keeps its gradient as it is",
+                        op.receiver
+                    ),
+                )
                 .help("divide the loss, which scales all gradients alike");
         }
     }

@@ -4,8 +4,8 @@
 //! Notes out-of-memory errors that are recognised by their text.
 //!
 //! ## Why
-//! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Texts change, and
-//! those of cuBLAS, cuDNN and NCCL read differently.
+//! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Texts
+//! change, and those of cuBLAS, cuDNN and NCCL read differently.
 //!
 //! ## Example
 //! ```python
@@ -29,7 +29,6 @@
 //! ## References
 //! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -38,7 +37,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for search in &context.facts.searches {
         if search.text.to_ascii_lowercase().contains("out of memory") {
-            findings.at(search.span, "the error is recognised by its text").help("catch `torch.OutOfMemoryError`");
+            findings
+                .at(search.span, "the error is recognised by its text")
+                .help("catch `torch.OutOfMemoryError`");
         }
     }
 }

@@ -4,9 +4,10 @@
 //! Finds training steps whose errors, out of memory among them, are caught and only printed.
 //!
 //! ## Why
-//! `except RuntimeError` catches `torch.OutOfMemoryError`, a failed shape and everything else. The script goes on as if
-//! the step had been done: with nothing trained, or with gradients of half a step that the next one adds to. Measured
-//! with a batch of the wrong shape: three rounds end well, and 0 of 2 parameters have changed.
+//! `except RuntimeError` catches `torch.OutOfMemoryError`, a failed shape and everything else. The script
+//! goes on as if the step had been done: with nothing trained, or with gradients of half a step that the next
+//! one adds to. Measured with a batch of the wrong shape: three rounds end well, and 0 of 2 parameters have
+//! changed.
 //!
 //! ## Example
 //! ```python
@@ -48,18 +49,30 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let trains = facts.ops.iter().any(|op| {
-            op.place.tried == Some(handler.tried) && matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
+            op.place.tried == Some(handler.tried)
+                && matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
         });
         // An `except` beside it may take care of memory.
         let other = facts.handlers.iter().any(|other| {
-            other.tried == handler.tried && other.span != handler.span && other.types.iter().any(|name| name.ends_with("OutOfMemoryError"))
+            other.tried == handler.tried
+                && other.span != handler.span
+                && other.types.iter().any(|name| name.ends_with("OutOfMemoryError"))
         });
         if !trains || other || handler.leaves {
             continue;
         }
-        let what = if handler.types.is_empty() { "everything".to_owned() } else { format!("any `{}`", handler.types.join("`, `")) };
+        let what = if handler.types.is_empty() {
+            "everything".to_owned()
+        } else {
+            format!("any `{}`", handler.types.join("`, `"))
+        };
         findings
-            .at(handler.header, format!("{what} is caught here and only told of: a step that ran out of memory counts as done"))
+            .at(
+                handler.header,
+                format!(
+                    "{what} is caught here and only told of: a step that ran out of memory counts as done"
+                ),
+            )
             .help("catch `torch.OutOfMemoryError` alone, and act on it or let it end the program");
     }
 }

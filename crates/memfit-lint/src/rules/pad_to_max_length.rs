@@ -4,9 +4,9 @@
 //! Notes tokenizers that pad every batch to the longest length there can be.
 //!
 //! ## Why
-//! Activations grow with the padded length, those of attention without a flash kernel with its square. Measured: texts of
-//! 128 tokens that are padded to 512 take four times the activations, and sixteen times the scores of attention. Padding
-//! to the longest text of the batch does the same training.
+//! Activations grow with the padded length, those of attention without a flash kernel with its square.
+//! Measured: texts of 128 tokens that are padded to 512 take four times the activations, and sixteen times
+//! the scores of attention. Padding to the longest text of the batch does the same training.
 //!
 //! ## Example
 //! ```python
@@ -33,14 +33,20 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     // Compiled and captured graphs want one shape.
-    let fixed = ["torch.compile", "cuda.graph", "CUDAGraph", "torch_xla", "static_shape"].iter().any(|word| facts.text.contains(word));
+    let fixed = ["torch.compile", "cuda.graph", "CUDAGraph", "torch_xla", "static_shape"]
+        .iter()
+        .any(|word| facts.text.contains(word));
     for call in facts.calls.iter().filter(|_| !fixed) {
         let padding = call.keyword("padding").filter(|argument| argument.value.text() == Some("max_length"));
         let callee = context.slice(call.callee).to_ascii_lowercase();
-        let tokenizes = callee.contains("tokenizer") || matches!(call.target.kind, Kind::Tokenizer)
-            || callee.contains("processor") || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
+        let tokenizes = callee.contains("tokenizer")
+            || matches!(call.target.kind, Kind::Tokenizer)
+            || callee.contains("processor")
+            || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
         if let Some(padding) = padding.filter(|_| tokenizes) {
-            findings.at(padding.span, "every text is padded to the longest length there can be").help("use `padding=True`, or a collator that pads each batch");
+            findings
+                .at(padding.span, "every text is padded to the longest length there can be")
+                .help("use `padding=True`, or a collator that pads each batch");
         }
     }
 }

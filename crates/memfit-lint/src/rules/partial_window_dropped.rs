@@ -4,9 +4,10 @@
 //! Finds windows without a step for what is left over at the end of the loop.
 //!
 //! ## Why
-//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are cleared,
-//! which drops those samples from every epoch, or stay and leak into the first window of the next epoch. Measured on 6
-//! batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train nothing.
+//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are
+//! cleared, which drops those samples from every epoch, or stay and leak into the first window of the next
+//! epoch. Measured on 6 batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train
+//! nothing.
 //!
 //! ## Example
 //! ```python
@@ -26,8 +27,8 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: there is one more step in an epoch. The last window has fewer micro-batches than its divisor says; where each
-//! sample should weigh the same, divide by the number that it has.
+//! Unsafe: there is one more step in an epoch. The last window has fewer micro-batches than its divisor says;
+//! where each sample should weigh the same, divide by the number that it has.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -37,8 +38,13 @@ use memfit_source::{Bound, Flags, Over, Residue};
 use crate::query::{backward, is_plain};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "partial-window-dropped", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "partial-window-dropped",
+    severity: Severity::Warning,
+    fixes: Fixes::Unsafe,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -46,15 +52,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = window.looped else { continue };
         let found = facts.looped(looped);
         // A loop without a known end, or over numbers, has no last batch in sight.
-        let ends = matches!(found.over, Over::Loader(_)) || (found.over == Over::Other && !found.is_while && found.index.is_some());
+        let ends = matches!(found.over, Over::Loader(_))
+            || (found.over == Over::Other && !found.is_while && found.index.is_some());
         let even = window.comes_out_even(facts) || window.counted.rounds == Some(1);
-        if window.alternative || window.flushed || window.steps_elsewhere || !ends || even || !is_plain(facts, window) {
+        if window.alternative
+            || window.flushed
+            || window.steps_elsewhere
+            || !ends
+            || even
+            || !is_plain(facts, window)
+        {
             continue;
         }
         // Where the backward pass raises, nothing is left over.
-        let raises = window.backwards.iter().filter_map(|index| backward(&facts.ops[*index])).any(|backward| {
-            backward.loss.graph.is_none() && backward.loss.is(Flags::NO_GRAD_BUILT)
-        });
+        let raises = window
+            .backwards
+            .iter()
+            .filter_map(|index| backward(&facts.ops[*index]))
+            .any(|backward| backward.loss.graph.is_none() && backward.loss.is(Flags::NO_GRAD_BUILT));
         if raises {
             continue;
         }
@@ -64,12 +79,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let iterable = loader_name(context.slice(found.iterable));
-        let index = found.index.as_ref().filter(|(name, start)| *name == counted.counter && *start == Some(0));
+        let index =
+            found.index.as_ref().filter(|(name, start)| *name == counted.counter && *start == Some(0));
         let fix = match (index, &iterable, counted.residue) {
             (Some((name, _)), Some(loader), Residue::Zero) if counted.offset == 1 => {
                 let whole = facts.guard(window.guard).test;
-                (whole == counted.span && facts.text.get(counted.span.range()).is_some_and(|text| text.contains("==")))
-                    .then(|| Edit::insert(counted.span.end, format!(" or {name} + 1 == len({loader})")))
+                (whole == counted.span
+                    && facts.text.get(counted.span.range()).is_some_and(|text| text.contains("==")))
+                .then(|| Edit::insert(counted.span.end, format!(" or {name} + 1 == len({loader})")))
             }
             _ => None,
         };
@@ -85,5 +102,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn loader_name(text: &str) -> Option<String> {
     let inner = text.rsplit('(').next().unwrap_or(text);
     let name = inner.split([',', ')']).next().unwrap_or(inner).trim();
-    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')).then(|| name.to_owned())
+    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.'))
+        .then(|| name.to_owned())
 }

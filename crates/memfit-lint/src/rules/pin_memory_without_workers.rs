@@ -4,8 +4,8 @@
 //! Notes a loader that pins memory and has no workers.
 //!
 //! ## Why
-//! The main process reads, collates and pins each batch while the GPU waits: there is little for the pinned copy to overlap
-//! with.
+//! The main process reads, collates and pins each batch while the GPU waits: there is little for the pinned
+//! copy to overlap with.
 //!
 //! ## Example
 //! ```python
@@ -22,19 +22,28 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html)
 
-
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "pin-memory-without-workers", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "pin-memory-without-workers",
+    severity: Severity::Note,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.loaders.iter().filter_map(|index| facts.calls.get(*index)) {
-        let Some(pin) = call.keyword("pin_memory").filter(|argument| argument.value.truth() == Some(true)) else { continue };
+        let Some(pin) = call.keyword("pin_memory").filter(|argument| argument.value.truth() == Some(true))
+        else {
+            continue;
+        };
         let alone = call.argument(5, "num_workers").is_none_or(|argument| argument.value.int() == Some(0));
         if alone && !call.is_open() {
-            findings.at(pin.span, "the main process itself fills the pinned batches").help("give the loader `num_workers`");
+            findings
+                .at(pin.span, "the main process itself fills the pinned batches")
+                .help("give the loader `num_workers`");
         }
     }
 }

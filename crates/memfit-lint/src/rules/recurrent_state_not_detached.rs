@@ -1,13 +1,14 @@
 //! # recurrent-state-not-detached
 //!
 //! ## What it does
-//! Finds backward passes through a graph that an earlier round has freed, as when the hidden state of a recurrent network
-//! is carried from batch to batch.
+//! Finds backward passes through a graph that an earlier round has freed, as when the hidden state of a
+//! recurrent network is carried from batch to batch.
 //!
 //! ## Why
-//! The second `backward()` reaches the first batch's graph, which is gone, and raises `RuntimeError: Trying to backward
-//! through the graph a second time`. With `retain_graph=True` it runs, and the graph grows by a batch in every round.
-//! Measured: it holds 4 MiB after one round and 16 MiB after four; detached, 32 KiB after four.
+//! The second `backward()` reaches the first batch's graph, which is gone, and raises `RuntimeError: Trying
+//! to backward through the graph a second time`. With `retain_graph=True` it runs, and the graph grows by a
+//! batch in every round. Measured: it holds 4 MiB after one round and 16 MiB after four; detached, 32 KiB
+//! after four.
 //!
 //! ## Example
 //! ```python
@@ -32,13 +33,20 @@
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "recurrent-state-not-detached", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "recurrent-state-not-detached",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.place.looped.filter(|_| backward.through_freed && op.via.is_none()) else { continue };
+        let Some(looped) = op.place.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
+            continue;
+        };
         // The state: what a call in the loop both takes and gives.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.place, looped)).find_map(|call| {
             let (start, _) = crate::query::line_start(facts, call.span.start);
@@ -46,7 +54,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             call.arguments.iter().find_map(|argument| {
                 let name = context.slice(argument.value_span);
                 let bound = before.contains('=')
-                    && before.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == name);
+                    && before
+                        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
+                        .any(|word| word == name);
                 (bound && !name.is_empty()).then(|| (call.span, name.to_owned()))
             })
         });

@@ -4,8 +4,8 @@
 //! Finds `backward(retain_graph=True)` in a loop where nothing goes through the graph again.
 //!
 //! ## Why
-//! The graph lives until the name that holds it is bound anew, which is after the next forward pass: two rounds of
-//! activations at once. Measured over four rounds: a peak of 72 MiB instead of 57 MiB.
+//! The graph lives until the name that holds it is bound anew, which is after the next forward pass: two
+//! rounds of activations at once. Measured over four rounds: a peak of 72 MiB instead of 57 MiB.
 //!
 //! ## Example
 //! ```python
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: if a later round goes through this graph, it raises without the argument, and the state that is carried
-//! over needs a `detach()`.
+//! Unsafe: if a later round goes through this graph, it raises without the argument, and the state that is
+//! carried over needs a `detach()`.
 //!
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
@@ -50,11 +50,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             OpKind::AutogradGrad => true,
             _ => false,
         };
-        if facts.ops_in(looped).any(|other| again(&other)) || backward.loss.graph.is_none() && op.via.is_none() && backward.loss.is(memfit_source::Flags::NO_GRAD_BUILT) {
+        if facts.ops_in(looped).any(|other| again(&other))
+            || backward.loss.graph.is_none()
+                && op.via.is_none()
+                && backward.loss.is(memfit_source::Flags::NO_GRAD_BUILT)
+        {
             continue;
         }
         // Where no forward pass is in the round, the one graph is gone through in each.
-        let root = context.slice(backward.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
+        let root =
+            context.slice(backward.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
         let bound = facts.enclosing(Some(looped)).any(|id| {
             let found = facts.looped(id);
             found.assigned.iter().chain(&found.targets).any(|name| Some(name.as_str()) == root)

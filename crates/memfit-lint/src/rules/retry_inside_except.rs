@@ -4,9 +4,9 @@
 //! Finds work that is tried again inside the `except` that caught the out-of-memory error.
 //!
 //! ## Why
-//! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the tensors of the
-//! attempt that failed. Measured with an attempt that had 64 MiB: 64 MiB are held inside of the handler, and none after
-//! it. The second attempt has so much less memory than the first.
+//! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the
+//! tensors of the attempt that failed. Measured with an attempt that had 64 MiB: 64 MiB are held inside of
+//! the handler, and none after it. The second attempt has so much less memory than the first.
 //!
 //! ## Example
 //! ```python
@@ -47,20 +47,38 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !memory {
             continue;
         }
-        let inside = |place: &memfit_source::Place| place.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]));
+        let inside = |place: &memfit_source::Place| {
+            place.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]))
+        };
         let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried) && !inside(place);
         // The same function as in the `try`, or the one that this is in.
         let own = facts.function(handler.place.function).name.rsplit('.').next().unwrap_or_default();
         let again = facts.calls.iter().filter(|call| inside(&call.place)).find(|call| {
             let name = context.slice(call.callee);
             let last = name.rsplit('.').next().unwrap_or(name);
-            let helper = ["empty_cache", "print", "collect", "zero_grad", "str", "format", "len", "int", "max"].contains(&last) || call.is_method("zero_grad");
+            let helper =
+                ["empty_cache", "print", "collect", "zero_grad", "str", "format", "len", "int", "max"]
+                    .contains(&last)
+                    || call.is_method("zero_grad");
             let recursive = !own.is_empty() && last == own && (call.function.is_some());
-            let repeated = facts.calls.iter().any(|other| tried(&other.place) && context.slice(other.callee) == name && (call.function.is_some() || call.receiver.is_none()));
-            !helper && call.path.as_deref().is_none_or(|path| !path.starts_with("builtins") && !path.starts_with("torch.cuda")) && (recursive || repeated)
+            let repeated = facts.calls.iter().any(|other| {
+                tried(&other.place)
+                    && context.slice(other.callee) == name
+                    && (call.function.is_some() || call.receiver.is_none())
+            });
+            !helper
+                && call
+                    .path
+                    .as_deref()
+                    .is_none_or(|path| !path.starts_with("builtins") && !path.starts_with("torch.cuda"))
+                && (recursive || repeated)
         });
         let again = again.map(|call| call.span).or_else(|| {
-            facts.ops.iter().find(|op| inside(&op.place) && matches!(op.kind, OpKind::Forward | OpKind::Backward(_))).map(|op| op.span)
+            facts
+                .ops
+                .iter()
+                .find(|op| inside(&op.place) && matches!(op.kind, OpKind::Forward | OpKind::Backward(_)))
+                .map(|op| op.span)
         });
         let Some(again) = again else { continue };
         // Tried again on the host, it needs none of what is held.

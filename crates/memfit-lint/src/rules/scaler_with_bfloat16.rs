@@ -4,8 +4,8 @@
 //! Notes a gradient scaler beside autocast to bfloat16.
 //!
 //! ## Why
-//! bfloat16 has the range of float32: its gradients do not underflow, and the scaler costs a check for infinities in every
-//! step and a synchronisation with the GPU.
+//! bfloat16 has the range of float32: its gradients do not underflow, and the scaler costs a check for
+//! infinities in every step and a synchronisation with the GPU.
 //!
 //! ## Example
 //! ```python
@@ -37,10 +37,12 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let casts = || facts.calls.iter().filter_map(|call| match call.result.kind {
-        Kind::Autocast(to) => Some((call, to)),
-        _ => None,
-    });
+    let casts = || {
+        facts.calls.iter().filter_map(|call| match call.result.kind {
+            Kind::Autocast(to) => Some((call, to)),
+            _ => None,
+        })
+    };
     // Where other types are possible, the scaler is for them.
     if casts().count() == 0 || casts().any(|(_, to)| to != Some(DType::BFloat16)) {
         return;
@@ -48,7 +50,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let Some((cast, _)) = casts().next() else { return };
     for (op, backward) in backwards(facts) {
         if backward.loss.is(Flags::SCALED) && op.via.is_none() {
-            findings.at(op.span, "the loss is scaled, and bfloat16 needs no scaling").label(cast.span, "autocast to bfloat16").help("train without a `GradScaler`");
+            findings
+                .at(op.span, "the loss is scaled, and bfloat16 needs no scaling")
+                .label(cast.span, "autocast to bfloat16")
+                .help("train without a `GradScaler`");
         }
     }
 }

@@ -4,9 +4,9 @@
 //! Finds learning-rate schedulers that step in every round of an accumulating loop.
 //!
 //! ## Why
-//! The schedule is written in optimizer steps, and runs through `k` times too fast. Measured on a rate that falls from
-//! 1 to 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of 0.875. PyTorch warns about
-//! it only when the scheduler's first step comes before the optimizer's.
+//! The schedule is written in optimizer steps, and runs through `k` times too fast. Measured on a rate that
+//! falls from 1 to 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of
+//! 0.875. PyTorch warns about it only when the scheduler's first step comes before the optimizer's.
 //!
 //! ## Example
 //! ```python
@@ -38,19 +38,34 @@ use memfit_source::{Argument, Call, Kind, OpKind};
 use crate::query::step_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "scheduler-per-micro-batch", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "scheduler-per-micro-batch",
+    severity: Severity::Warning,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let made: Vec<&Call> =
-        facts.calls.iter().filter(|call| call.result.kind == Kind::Scheduler && call.arguments.len() > 1).collect();
+    let made: Vec<&Call> = facts
+        .calls
+        .iter()
+        .filter(|call| call.result.kind == Kind::Scheduler && call.arguments.len() > 1)
+        .collect();
     // A schedule that is as long as the batches are many is right to step with each of them.
-    if made.iter().any(|call| call.arguments.iter().skip(1).any(|argument| counts_batches(context, argument))) {
+    if made.iter().any(|call| call.arguments.iter().skip(1).any(|argument| counts_batches(context, argument)))
+    {
         return;
     }
-    for window in facts.windows.iter().filter(|window| window.looped.is_some() && window.counted.rounds != Some(1)) {
-        for op in facts.ops.iter().filter(|op| op.kind == OpKind::SchedulerStep && op.place.looped == window.looped && !op.deep) {
+    for window in
+        facts.windows.iter().filter(|window| window.looped.is_some() && window.counted.rounds != Some(1))
+    {
+        for op in facts
+            .ops
+            .iter()
+            .filter(|op| op.kind == OpKind::SchedulerStep && op.place.looped == window.looped && !op.deep)
+        {
             let guarded = facts.guards_of(op.place.guard).any(|id| facts.guard(id).looped == window.looped);
             // Where neither is in sight, the schedule may be in batches.
             let hidden = made.is_empty() && step_of(facts, window).via.is_some();

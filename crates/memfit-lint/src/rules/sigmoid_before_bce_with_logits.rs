@@ -4,8 +4,8 @@
 //! Finds probabilities that go into `binary_cross_entropy_with_logits`.
 //!
 //! ## Why
-//! The loss applies the sigmoid itself. Given probabilities it applies it twice. Measured: the loss of a positive
-//! cannot fall below 0.31 however right the model is.
+//! The loss applies the sigmoid itself. Given probabilities it applies it twice. Measured: the loss of a
+//! positive cannot fall below 0.31 however right the model is.
 //!
 //! ## Example
 //! ```python
@@ -26,8 +26,13 @@ use memfit_source::{Criterion, Flags};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "sigmoid-before-bce-with-logits", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "sigmoid-before-bce-with-logits",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
@@ -38,7 +43,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 || context.criterion(call) == Some(Criterion::BceWithLogits)
         };
         if let Some(first) = first.filter(|_| takes(call)) {
-            findings.at(first.value_span, "these are probabilities: the loss applies the sigmoid to them once more").help("pass the logits");
+            findings
+                .at(
+                    first.value_span,
+                    "these are probabilities: the loss applies the sigmoid to them once more",
+                )
+                .help("pass the logits");
         }
     }
 }

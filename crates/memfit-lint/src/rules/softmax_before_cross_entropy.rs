@@ -4,9 +4,9 @@
 //! Finds probabilities that go into a loss which takes logits.
 //!
 //! ## Why
-//! `cross_entropy` applies `log_softmax` itself. Given probabilities it applies it twice. Measured: the loss cannot
-//! fall below 0.55 for three classes however right the model is; the gradients are small, and a tensor of the outputs'
-//! size is held for nothing.
+//! `cross_entropy` applies `log_softmax` itself. Given probabilities it applies it twice. Measured: the loss
+//! cannot fall below 0.55 for three classes however right the model is; the gradients are small, and a tensor
+//! of the outputs' size is held for nothing.
 //!
 //! ## Example
 //! ```python
@@ -27,8 +27,13 @@ use memfit_source::{Criterion, Flags, Kind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "softmax-before-cross-entropy", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "softmax-before-cross-entropy",
+    severity: Severity::Error,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {

@@ -4,9 +4,9 @@
 //! Finds windows whose counter is not the loop's.
 //!
 //! ## Why
-//! A name that nothing binds raises `NameError` in the first round. A name that another loop left behind, or that is
-//! never counted up, has one value for the whole loop: the optimizer steps in every round, or never. Measured over 8
-//! rounds with a window of 4: 8 steps or 0 instead of 2.
+//! A name that nothing binds raises `NameError` in the first round. A name that another loop left behind, or
+//! that is never counted up, has one value for the whole loop: the optimizer steps in every round, or never.
+//! Measured over 8 rounds with a window of 4: 8 steps or 0 instead of 2.
 //!
 //! ## Example
 //! ```python
@@ -49,24 +49,34 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let inside = |id: memfit_source::LoopId| facts.enclosing(Some(looped)).any(|known| known == id);
-        let counted_up = facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
+        let counted_up =
+            facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
         let why = match counted.bound {
             Bound::Nowhere => "is bound by nothing: the first round raises `NameError`",
-            Bound::Target(id) if !inside(id) && !counted_up => "is left over from another loop: it has one value in all rounds",
-            Bound::Assigned(at) if !at.is_some_and(inside) && !counted_up => "is never counted up in this loop: it has one value in all rounds",
+            Bound::Target(id) if !inside(id) && !counted_up => {
+                "is left over from another loop: it has one value in all rounds"
+            }
+            Bound::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
+                "is never counted up in this loop: it has one value in all rounds"
+            }
             _ => continue,
         };
         let index = facts.looped(looped).index.as_ref().map(|(name, _)| name.clone());
         findings
             .at(counted.counter_span, format!("`{}` {why}", counted.counter))
-            .label(facts.looped(looped).header, match &index {
-                Some(name) => format!("this loop counts `{name}`"),
-                None => "this loop counts nothing: `enumerate` would".to_owned(),
-            })
+            .label(
+                facts.looped(looped).header,
+                match &index {
+                    Some(name) => format!("this loop counts `{name}`"),
+                    None => "this loop counts nothing: `enumerate` would".to_owned(),
+                },
+            )
             .help(match &index {
                 Some(name) => format!("count with `{name}`"),
                 None => format!("count the rounds: `for {}, … in enumerate(…)`", counted.counter),
             })
-            .fix(index.and_then(|name| Fix::unsafe_(format!("Count with `{name}`"), vec![Edit::replace(counted.counter_span, name)])));
+            .fix(index.and_then(|name| {
+                Fix::unsafe_(format!("Count with `{name}`"), vec![Edit::replace(counted.counter_span, name)])
+            }));
     }
 }

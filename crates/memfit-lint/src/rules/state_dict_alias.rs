@@ -4,9 +4,10 @@
 //! Finds a `state_dict()` that is kept as the best one while the training goes on.
 //!
 //! ## Why
-//! `state_dict()` gives the weights themselves, not a copy: the next step changes what was kept, and the 'best' weights
-//! are the last ones. Measured: 2 of 2 tensors that were kept change with the model. `copy.deepcopy` copies, but on the
-//! card: 4 MiB for a model of 4 MiB; a copy on the host costs no device memory.
+//! `state_dict()` gives the weights themselves, not a copy: the next step changes what was kept, and the
+//! 'best' weights are the last ones. Measured: 2 of 2 tensors that were kept change with the model.
+//! `copy.deepcopy` copies, but on the card: 4 MiB for a model of 4 MiB; a copy on the host costs no device
+//! memory.
 //!
 //! ## Example
 //! ```python
@@ -52,10 +53,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let plain = text.ends_with(".state_dict()");
         let copy = format!("{{key: value.detach().cpu().clone() for key, value in {text}.items()}}");
         findings
-            .at(store.value_span, format!("`{}` is the weights themselves: the next step changes what is kept in it", store.target))
+            .at(
+                store.value_span,
+                format!(
+                    "`{}` is the weights themselves: the next step changes what is kept in it",
+                    store.target
+                ),
+            )
             .label(facts.looped(looped).header, "the training goes on in this loop")
             .help("keep a copy on the host")
-            .fix(if plain { Fix::unsafe_("Keep a copy on the host", vec![Edit::replace(store.value_span, copy)]) } else { None });
+            .fix(if plain {
+                Fix::unsafe_("Keep a copy on the host", vec![Edit::replace(store.value_span, copy)])
+            } else {
+                None
+            });
     }
 }
 

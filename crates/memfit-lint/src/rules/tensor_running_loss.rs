@@ -4,8 +4,9 @@
 //! Finds running sums of losses that stay tensors.
 //!
 //! ## Why
-//! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. What stays is a chain of graph nodes
-//! that grows by one a round, and a block of 512 B on the card. `.detach()` keeps the sum on the device without the chain.
+//! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. What stays is a chain of
+//! graph nodes that grows by one a round, and a block of 512 B on the card. `.detach()` keeps the sum on the
+//! device without the chain.
 //!
 //! ## Example
 //! ```python
@@ -47,7 +48,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // A sum that is trained on is not a running one.
         let trained = backwards(facts).any(|(op, backward)| {
-            op.place.function == store.place.function && context.slice(backward.loss_span).starts_with(&store.target)
+            op.place.function == store.place.function
+                && context.slice(backward.loss_span).starts_with(&store.target)
         });
         if trained {
             continue;
@@ -55,8 +57,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(store.value_span).to_owned();
         let simple = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
         findings
-            .at(store.value_span, format!("`{}` stays a tensor: its graph grows by a node in every round", store.target))
+            .at(
+                store.value_span,
+                format!("`{}` stays a tensor: its graph grows by a node in every round", store.target),
+            )
             .help(format!("add `{text}.detach()`"))
-            .fix(if simple { Fix::safe("Add the detached loss", vec![Edit::insert(store.value_span.end, ".detach()")]) } else { None });
+            .fix(if simple {
+                Fix::safe("Add the detached loss", vec![Edit::insert(store.value_span.end, ".detach()")])
+            } else {
+                None
+            });
     }
 }

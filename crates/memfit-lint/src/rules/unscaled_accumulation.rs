@@ -4,9 +4,9 @@
 //! Finds gradient accumulation that does not divide the loss by the length of the window.
 //!
 //! ## Why
-//! A mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division the gradient
-//! is `k` times as large, and so is the learning rate, in effect. Measured with four micro-batches: 4.0 times the
-//! gradient of the whole batch.
+//! A mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
+//! the gradient is `k` times as large, and so is the learning rate, in effect. Measured with four
+//! micro-batches: 4.0 times the gradient of the whole batch.
 //!
 //! ## Example
 //! ```python
@@ -43,7 +43,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for window in &facts.windows {
         // Where gradients are cleared in each round nothing accumulates.
-        if !window.clears_each_round.is_empty() || window.counted.rounds == Some(1) || window.counted.residue == Residue::Other {
+        if !window.clears_each_round.is_empty()
+            || window.counted.rounds == Some(1)
+            || window.counted.residue == Residue::Other
+        {
             continue;
         }
         // Gradients may be divided where they are, and a step elsewhere may mean anything.

@@ -4,9 +4,9 @@
 //! Finds slices of outputs that are collected without a copy.
 //!
 //! ## Why
-//! A slice shares the storage of the whole, and keeps it, round after round. `.detach()` changes nothing about that;
-//! `.clone()` copies the part and lets the whole go. Measured: a column of each of three outputs of 8 MiB holds 24 MiB;
-//! copied, 48 KiB.
+//! A slice shares the storage of the whole, and keeps it, round after round. `.detach()` changes nothing
+//! about that; `.clone()` copies the part and lets the whole go. Measured: a column of each of three outputs
+//! of 8 MiB holds 24 MiB; copied, 48 KiB.
 //!
 //! ## Example
 //! ```python
@@ -36,13 +36,17 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.how == How::Append) {
-        let view = store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
+        let view =
+            store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
         if !view || grows(facts, store).is_none() {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
         findings
-            .at(store.value_span, format!("`{text}` is a slice: it keeps the storage of the whole tensor in every round"))
+            .at(
+                store.value_span,
+                format!("`{text}` is a slice: it keeps the storage of the whole tensor in every round"),
+            )
             .help("copy the part with `.clone()`, or move it to the host with `.cpu()`")
             .fix(Fix::unsafe_("Copy the part", vec![Edit::insert(store.value_span.end, ".clone()")]));
     }

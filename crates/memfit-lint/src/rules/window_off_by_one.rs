@@ -4,9 +4,9 @@
 //! Finds windows that count from zero: `if step % k == 0: optimizer.step()`.
 //!
 //! ## Why
-//! The first window has one micro-batch and is divided by `k` all the same; with `enumerate` from 0 the last rounds are
-//! left over even when the number of batches is a multiple of `k`. Measured over 8 rounds with a window of 4: steps in
-//! the rounds 0 and 4 instead of 3 and 7, with 3 rounds left over.
+//! The first window has one micro-batch and is divided by `k` all the same; with `enumerate` from 0 the last
+//! rounds are left over even when the number of batches is a multiple of `k`. Measured over 8 rounds with a
+//! window of 4: steps in the rounds 0 and 4 instead of 3 and 7, with 3 rounds left over.
 //!
 //! ## Example
 //! ```python
@@ -46,11 +46,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = window.looped else { continue };
         let first = match (counted.bound, &facts.looped(looped).index) {
             (Bound::Target(id), Some((name, start))) if id == looped && *name == counted.counter => *start,
-            (Bound::Target(id), None) if id == looped && !facts.over_batches(looped) && context.slice(facts.looped(looped).iterable).starts_with("range(")
-                && !context.slice(facts.looped(looped).iterable).contains(',') => Some(0),
+            (Bound::Target(id), None)
+                if id == looped
+                    && !facts.over_batches(looped)
+                    && context.slice(facts.looped(looped).iterable).starts_with("range(")
+                    && !context.slice(facts.looped(looped).iterable).contains(',') =>
+            {
+                Some(0)
+            }
             _ => continue,
         };
-        if counted.scaled || counted.residue != Residue::Zero || counted.rounds == Some(1) || first.map(|first| first + counted.offset) != Some(0) {
+        if counted.scaled
+            || counted.residue != Residue::Zero
+            || counted.rounds == Some(1)
+            || first.map(|first| first + counted.offset) != Some(0)
+        {
             continue;
         }
         // The step must come after the backward pass of its round.

@@ -4,8 +4,9 @@
 //! Finds gradient accumulation in which the gradients are cleared in every round.
 //!
 //! ## Why
-//! Only the last micro-batch of a window is left when the optimizer steps. Measured on a parameter whose window should
-//! give a gradient of 2.5: it gets 1.0. The memory is saved, and so is most of the training data.
+//! Only the last micro-batch of a window is left when the optimizer steps. Measured on a parameter whose
+//! window should give a gradient of 2.5: it gets 1.0. The memory is saved, and so is most of the training
+//! data.
 //!
 //! ## Example
 //! ```python
@@ -34,8 +35,13 @@
 use crate::query::{line_start, step_of, whole_lines};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule =
-    Rule { name: "zero-grad-inside-window", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+pub(super) static RULE: Rule = Rule {
+    name: "zero-grad-inside-window",
+    severity: Severity::Error,
+    fixes: Fixes::Unsafe,
+    on: true,
+    check,
+};
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -47,17 +53,22 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for index in &window.clears_each_round {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
-            let fix = whole_lines(facts, clear.span).filter(|_| clear.via.is_none() && step.via.is_none()).and_then(|line| {
-                // It goes to the line below the step, or moves to the end of the block that steps.
-                let (_, blank) = line_start(facts, step.span.start);
-                let behind = whole_lines(facts, step.span)?;
-                let text = context.slice(clear.span);
-                let newline = if facts.slice(behind).ends_with('\n') { "" } else { "\n" };
-                Fix::unsafe_(
-                    "Clear the gradients after the step",
-                    vec![Edit::delete(line), Edit::insert(behind.end, format!("{newline}{blank}{text}\n"))],
-                )
-            });
+            let fix = whole_lines(facts, clear.span)
+                .filter(|_| clear.via.is_none() && step.via.is_none())
+                .and_then(|line| {
+                    // It goes to the line below the step, or moves to the end of the block that steps.
+                    let (_, blank) = line_start(facts, step.span.start);
+                    let behind = whole_lines(facts, step.span)?;
+                    let text = context.slice(clear.span);
+                    let newline = if facts.slice(behind).ends_with('\n') { "" } else { "\n" };
+                    Fix::unsafe_(
+                        "Clear the gradients after the step",
+                        vec![
+                            Edit::delete(line),
+                            Edit::insert(behind.end, format!("{newline}{blank}{text}\n")),
+                        ],
+                    )
+                });
             findings
                 .at(clear.span, format!("the gradients are cleared in every round, and the optimizer steps every `{period}`: only the last micro-batch counts"))
                 .label(window.counted.span, "the window")

@@ -4,9 +4,9 @@
 //! Finds gradients that are cleared by writing zeros.
 //!
 //! ## Why
-//! The gradients, as many bytes as the parameters, stay allocated during the forward pass, and are written and read
-//! once more in every step. Measured on 4 MiB of parameters: 4 MiB stay. Setting them to `None`, which is the default,
-//! frees them.
+//! The gradients, as many bytes as the parameters, stay allocated during the forward pass, and are written
+//! and read once more in every step. Measured on 4 MiB of parameters: 4 MiB stay. Setting them to `None`,
+//! which is the default, frees them.
 //!
 //! ## Example
 //! ```python
@@ -18,7 +18,8 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: code that reads `grad` right after finds `None`, and optimizers skip parameters without a gradient.
+//! Unsafe: code that reads `grad` right after finds `None`, and optimizers skip parameters without a
+//! gradient.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
@@ -32,7 +33,11 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is_method("zero_grad")) {
-        let Some(argument) = call.keyword("set_to_none").filter(|argument| argument.value.truth() == Some(false)) else { continue };
+        let Some(argument) =
+            call.keyword("set_to_none").filter(|argument| argument.value.truth() == Some(false))
+        else {
+            continue;
+        };
         findings
             .at(argument.span, "the gradients stay allocated during the forward pass")
             .help("leave it out: `None` is the default")

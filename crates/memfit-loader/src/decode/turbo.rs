@@ -19,7 +19,8 @@ pub(super) struct Turbo {
     handle: NonNull<std::ffi::c_void>,
 }
 
-// SAFETY: a handle is used by one thread at a time, which `&mut self` sees to; the library ties none to a thread.
+// SAFETY: a handle is used by one thread at a time, which `&mut self` sees to; the library ties none to a
+// thread.
 unsafe impl Send for Turbo {}
 
 impl Drop for Turbo {
@@ -100,9 +101,9 @@ impl Turbo {
         if pixels.len() != pitch * region.height as usize {
             return Err(LoaderError::Bug("a region and its buffer differ".to_owned()));
         }
-        // SAFETY: the source is one slice; the library writes `region.height` rows of `pitch` bytes, which was just
-        // seen to be the length of the target: the scale and the region were set above, and the size in the header
-        // that the library reads is the one that they were computed for.
+        // SAFETY: the source is one slice; the library writes `region.height` rows of `pitch` bytes, which
+        // was just seen to be the length of the target: the scale and the region were set above, and
+        // the size in the header that the library reads is the one that they were computed for.
         let decoded = unsafe {
             sys::tj3Decompress8(
                 self.handle.as_ptr(),
@@ -129,7 +130,8 @@ impl Turbo {
         unsafe { sys::tj3Get(self.handle.as_ptr(), name as c_int) }
     }
 
-    /// What a call's answer means. Warnings are of files that decoders read all the same, but for missing ends.
+    /// What a call's answer means. Warnings are of files that decoders read all the same, but for missing
+    /// ends.
     fn judge(&mut self, answer: c_int) -> Result<(), LoaderError> {
         if answer == 0 {
             return Ok(());

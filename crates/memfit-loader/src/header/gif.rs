@@ -16,7 +16,8 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
     let [w0, w1, h0, h1, flags, _, _]: [u8; 7] = take(reader)?;
     let (width, height) = (u16::from_le_bytes([w0, w1]), u16::from_le_bytes([h0, h1]));
     skip_table(reader, flags)?;
-    // The first picture decides: one that covers the screen and has no transparent colour leaves nothing open.
+    // The first picture decides: one that covers the screen and has no transparent colour leaves nothing
+    // open.
     let mut transparent = false;
     let mut covers = false;
     for _ in 0..MOST_BLOCKS {

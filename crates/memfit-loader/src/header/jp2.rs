@@ -29,7 +29,8 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
         end = find_stream(reader, length, &mut boxes, &mut 0)?
             .ok_or_else(|| damaged("it holds no code stream"))?;
     }
-    // The decoder makes what it can of a stream that is cut off; here it is a broken file, as of any other format.
+    // The decoder makes what it can of a stream that is cut off; here it is a broken file, as of any other
+    // format.
     let stream = reader.stream_position()?;
     reader.seek(SeekFrom::Start(end.min(length).saturating_sub(2)))?;
     if end > length || take(reader)? != [0xff, 0xd9] {

@@ -6,8 +6,9 @@ use super::{Format, Header, Storage, exif, take};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// What the decoder takes for each pixel beside the pixel itself: planes of brightness and colour, at half the size, where
-/// it is lossy; all values once more where it is lossless; with opacity, that decoded as a lossless picture of its own.
+/// What the decoder takes for each pixel beside the pixel itself: planes of brightness and colour, at half
+/// the size, where it is lossy; all values once more where it is lossless; with opacity, that decoded as a
+/// lossless picture of its own.
 const LOSSY: u32 = 2;
 const LOSSLESS: u32 = 5;
 const WITH_ALPHA: u32 = 8;

@@ -18,7 +18,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Lists a folder: its folders are the classes, sorted by name. One that holds images itself is a single class.
+    /// Lists a folder: its folders are the classes, sorted by name. One that holds images itself is a single
+    /// class.
     pub fn read(root: &Path) -> Result<Self, LoaderError> {
         let wrong =
             |reason: &str| LoaderError::BadSource { path: root.to_owned(), reason: reason.to_owned() };

@@ -12,8 +12,9 @@ use crate::pixels::Rect;
 
 /// The tiles of all images of a source, row by row, image after image.
 ///
-/// The last of a row and of a column end with the image, and overlap the ones before by more. An image that is smaller
-/// than a tile has one, and so has one whose header cannot be read: asking for it says what is wrong.
+/// The last of a row and of a column end with the image, and overlap the ones before by more. An image that
+/// is smaller than a tile has one, and so has one whose header cannot be read: asking for it says what is
+/// wrong.
 pub struct Tiles {
     source: Arc<dyn Source>,
     size: (u32, u32),

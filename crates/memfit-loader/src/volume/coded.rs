@@ -6,8 +6,8 @@ use crate::LoaderError;
 use crate::decode::standing;
 
 const NAME: &str = "DICOM";
-/// What any slice may become, and what one that is larger may become for each of its bytes: slices of nothing but black are
-/// tiny, and large ones are not.
+/// What any slice may become, and what one that is larger may become for each of its bytes: slices of nothing
+/// but black are tiny, and large ones are not.
 const ANY_SLICE: usize = 64 << 20;
 const MOST_FOR_A_BYTE: usize = 1024;
 
@@ -196,7 +196,8 @@ mod tests {
 
     const STORED: Stored = Stored { width: 7, height: 5, size: 2 };
 
-    /// A JPEG without loss: differences from the value to the left, in a code of 17 words of five bits, one for each length.
+    /// A JPEG without loss: differences from the value to the left, in a code of 17 words of five bits, one
+    /// for each length.
     fn lossless(values: &[u16], stored: Stored, precision: u8) -> Vec<u8> {
         let (width, height) = (stored.width as usize, stored.height as usize);
         let mut out =

@@ -1,5 +1,5 @@
-//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series. What compressed pixels
-//! become stands in [`super::coded`].
+//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series. What
+//! compressed pixels become stands in [`super::coded`].
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -360,8 +360,8 @@ impl<R: Read + Seek> Elements<R> {
         }
     }
 
-    /// Where the parts of compressed pixels stand, by frame. The first part is a table of where frames begin, which may be
-    /// empty where each frame has one part, or all parts are one frame's.
+    /// Where the parts of compressed pixels stand, by frame. The first part is a table of where frames begin,
+    /// which may be empty where each frame has one part, or all parts are one frame's.
     fn fragments(&mut self, frames: u64, coding: Coding) -> Result<Vec<Slice>, LoaderError> {
         let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
         let mut found: Vec<(u64, u64)> = Vec::new();

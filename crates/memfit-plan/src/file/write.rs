@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memfit_levers::{Label, Lever};
+use memfit_vocabulary::{Label, Lever};
 
 use super::VERSION;
 use crate::plan::{Expected, Plan};

@@ -1,6 +1,7 @@
-//! `activation-budget`: compiled graphs keep a share of what they would keep for the backward, and compute the rest again.
+//! `activation-budget`: compiled graphs keep a share of what they would keep for the backward, and compute
+//! the rest again.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;

@@ -1,6 +1,6 @@
 //! `adafactor`: another optimizer, whose second moments are rows and columns.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

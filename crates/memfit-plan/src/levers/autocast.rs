@@ -1,6 +1,7 @@
-//! `autocast-bf16`, `autocast-fp16`: most operations in 16 bits, of the type that the card computes fast with.
+//! `autocast-bf16`, `autocast-fp16`: most operations in 16 bits, of the type that the card computes fast
+//! with.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,6 +1,6 @@
 //! `bf16-optimizer-state`: moments in half the bits.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,6 +1,6 @@
 //! `channels-last`: pictures as the tensor cores of convolutions want them.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

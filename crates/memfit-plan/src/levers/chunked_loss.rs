@@ -1,6 +1,6 @@
 //! `chunked-loss`: a loss over many classes in pieces, so that the logits are never there as a whole.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,7 +1,7 @@
-//! `compile`: kernels that a compiler fuses. Alike blocks are compiled once, where the model has blocks; the search tries the model as a
-//! whole where that stands (`search/whole.rs`).
+//! `compile`: kernels that a compiler fuses. Alike blocks are compiled once, where the model has blocks; the
+//! search tries the model as a whole where that stands (`search/whole.rs`).
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;

@@ -1,6 +1,6 @@
 //! `8-bit-optimizer`: moments in a quarter of the bits.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

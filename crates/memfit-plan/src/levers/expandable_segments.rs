@@ -1,6 +1,6 @@
 //! `expandable-segments`: segments that grow, where much of what is reserved lies in no block.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

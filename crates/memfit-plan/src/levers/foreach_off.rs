@@ -1,6 +1,6 @@
 //! `foreach-off`: where there is no fused kernel, parameters one by one have the smallest temporaries.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

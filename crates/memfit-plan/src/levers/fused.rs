@@ -1,6 +1,6 @@
 //! `fused-optimizer`: one kernel updates the parameters, without temporaries.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,6 +1,6 @@
 //! `gradient-as-bucket-view`: under DistributedDataParallel, gradients are not there twice.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

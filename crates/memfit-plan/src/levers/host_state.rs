@@ -1,6 +1,6 @@
 //! `host-optimizer-state`: moments wait in the host's memory, and come over the link for each update.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,6 +1,7 @@
-//! `optimizer-in-backward`: each parameter is updated as soon as its gradient is there, and the gradient let go.
+//! `optimizer-in-backward`: each parameter is updated as soon as its gradient is there, and the gradient let
+//! go.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

@@ -1,6 +1,6 @@
 //! `kv-cache-8-bit`, `kv-cache-window`: what a language model keeps of the tokens so far.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 use crate::setting::Value;

@@ -1,7 +1,8 @@
 //! `length-buckets`: samples of like length go together, so that little of a batch is padding.
 //!
-//! The largest batch is as large with them, so memory is no reason for it; which samples come together changes, so it is another
-//! training. What it would save of the computing follows from the lengths of the data set.
+//! The largest batch is as large with them, so memory is no reason for it; which samples come together
+//! changes, so it is another training. What it would save of the computing follows from the lengths of the
+//! data set.
 
 /// What of batches is padding.
 #[derive(Clone, Copy, Debug, PartialEq)]

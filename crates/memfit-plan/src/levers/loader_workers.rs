@@ -1,7 +1,8 @@
-//! `loader-workers`: as many processes as keep up with the card, as far as the host's memory and `/dev/shm` bear them.
+//! `loader-workers`: as many processes as keep up with the card, as far as the host's memory and `/dev/shm`
+//! bear them.
 //!
-//! Memory on the card does not depend on it, so it is no candidate of the search: it follows from how long an item of the
-//! script's own data set takes and how long the plan's step does.
+//! Memory on the card does not depend on it, so it is no candidate of the search: it follows from how long an
+//! item of the script's own data set takes and how long the plan's step does.
 
 use crate::trial::Loading;
 
@@ -34,7 +35,8 @@ const SHARE: u64 = 2;
 /// A worker's own memory: Python, torch and the data set's object, of which most pages are shared.
 const OF_A_WORKER: u64 = 300 << 20;
 
-/// How a training's batches of so many samples are best loaded, for steps that take so long; nothing where it is well as it is.
+/// How a training's batches of so many samples are best loaded, for steps that take so long; nothing where it
+/// is well as it is.
 pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Option<Loader> {
     let making_ms = loading.item_ns as f64 * batch as f64 / 1e6;
     if batch == 0 || step_ms <= 0.0 || !making_ms.is_finite() {

@@ -1,9 +1,9 @@
 //! `lora`, `quantized-base`: small matrices are trained beside frozen weights, which then may be in 4 bits.
 //!
-//! They serve a model that goes on from trained weights. Beside weights that are random yet they would learn next to nothing, so a
-//! training from scratch is not offered them.
+//! They serve a model that goes on from trained weights. Beside weights that are random yet they would learn
+//! next to nothing, so a training from scratch is not offered them.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;

@@ -1,6 +1,6 @@
 //! `pure-bf16`: weights, gradients and moments in bf16, and nothing in fp32 beside them.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

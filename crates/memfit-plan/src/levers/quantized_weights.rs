@@ -1,6 +1,6 @@
 //! `quantized-weights`: the linear layers of a model that is not trained, in 8 bits.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;

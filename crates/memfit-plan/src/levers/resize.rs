@@ -1,6 +1,6 @@
 //! `resize-before-upload`: pictures of fewer pixels, as few as the card's memory needs.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;
@@ -29,7 +29,7 @@ fn sense(asked: Asked<'_>) -> Sense {
 
 #[cfg(test)]
 mod tests {
-    use memfit_levers::Label;
+    use memfit_vocabulary::Label;
 
     use super::*;
     use crate::plan::Expected;

@@ -1,6 +1,6 @@
 //! `sdpa`: attention without its matrix.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

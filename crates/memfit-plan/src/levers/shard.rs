@@ -1,6 +1,7 @@
-//! `shard`: parameters, gradients and the optimizer's state are spread over the cards, instead of a copy on each.
+//! `shard`: parameters, gradients and the optimizer's state are spread over the cards, instead of a copy on
+//! each.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn};
 use crate::setting::Value;

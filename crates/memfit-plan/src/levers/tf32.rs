@@ -1,6 +1,6 @@
 //! `tf32`: products of fp32 matrices on tensor cores. Beside autocast it acts on what stays in fp32.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Asked, Entry, Sense, Turn, when};
 

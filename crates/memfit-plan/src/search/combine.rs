@@ -1,7 +1,7 @@
-//! Levers that pay for memory, several at once: what each of them alone saves and costs adds up well enough to tell which sets
-//! of them are worth a run.
+//! Levers that pay for memory, several at once: what each of them alone saves and costs adds up well enough
+//! to tell which sets of them are worth a run.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::divide::{Doubt, LOOKS, NOTICEABLE};
 use super::{Search, milliseconds};
@@ -44,7 +44,8 @@ struct Set {
     candidate: Candidate,
     /// What a step is expected to take.
     step_ms: f64,
-    /// What it could take, if a time that was never run is not what is believed; and of which variant that is.
+    /// What it could take, if a time that was never run is not what is believed; and of which variant that
+    /// is.
     doubt: Option<(Candidate, Doubt)>,
 }
 
@@ -77,7 +78,8 @@ impl Paid {
 }
 
 impl<T: Trial> Search<'_, T> {
-    /// The fastest that fits, with several levers that pay for memory where that is faster than what is known.
+    /// The fastest that fits, with several levers that pay for memory where that is faster than what is
+    /// known.
     pub(super) fn combine(&mut self, mut best: Option<Tried>) -> Result<Option<Tried>, T::Error> {
         let Some(paying) = self.paying.clone() else { return Ok(best) };
         let (mut runs, mut looks) = (MOST, LOOKS);
@@ -145,8 +147,8 @@ impl<T: Trial> Search<'_, T> {
         sets
     }
 
-    /// What a step is expected to take with these levers, and what it could: as it was without them, or with one of them, and what
-    /// the others save and cost.
+    /// What a step is expected to take with these levers, and what it could: as it was without them, or with
+    /// one of them, and what the others save and cost.
     fn expected(
         &self,
         paying: &Paying,

@@ -1,11 +1,12 @@
-//! How far the batch is divided and which blocks are computed again: branch and bound over the numbers of pieces, with runs where
-//! a guess does not do.
+//! How far the batch is divided and which blocks are computed again: branch and bound over the numbers of
+//! pieces, with runs where a guess does not do.
 //!
-//! For each number of pieces the model gives the cheapest choice of blocks that fits, what the step is expected to take, and what it
-//! takes at least: more pieces of one batch are no faster than fewer. First what is expected to be fastest is run, and each
-//! run makes the model better; then what could be faster than the best known, if its guess is wrong. It ends where nothing could.
+//! For each number of pieces the model gives the cheapest choice of blocks that fits, what the step is
+//! expected to take, and what it takes at least: more pieces of one batch are no faster than fewer. First
+//! what is expected to be fastest is run, and each run makes the model better; then what could be faster than
+//! the best known, if its guess is wrong. It ends where nothing could.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::{Search, milliseconds};
 use crate::answer::Tried;
@@ -37,7 +38,8 @@ struct Division {
     looks: u32,
 }
 
-/// What is known of a variant once it was divided: what another one comes to that differs by so many bytes and milliseconds.
+/// What is known of a variant once it was divided: what another one comes to that differs by so many bytes
+/// and milliseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Divided {
     model: Model,
@@ -87,8 +89,8 @@ impl Divided {
 }
 
 impl<T: Trial> Search<'_, T> {
-    /// The fastest that fits with these levers, of fewer samples together and blocks computed again; nothing if it is not
-    /// faster than the best one known.
+    /// The fastest that fits with these levers, of fewer samples together and blocks computed again; nothing
+    /// if it is not faster than the best one known.
     pub(super) fn divide(
         &mut self,
         base: &Candidate,
@@ -166,8 +168,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(())
     }
 
-    /// A variant's whole batch with all blocks computed again, and what is expected of it; nothing where that may not be, or
-    /// changes nothing.
+    /// A variant's whole batch with all blocks computed again, and what is expected of it; nothing where that
+    /// may not be, or changes nothing.
     pub(super) fn all_again(&mut self, base: &Candidate, whole: &Outcome) -> Option<(Candidate, Prediction)> {
         let training = whole.training.clone()?;
         let batch = training.batch.max(1);
@@ -280,8 +282,8 @@ fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: 
     candidate
 }
 
-/// The sizes of micro-batch worth a look, with the number of pieces: for each number of pieces the smallest that needs no
-/// more of them.
+/// The sizes of micro-batch worth a look, with the number of pieces: for each number of pieces the smallest
+/// that needs no more of them.
 pub(super) fn sizes(batch: u64) -> Vec<(u64, u64)> {
     let mut sizes = Vec::new();
     for pieces in 1..=batch {

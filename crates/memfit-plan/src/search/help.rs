@@ -1,7 +1,7 @@
-//! What is said beside a plan: why the batch is not divided and nothing sent to the host, how far the micro-batch goes, and what to
-//! do or to allow where nothing fits.
+//! What is said beside a plan: why the batch is not divided and nothing sent to the host, how far the
+//! micro-batch goes, and what to do or to allow where nothing fits.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::rise::Rise;
 use super::{Search, gib, label_of_dividing};
@@ -112,8 +112,8 @@ impl<T: Trial> Search<'_, T> {
         found.outcome.training.clone()
     }
 
-    /// How many samples together the plan bears: one more than it has, and where that fits, on from there. Nothing where whoever waits has
-    /// had enough before that was seen.
+    /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
+    /// Nothing where whoever waits has had enough before that was seen.
     pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
         let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
         let batch = training.batch;
@@ -126,7 +126,8 @@ impl<T: Trial> Search<'_, T> {
             if largest + 1 >= end {
                 break;
             }
-            // Where memory says that the card is full, as long as it says something new, and else in the middle.
+            // Where memory says that the card is full, as long as it says something new, and else in the
+            // middle.
             let guess = if learnt && run < GUESSES {
                 rise.reaches(self.limits.budget)
             } else {

@@ -1,11 +1,12 @@
-//! How a plan's peak rises with the samples that go through together: in proportion, from what is there whatever goes through. One run tells
-//! as much, and each further one corrects it.
+//! How a plan's peak rises with the samples that go through together: in proportion, from what is there
+//! whatever goes through. One run tells as much, and each further one corrects it.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use crate::trial::{Candidate, Outcome, Training};
 
-/// Shares of activations are hundredths in such steps: a compiler that is told to keep so much keeps a little more or less.
+/// Shares of activations are hundredths in such steps: a compiler that is told to keep so much keeps a little
+/// more or less.
 const STEP: u64 = 5;
 /// Less than this is computing nearly everything again, which checkpointing does.
 pub(super) const LEAST: u64 = 10;
@@ -16,7 +17,8 @@ pub(super) struct Rise {
     from: (u64, f64),
     /// Bytes more for each sample more.
     each: f64,
-    /// Gradients that lie beside the activations once there are several pieces, and were not there in the run that this is from.
+    /// Gradients that lie beside the activations once there are several pieces, and were not there in the
+    /// run that this is from.
     gradients: f64,
 }
 
@@ -58,7 +60,8 @@ impl Rise {
         (samples as f64 + (budget as f64 - bytes - self.gradients) / self.each).max(0.0) as u64
     }
 
-    /// The hundredths of what so many samples keep that there is room for; nothing where so few are that the compiler has no choice.
+    /// The hundredths of what so many samples keep that there is room for; nothing where so few are that the
+    /// compiler has no choice.
     pub(super) fn share(&self, samples: u64, pieces: u64, budget: u64) -> Option<u64> {
         let (from, bytes) = self.from;
         let gradients = if pieces > 1 { self.gradients } else { 0.0 };

@@ -1,6 +1,6 @@
 //! The simplest of those that are as fast: what does not make a step noticeably faster is not worth a change.
 
-use memfit_levers::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever};
 
 use super::divide::NOTICEABLE;
 use super::{Search, label_of_dividing, milliseconds};

@@ -1,6 +1,6 @@
 //! The search on trainings that are pretended.
 
-use memfit_levers::Harm;
+use memfit_vocabulary::Harm;
 use proptest::prelude::*;
 
 use super::divide::sizes;
@@ -287,7 +287,8 @@ fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
         let of_it = answer.rejected.iter().find(|rejected| rejected.lever == lever.name());
         of_it.map(|rejected| rejected.why.clone()).unwrap_or_default()
     };
-    // Beside half the activations there is room for the optimizer's state in fewer bits: pictures of fewer pixels would be faster.
+    // Beside half the activations there is room for the optimizer's state in fewer bits: pictures of fewer
+    // pixels would be faster.
     let mild = tuned(11 * GIB, &[]);
     assert_eq!(harm(&mild), Harm::Digits, "{}", mild.chosen.unwrap().candidate.told());
     let resized = why(&mild, Lever::ResizeBeforeUpload);

@@ -1,6 +1,7 @@
-//! The script with the levers that serve it, before its batch is divided: more than one where memory and time want different ones.
+//! The script with the levers that serve it, before its batch is divided: more than one where memory and time
+//! want different ones.
 
-use memfit_levers::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever};
 
 use super::combine::{Paid, Paying};
 use super::{Search, milliseconds, told};
@@ -27,8 +28,8 @@ const FOLLOWED: usize = 4;
 type Variant = (Candidate, Outcome);
 
 impl<T: Trial> Search<'_, T> {
-    /// The levers of a turn, and of so much harm, that make sense and are allowed, with how far they are moved; the others are
-    /// rejected, with the reason.
+    /// The levers of a turn, and of so much harm, that make sense and are allowed, with how far they are
+    /// moved; the others are rejected, with the reason.
     pub(super) fn levers(
         &mut self,
         turn: Turn,
@@ -83,8 +84,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(found)
     }
 
-    /// The variants with a lever where it serves them, and as they were where it does not. Why not is told once, and only of a lever
-    /// that serves none of them.
+    /// The variants with a lever where it serves them, and as they were where it does not. Why not is told
+    /// once, and only of a lever that serves none of them.
     fn grown(
         &mut self,
         entry: &'static Entry,
@@ -134,8 +135,9 @@ impl<T: Trial> Search<'_, T> {
         Ok(grown)
     }
 
-    /// Where memory is short, levers that pay for it, each on the fastest variant: those that save something, and those that save
-    /// nothing as long as activations make the peak, and something once these are computed again.
+    /// Where memory is short, levers that pay for it, each on the fastest variant: those that save something,
+    /// and those that save nothing as long as activations make the peak, and something once these are
+    /// computed again.
     fn where_short(
         &mut self,
         harm: Harm,
@@ -216,7 +218,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(Some((with, outcome)))
     }
 
-    /// Levers that would do more harm to what is learnt than the plan does: what they would come to is told, and not done.
+    /// Levers that would do more harm to what is learnt than the plan does: what they would come to is told,
+    /// and not done.
     pub(super) fn tell_of_harmful(&mut self, training: &Training) -> Result<(), T::Error> {
         let Some(Paying { base, without, .. }) = self.paying.clone() else { return Ok(()) };
         if without.peak.device_upper <= self.limits.budget {
@@ -272,7 +275,8 @@ fn precision(candidate: &Candidate) -> Vec<Lever> {
     levers.filter(|lever| lever.label() == Label::Precision).collect()
 }
 
-/// Those that no other one beats, of which so many are followed: the fastest, the smallest, and between them the fastest.
+/// Those that no other one beats, of which so many are followed: the fastest, the smallest, and between them
+/// the fastest.
 fn few(variants: Vec<Variant>) -> Vec<Variant> {
     if variants.len() <= FOLLOWED {
         return variants;

@@ -1,11 +1,11 @@
-//! The model compiled as a whole, where the search so far compiled its blocks: what lies between them is fused too, and with a budget for
-//! activations it is the compiler that decides what is computed again.
+//! The model compiled as a whole, where the search so far compiled its blocks: what lies between them is
+//! fused too, and with a budget for activations it is the compiler that decides what is computed again.
 //!
-//! What a block of such a model keeps and takes cannot be measured, and each run takes as long as compiling the model does. So it is tried
-//! where the best plan stands, and then with twice the samples together and a share of the activations that should make room for them, as
-//! long as that is faster.
+//! What a block of such a model keeps and takes cannot be measured, and each run takes as long as compiling
+//! the model does. So it is tried where the best plan stands, and then with twice the samples together and a
+//! share of the activations that should make room for them, as long as that is faster.
 
-use memfit_levers::Lever;
+use memfit_vocabulary::Lever;
 
 use super::divide::sizes;
 use super::rise::{LEAST, Rise};
@@ -50,8 +50,8 @@ impl<T: Trial> Search<'_, T> {
         }
         let mut rise = Rise::of(&base, &known, training);
         let mut fastest = faster(best.clone(), &base, &on_card);
-        // Where all that is kept stays and that is no faster, nothing will be that is divided further or computes again; in fewer pieces
-        // it may be.
+        // Where all that is kept stays and that is no faster, nothing will be that is divided further or
+        // computes again; in fewer pieces it may be.
         let (ms, bar) = (milliseconds(&known), milliseconds(&best.outcome));
         if ms <= bar || (on_card.fits && base.pieces > 1 && ms <= bar * NEAR) {
             let pieces;
@@ -64,7 +64,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(fastest)
     }
 
-    /// All that is kept stays, and the batch is in as few pieces as that fits in; how many these are, as far as is known.
+    /// All that is kept stays, and the batch is in as few pieces as that fits in; how many these are, as far
+    /// as is known.
     fn in_other_pieces(
         &mut self,
         mut best: Tried,
@@ -111,8 +112,8 @@ impl<T: Trial> Search<'_, T> {
         })
     }
 
-    /// Twice the samples together, or as many where these do not fit, with the share of the activations that there is room for; again
-    /// and again as long as that is faster.
+    /// Twice the samples together, or as many where these do not fit, with the share of the activations that
+    /// there is room for; again and again as long as that is faster.
     fn with_shares(
         &mut self,
         mut best: Tried,
@@ -196,7 +197,8 @@ fn whole() -> Value {
     Value::default()
 }
 
-/// A plan with its model compiled as a whole, by the script where it does so, and nothing else said of what becomes of activations.
+/// A plan with its model compiled as a whole, by the script where it does so, and nothing else said of what
+/// becomes of activations.
 fn compiled(plan: &Candidate, training: &Training) -> Candidate {
     let mut base = plan.clone();
     let of_activations = [Lever::Checkpointing, Lever::ActivationOffload, Lever::ActivationBudget];

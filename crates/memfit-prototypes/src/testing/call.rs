@@ -18,7 +18,8 @@ impl Argument {
         Self(bytes)
     }
 
-    /// The value, read as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain structures.
+    /// The value, read as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain
+    /// structures.
     pub fn value<T>(&self) -> T {
         assert!(size_of::<T>() <= 512);
         // SAFETY: the bytes are there, and any of them are a valid `T`.
@@ -97,7 +98,8 @@ impl<T> From<Structure<T>> for Answer {
 /// Calls a function of one shape.
 pub type Caller = unsafe fn(*const c_void, &[Argument]) -> Answer;
 
-/// The table of callers that were generated for a crate, for [`Callers::new`]: `memfit_prototypes::callers!()`.
+/// The table of callers that were generated for a crate, for [`Callers::new`]:
+/// `memfit_prototypes::callers!()`.
 #[macro_export]
 macro_rules! callers {
     () => {{

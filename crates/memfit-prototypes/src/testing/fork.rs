@@ -14,8 +14,8 @@ const PATIENCE: u32 = 60;
 /// Whether this process is a child of a test.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// A panic in a child is told by the child's report, and printed nowhere: another thread of the parent may have been printing
-/// at the fork, and would hold its lock in the child for ever.
+/// A panic in a child is told by the child's report, and printed nowhere: another thread of the parent may
+/// have been printing at the fork, and would hold its lock in the child for ever.
 fn silence_children() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -28,7 +28,8 @@ fn silence_children() {
     });
 }
 
-/// Runs `test` in a forked child, and gives what it found wrong. The calling process must have one thread that matters.
+/// Runs `test` in a forked child, and gives what it found wrong. The calling process must have one thread
+/// that matters.
 pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     silence_children();
     let mut ends = [0; 2];

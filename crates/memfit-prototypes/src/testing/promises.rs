@@ -28,7 +28,8 @@ pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<()
                 (None, _) => Argument::new(room.as_ptr()),
             });
         }
-        // SAFETY: the arguments are of the prototype's kinds, and what they point to is large enough for any of them.
+        // SAFETY: the arguments are of the prototype's kinds, and what they point to is large enough for any
+        // of them.
         let answer = unsafe { caller(library.symbol(&entry.name), &arguments) };
         if entry.result == Kind::Status && answer != Answer::Number(0) {
             return Err(format!("answered {answer:?}"));
@@ -45,8 +46,8 @@ pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<()
     Ok(())
 }
 
-/// A refused call answers the library's own "not supported", and is counted under its name: `counter` is the exported
-/// function that tells how often.
+/// A refused call answers the library's own "not supported", and is counted under its name: `counter` is the
+/// exported function that tells how often.
 pub fn refused(library: &Loaded, callers: &Callers, list: &Library, counter: &str) -> Result<(), String> {
     // SAFETY: that is this function's prototype.
     let count: unsafe extern "C" fn(*const c_char) -> u64 =

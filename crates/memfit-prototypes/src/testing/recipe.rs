@@ -1,19 +1,22 @@
 //! Recipes: how an entry point is called rightly, where that needs more than its prototype says.
 //!
-//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last one being the call that is tested.
+//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last one being the call that is
+//! tested.
 //!
 //! ```text
 //! cudaMalloc(out p, 4096); cudaFree(p)
 //! cudaEventQuery(event) -> 0
 //! ```
 //!
-//! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out name` (the
-//! same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory, zero), `callback` (a function
-//! that does nothing), `list(a, b)` (an array of 8-byte values on the host) and `ints(a, b)` (of 4-byte values); in a list, a
-//! text or a list is its address. `name = call()` remembers what a call returned. Any other word is made by the line `given word = call(out)` of that file, or, if it is the type of a handle, by the call that
-//! makes one out of nothing.
+//! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out
+//! name` (the same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory,
+//! zero), `callback` (a function that does nothing), `list(a, b)` (an array of 8-byte values on the host) and
+//! `ints(a, b)` (of 4-byte values); in a list, a text or a list is its address. `name = call()` remembers
+//! what a call returned. Any other word is made by the line `given word = call(out)` of that file, or, if it
+//! is the type of a handle, by the call that makes one out of nothing.
 //!
-//! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are made.
+//! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are
+//! made.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -235,7 +238,8 @@ impl<'a> Kitchen<'a> {
             arguments.push(self.argument(word, kind)?);
         }
         let caller = self.callers.get(&call.name).ok_or("no caller was generated")?;
-        // SAFETY: the function has the prototype that its caller was made from, and the recipe gives arguments of it.
+        // SAFETY: the function has the prototype that its caller was made from, and the recipe gives
+        // arguments of it.
         let answer =
             unsafe { caller(self.library.symbol(call.through.as_ref().unwrap_or(&call.name)), &arguments) };
         for (index, word) in call.arguments.iter().enumerate() {

@@ -76,7 +76,8 @@ impl Samples {
         py.detach(|| self.inner.name(index))
     }
 
-    /// The type of values and the number of bands of the first image whose header can be read, of the first hundred.
+    /// The type of values and the number of bands of the first image whose header can be read, of the first
+    /// hundred.
     fn first(&self, py: Python<'_>, recipe: &Recipe) -> PyResult<(&'static str, u32)> {
         py.detach(|| {
             let mut last = LoaderError::Settings("there are no samples".to_owned());

@@ -68,8 +68,9 @@ impl Volume {
         }
         py.detach(|| {
             if scaled {
-                // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no one else,
-                // with its length, and holds the tensor until this returns; tensors are aligned beyond four bytes.
+                // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no
+                // one else, with its length, and holds the tensor until this returns; tensors
+                // are aligned beyond four bytes.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(
                         std::ptr::with_exposed_provenance_mut::<f32>(address),

@@ -8,7 +8,8 @@ use serde_json::json;
 use super::timeline::{Draw, Lane, Mark, draw};
 use crate::{Recording, Track};
 
-/// Writes a recording as a trace. Memory is told in the form of PyTorch's profiler, so that its readers understand it.
+/// Writes a recording as a trace. Memory is told in the form of PyTorch's profiler, so that its readers
+/// understand it.
 pub fn write(recording: &Recording, to: impl Write) -> io::Result<()> {
     let mut chrome = Chrome { to, any: false, known: HashSet::new() };
     let origin = serde_json::to_value(&recording.origin)?;

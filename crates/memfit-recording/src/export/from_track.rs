@@ -11,8 +11,8 @@ use crate::{
 const SMALL_LIMIT: u64 = 1 << 20;
 
 impl Snapshot {
-    /// A track as a snapshot, such as its process would have written at the end. What the track does not know is left out:
-    /// where it has no segments, the snapshot has none.
+    /// A track as a snapshot, such as its process would have written at the end. What the track does not know
+    /// is left out: where it has no segments, the snapshot has none.
     pub fn from_track(track: &Track) -> Self {
         // A device may have segments and no blocks.
         let of_segments = track.spans.iter().map(|span| span.device).max();
@@ -115,8 +115,8 @@ fn of_span(event: &mut TraceEvent, track: &Track, span: u32, action: TraceAction
     event.pool = pool(span.pool);
 }
 
-/// Pools are only named where there are others than the default one: who reads a trace takes the names for a sign of a
-/// release that writes them.
+/// Pools are only named where there are others than the default one: who reads a trace takes the names for a
+/// sign of a release that writes them.
 const fn pool(pool: PoolRef) -> Option<NonZeroU16> {
     if pool.0 == 0 { None } else { NonZeroU16::new(pool.0 + 1) }
 }
@@ -189,7 +189,8 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
     }
 }
 
-/// Whether a block's return and its becoming free are told apart anywhere: where they are not, every free is at once.
+/// Whether a block's return and its becoming free are told apart anywhere: where they are not, every free is
+/// at once.
 fn tells_completion(track: &Track) -> bool {
     track.moments().iter().any(|moment| matches!(moment.kind, MomentKind::FreeCompleted(_)))
 }

@@ -1,4 +1,5 @@
-//! Perfetto's traces: the few messages of its protocol buffers that counters and slices take, written by hand.
+//! Perfetto's traces: the few messages of its protocol buffers that counters and slices take, written by
+//! hand.
 
 use std::collections::HashSet;
 use std::io::{self, Write};

@@ -117,7 +117,7 @@ fn blocks(track: &Track, mut row: impl FnMut(Vec<Value>) -> io::Result<()>) -> i
             json!(block.phase.name()),
             text(track, block.module),
             text(track, block.owner),
-            json!(block.noted.map(memfit_levers::Category::name)),
+            json!(block.noted.map(memfit_vocabulary::Category::name)),
             json!(block.thread),
             json!(track.streams.get(usize::from(block.stream.0))),
             json!(

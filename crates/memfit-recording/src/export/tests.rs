@@ -1,6 +1,6 @@
 //! What is exported says the same as the recording.
 
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 use serde_json::Value;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use memfit_levers::Phase;
+use memfit_vocabulary::Phase;
 
 use crate::{MomentKind, NEVER, Recording, Track};
 
@@ -42,7 +42,8 @@ pub(super) enum Mark<'text> {
     Begin(Lane, &'text str),
     End(Lane),
     Instant(Lane, String),
-    /// An allocator's event on a device: a name, address and bytes (negative where it gives back), then the totals.
+    /// An allocator's event on a device: a name, address and bytes (negative where it gives back), then the
+    /// totals.
     Memory {
         device: u8,
         address: u64,

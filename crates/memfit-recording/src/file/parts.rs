@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 use serde::Deserialize;
 
 use super::{Limits, MAGIC, Result, VERSION, damaged, device, from_index, from_optional, short, small, tag};
@@ -17,8 +17,8 @@ use crate::{
 /// So many bytes are unpacked at once.
 const UNPACKED: usize = 64 << 10;
 
-/// What one section brings: rows that come behind those of the sections before it, of the track that was begun last.
-/// What refers to another row does so by its index.
+/// What one section brings: rows that come behind those of the sections before it, of the track that was
+/// begun last. What refers to another row does so by its index.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Part {
@@ -97,7 +97,8 @@ struct Facts {
     refusals: BTreeMap<u32, Refusal>,
 }
 
-/// What a recording unpacks to. It is read number by number, which asking the decompressor each time would make slow.
+/// What a recording unpacks to. It is read number by number, which asking the decompressor each time would
+/// make slow.
 pub(super) type Unpacked<R> = BufReader<zstd::Decoder<'static, BufReader<R>>>;
 
 /// Reads a recording section by section: no more than one is in memory.
@@ -142,7 +143,8 @@ impl<R: Read> RecordingReader<R> {
         &mut self.columns
     }
 
-    /// What the next section brings; nothing at the end. Files of version 1 have no sections: read them whole.
+    /// What the next section brings; nothing at the end. Files of version 1 have no sections: read them
+    /// whole.
     pub fn next_part(&mut self) -> Result<Option<Part>> {
         if self.version < 2 {
             return Err(RecordingError::Version { found: self.version });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_link::events::{Event, EventLog, Place, SegmentChange};
+use memfit_channel::events::{Event, EventLog, Place, SegmentChange};
 use proptest::prelude::*;
 
 use super::*;
@@ -232,7 +232,7 @@ fn a_track_can_be_written_while_it_grows() {
         }
         // Told after they were written, of this block and of one long gone.
         track.set_requested(index, Some(500));
-        track.set_noted(index / 2, Some(memfit_levers::Category::Gradients));
+        track.set_noted(index / 2, Some(memfit_vocabulary::Category::Gradients));
         track.set_owner(index / 2, text);
         if round % 5 == 0 {
             track.lose(index / 3);
@@ -292,7 +292,7 @@ fn an_event_takes_forty_bytes_at_the_most() {
             module: name,
             owner: name,
             thread: 1,
-            noted: Some(memfit_levers::Category::Gradients),
+            noted: Some(memfit_vocabulary::Category::Gradients),
             ..Block::default()
         };
         let totals = Totals {

@@ -13,7 +13,8 @@ use crate::{MomentKind, NEVER, Origin, Refusal, TracedSettings, Track, Unknown};
 /// zstd's level 3: fast, and columns compress well enough.
 const LEVEL: i32 = 3;
 
-/// Writes a recording piece by piece. What has been flushed can be read even if the writer never comes to its end.
+/// Writes a recording piece by piece. What has been flushed can be read even if the writer never comes to its
+/// end.
 pub struct RecordingWriter<W: Write> {
     columns: ColumnWriter<zstd::Encoder<'static, W>>,
     /// What has been written of each track.
@@ -57,7 +58,8 @@ impl<W: Write> RecordingWriter<W> {
         Ok(Self { columns, written: Vec::new(), current: None })
     }
 
-    /// Writes what a growing track has that is not in the file yet. Tracks are numbered from zero, and begin in that order.
+    /// Writes what a growing track has that is not in the file yet. Tracks are numbered from zero, and begin
+    /// in that order.
     pub fn sync(&mut self, number: usize, track: &mut Track) -> Result<()> {
         let told = track.blocks.take_told();
         self.new_rows(number, track, &told)?;
@@ -244,8 +246,8 @@ fn write_moments<W: Write>(to: &mut Columns<W>, track: &Track, from: u32, end: u
     Ok(())
 }
 
-/// What no section so far says: what was told of blocks after they were written, and lives that end without a moment of
-/// their own.
+/// What no section so far says: what was told of blocks after they were written, and lives that end without a
+/// moment of their own.
 fn amendments<W: Write>(
     to: &mut Columns<W>,
     track: &Track,

@@ -308,7 +308,8 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |part| u32::from_be_bytes([part[0], part[1], part[2], part[3]]))
 }
 
-/// The names of a table's columns, as its `CREATE TABLE` lists them, and which of them is the row's own number.
+/// The names of a table's columns, as its `CREATE TABLE` lists them, and which of them is the row's own
+/// number.
 fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     let list = sql.split_once('(').map_or("", |(_, list)| list);
     let (mut names, mut key, mut depth, mut start) = (Vec::new(), None, 0_i32, 0);

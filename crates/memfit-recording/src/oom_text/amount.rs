@@ -43,8 +43,8 @@ impl Amount {
         if part.len() > 9 {
             return None;
         }
-        // In the smallest step that is printed, and half a step to either side. 2⁶⁴ bytes are printed where a driver
-        // knows of no limit, so this is wider than the result.
+        // In the smallest step that is printed, and half a step to either side. 2⁶⁴ bytes are printed where a
+        // driver knows of no limit, so this is wider than the result.
         let steps = 10_u128.pow(part.len() as u32);
         let value = (u128::from(whole) * steps + part.parse::<u128>().ok()?) * u128::from(unit) * 2;
         let half = u128::from(unit);

@@ -16,7 +16,8 @@ const MOST_FRAMES: usize = 256;
 /// So many ranks' tracebacks are followed at a time.
 const MOST_RANKS: usize = 65_536;
 
-/// All out-of-memory errors in a text, in the order in which they come. The same message from the same rank is kept once.
+/// All out-of-memory errors in a text, in the order in which they come. The same message from the same rank
+/// is kept once.
 pub fn find(text: impl BufRead) -> io::Result<Vec<OomText>> {
     find_counting(text).map(|(found, _)| found)
 }
@@ -180,7 +181,8 @@ impl Search {
     }
 }
 
-/// Where a message begins for a reader: with the error's own words in front, where a library's code is in the middle.
+/// Where a message begins for a reader: with the error's own words in front, where a library's code is in the
+/// middle.
 fn start_of(kind: OomKind, line: &str, at: usize) -> usize {
     if matches!(kind, OomKind::CachingAllocator | OomKind::FractionExceeded | OomKind::Absurd) {
         return at;

@@ -2,7 +2,8 @@
 
 use super::{Advice, Amount, Figures, OomKind};
 
-/// The beginnings of messages, in the order in which they are looked for on a line: the first that is there decides.
+/// The beginnings of messages, in the order in which they are looked for on a line: the first that is there
+/// decides.
 const BEGINNINGS: [(&str, OomKind); 29] = [
     ("CUDA out of memory. Allocation was preemptively rejected", OomKind::FractionExceeded),
     ("CUDA out of memory. Tried to allocate more than 1EB", OomKind::Absurd),

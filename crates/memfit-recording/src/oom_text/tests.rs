@@ -5,7 +5,8 @@ use super::*;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// A text, and what it says: device, requested, capacity, free, allowed, allocated, reserved, idle, this process, advice.
+/// A text, and what it says: device, requested, capacity, free, allowed, allocated, reserved, idle, this
+/// process, advice.
 struct Case {
     releases: &'static str,
     text: &'static str,

@@ -1,7 +1,7 @@
 //! The operations that nearly all of a snapshot consists of, carried out on what is in the buffer.
 //!
-//! [`Machine::step`](super::Machine) knows all operations and says what is wrong with them. This loop knows the frequent ones, and leaves
-//! every one to it that is not whole or has anything wrong with it.
+//! [`Machine::step`](super::Machine) knows all operations and says what is wrong with them. This loop knows
+//! the frequent ones, and leaves every one to it that is not whole or has anything wrong with it.
 
 use std::io::Read;
 
@@ -11,15 +11,17 @@ use super::memo::Memo;
 use super::op;
 use super::repeats::{Body, Repeats};
 
-/// The bytes of the longest of the common operations, `LONG1` with eight bytes of number; texts are longer, and looked at by themselves.
+/// The bytes of the longest of the common operations, `LONG1` with eight bytes of number; texts are longer,
+/// and looked at by themselves.
 const LONGEST_COMMON: usize = 10;
 
 /// How many bytes are looked at most at once: each makes one value at most.
 const MOST_AT_ONCE: usize = 1 << 16;
 
 impl<R: Read, S: Shape> Machine<'_, R, S> {
-    /// Carries out the common operations as long as they are whole in the buffer and nothing is wrong with them. The first that is not so
-    /// is left for [`Self::step`]. Returns about how many values it made, and one for the step that follows.
+    /// Carries out the common operations as long as they are whole in the buffer and nothing is wrong with
+    /// them. The first that is not so is left for [`Self::step`]. Returns about how many values it made,
+    /// and one for the step that follows.
     pub(super) fn common_steps(&mut self) -> usize {
         let Self { input, stack, memo, marks, heap, limits, shape, repeats } = self;
         let bytes = input.buffered();
@@ -192,8 +194,9 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Reads an empty dict's pairs, from behind its mark, and puts them into it. Where that comes to no end, there are the mark and the
-    /// pairs so far instead, as the operations leave them that were carried out. Returns how many bytes these have.
+    /// Reads an empty dict's pairs, from behind its mark, and puts them into it. Where that comes to no end,
+    /// there are the mark and the pairs so far instead, as the operations leave them that were carried
+    /// out. Returns how many bytes these have.
     fn dict(
         mut self,
         dict: Value,
@@ -215,10 +218,12 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Puts keys and values on the stack, as long as the keys are from the memo and the values are plain, or lists that the shape
-    /// keeps: such are events and frames. Gives what comes behind the dict's last operation, where it came to that.
+    /// Puts keys and values on the stack, as long as the keys are from the memo and the values are plain, or
+    /// lists that the shape keeps: such are events and frames. Gives what comes behind the dict's last
+    /// operation, where it came to that.
     ///
-    /// It does nothing that the loop over operations would not do. But keys and values take turns here, and of each there are few kinds.
+    /// It does nothing that the loop over operations would not do. But keys and values take turns here, and
+    /// of each there are few kinds.
     fn pairs(&mut self, shape: &mut impl Shape) -> Option<&'a [u8]> {
         loop {
             if let [op::SETITEMS, rest @ ..] = self.bytes {
@@ -274,7 +279,8 @@ impl<'a> Parts<'a> {
         Some(())
     }
 
-    /// Puts a value on the stack that has been read from so many bytes, and into the memo where that is asked for next.
+    /// Puts a value on the stack that has been read from so many bytes, and into the memo where that is asked
+    /// for next.
     #[inline]
     fn push_memoized(&mut self, value: Value, length: usize) {
         self.stack.push(value);
@@ -297,9 +303,10 @@ fn filled(stack: &[Value], marks: &[usize], heap: &Heap, container: Object) -> O
     (floor > below && heap.object(value) == Some(container)).then_some(below)
 }
 
-/// A list of things that were there before, from its mark to the operation that fills it, where the shape keeps such lists: they
-/// go there at once, without a stop on the stack. Three quarters of a snapshot are stacks of frames like this. Returns how many
-/// bytes that takes; nothing where it is something else, or goes on beyond these bytes, and then nothing was done.
+/// A list of things that were there before, from its mark to the operation that fills it, where the shape
+/// keeps such lists: they go there at once, without a stop on the stack. Three quarters of a snapshot are
+/// stacks of frames like this. Returns how many bytes that takes; nothing where it is something else, or goes
+/// on beyond these bytes, and then nothing was done.
 fn kept_list(
     bytes: &[u8],
     list: Value,

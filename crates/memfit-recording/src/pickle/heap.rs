@@ -1,7 +1,7 @@
 //! What a pickle makes: values, containers, and the rows that dicts became.
 
-/// A value on the stack. What a kind holds has eight bytes, always: so a value is moved as two words, and read back as they were
-/// written.
+/// A value on the stack. What a kind holds has eight bytes, always: so a value is moved as two words, and
+/// read back as they were written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
@@ -261,7 +261,8 @@ impl Heap {
         *kind.get_or_insert(own) == own
     }
 
-    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists: under which number it did.
+    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists: under which
+    /// number it did.
     pub(super) fn keep_rows(&mut self, list: Value, kind: RowKind, shape: &mut impl Shape) -> Option<u32> {
         if self.object(list)? != Object::EmptyList || !shape.keeps(kind) {
             return None;

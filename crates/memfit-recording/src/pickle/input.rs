@@ -69,7 +69,8 @@ impl<R: Read> Input<R> {
         Ok(bytes)
     }
 
-    /// Reads until `count` bytes are there. The buffer grows only as bytes arrive, so that a length that lies costs nothing.
+    /// Reads until `count` bytes are there. The buffer grows only as bytes arrive, so that a length that lies
+    /// costs nothing.
     #[cold]
     fn refill(&mut self, count: usize) -> Result<(), PickleErrorKind> {
         // A buffer that was filled wants to be larger.

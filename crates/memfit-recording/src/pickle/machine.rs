@@ -413,7 +413,8 @@ const fn is_dict(is: bool, operation: &'static str) -> Done {
     }
 }
 
-/// An integer in two's complement, little end first, of the first bytes of eight or more, and of no more than eight.
+/// An integer in two's complement, little end first, of the first bytes of eight or more, and of no more than
+/// eight.
 pub(super) fn long_of_eight(length: u8, bytes: &[u8]) -> i64 {
     let Some(bytes) = bytes.first_chunk() else { return 0 };
     // The highest byte that belongs to the number has its sign.

@@ -1,7 +1,7 @@
 //! The memo: what a pickle may refer to again.
 //!
-//! Python puts every container and every text into it, so that there are millions of places and nearly all hold one of these two:
-//! four bytes for each, and a place beside for the few that are something else.
+//! Python puts every container and every text into it, so that there are millions of places and nearly all
+//! hold one of these two: four bytes for each, and a place beside for the few that are something else.
 
 use super::heap::Value;
 

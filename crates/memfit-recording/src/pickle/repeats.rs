@@ -1,7 +1,9 @@
-//! Lists that were written before, byte for byte: what became of them is known without looking at their elements again.
+//! Lists that were written before, byte for byte: what became of them is known without looking at their
+//! elements again.
 //!
-//! Three quarters of a snapshot are stacks, each a list of frames from the memo, and a training step asks for memory from the same
-//! few hundred places again and again. As long as no place of the memo is written over, equal bytes are equal lists.
+//! Three quarters of a snapshot are stacks, each a list of frames from the memo, and a training step asks for
+//! memory from the same few hundred places again and again. As long as no place of the memo is written over,
+//! equal bytes are equal lists.
 
 use std::hash::BuildHasher;
 
@@ -26,8 +28,9 @@ pub(super) struct Repeats {
     /// Places among the lists that were seen, by the hashes of their bytes.
     known: HashTable<u32>,
     bytes: Vec<u8>,
-    /// Where the lists were remembered that were met last with a beginning; each number is one more than the place. With that and with
-    /// [`Seen::next`], neither the end nor the hash of most lists has to be found.
+    /// Where the lists were remembered that were met last with a beginning; each number is one more than the
+    /// place. With that and with [`Seen::next`], neither the end nor the hash of most lists has to be
+    /// found.
     lately: Vec<u32>,
     /// The list that was met last.
     last: Option<u32>,
@@ -51,11 +54,12 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// The list at the beginning of these bytes, from its mark to the operation that fills it, if it is one of references to the memo
-    /// and nothing else.
+    /// The list at the beginning of these bytes, from its mark to the operation that fills it, if it is one
+    /// of references to the memo and nothing else.
     #[inline]
     pub(super) fn at(bytes: &'a [u8]) -> Option<Self> {
-        // Four at a time, as long as they are of the longer kind: none of the four waits for where the one before it ends.
+        // Four at a time, as long as they are of the longer kind: none of the four waits for where the one
+        // before it ends.
         let four = |part: &[u8; 20]| [0, 5, 10, 15].iter().all(|place| part[*place] == op::LONG_BINGET);
         let mut at = 1;
         while let Some(rest) = bytes.get(at..) {
@@ -76,8 +80,8 @@ impl<'a> Body<'a> {
 }
 
 impl Repeats {
-    /// What became of the list at the beginning of these bytes, and how long it is, where it is the one that came after the last one
-    /// before, or the one that last began like this.
+    /// What became of the list at the beginning of these bytes, and how long it is, where it is the one that
+    /// came after the last one before, or the one that last began like this.
     #[inline]
     pub(super) fn guess(&mut self, bytes: &[u8]) -> Option<(usize, u32)> {
         let last = self.last?;

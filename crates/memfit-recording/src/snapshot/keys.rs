@@ -12,7 +12,8 @@ macro_rules! words {
         /// Texts that begin with these words, so that each has its number.
         pub(super) fn texts() -> Texts {
             static TEXTS: LazyLock<Texts> = LazyLock::new(|| {
-                // With room for as many again and more: what is cloned with it does not have to grow for a small file.
+                // With room for as many again and more: what is cloned with it does not have to grow for a
+                // small file.
                 let mut texts = Texts::with_room(4 * COUNT as usize);
                 for word in [$($text),+] {
                     texts.intern(word);

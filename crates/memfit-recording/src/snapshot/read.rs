@@ -66,8 +66,8 @@ pub enum Problem {
 }
 
 impl Snapshot {
-    /// Reads a pickle. Nothing in it is executed. What was read before an error is kept, and the error is among the
-    /// problems.
+    /// Reads a pickle. Nothing in it is executed. What was read before an error is kept, and the error is
+    /// among the problems.
     pub fn read(mut reader: impl Read, limits: PickleLimits) -> Result<(Self, Vec<Problem>), SnapshotError> {
         Self::read_parts(&mut reader, limits)
     }
@@ -123,7 +123,8 @@ struct Found {
 
 impl Found {
     fn look_at(&mut self, whole: Value, heap: &Heap) {
-        // `torch.cuda.memory_snapshot()` alone is a list of segments. Entries that make no sense tear holes into it.
+        // `torch.cuda.memory_snapshot()` alone is a list of segments. Entries that make no sense tear holes
+        // into it.
         let is_segment = |element: &Value| heap.row(*element).is_some_and(|row| row.kind == SEGMENT);
         if heap.run(whole).is_some_and(|run| run.kind == SEGMENT)
             || heap.elements(whole).iter().any(is_segment)
@@ -190,8 +191,8 @@ fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, h
     *table = kept.collect();
 }
 
-/// Each device's events, and how many values stand where events or lists of them should. They lie in the table one device after
-/// another, unless somebody wove the file otherwise.
+/// Each device's events, and how many values stand where events or lists of them should. They lie in the
+/// table one device after another, unless somebody wove the file otherwise.
 fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> (Vec<Range<usize>>, u64) {
     let lists = heap.elements(traces);
     let mut strangers = u64::from(!heap.is_list(traces));

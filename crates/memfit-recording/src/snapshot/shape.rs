@@ -41,8 +41,8 @@ pub(super) struct Builder {
     pub(super) malformed: u64,
     /// Events of kinds that are not known.
     pub(super) unknown_actions: u64,
-    /// Texts seen lately, each at the place that its length and ends give it: most releases write the same few short ones
-    /// with every event.
+    /// Texts seen lately, each at the place that its length and ends give it: most releases write the same
+    /// few short ones with every event.
     lately: [u32; LATELY],
 }
 
@@ -123,8 +123,9 @@ impl Builder {
         row(EVENT, self.snapshot.events.len())
     }
 
-    /// The stack of what a backward asked for: its own frames, and behind them those of the forward that it goes back through, which
-    /// releases since 2.13 write in anomaly mode, as lines of a traceback with the outermost first.
+    /// The stack of what a backward asked for: its own frames, and behind them those of the forward that it
+    /// goes back through, which releases since 2.13 write in anomaly mode, as lines of a traceback with
+    /// the outermost first.
     fn with_forward(&mut self, own: StackId, lines: &[Value]) -> StackId {
         let mut numbers = Vec::new();
         for line in lines.iter().rev().filter_map(|line| line.as_text()) {

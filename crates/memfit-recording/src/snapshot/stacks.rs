@@ -43,7 +43,8 @@ pub struct Stacks {
     frames: Vec<Frame>,
     /// The numbers of frames by their hashes.
     frame_numbers: HashTable<u32>,
-    /// The numbers of frames that were met lately, each where [`place_of`] puts it: some writers write a frame out wherever it occurs.
+    /// The numbers of frames that were met lately, each where [`place_of`] puts it: some writers write a
+    /// frame out wherever it occurs.
     frames_lately: [u32; FRAMES_LATELY],
     /// The frames of all stacks, one stack after another.
     elements: Vec<u32>,

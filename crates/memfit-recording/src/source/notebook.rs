@@ -61,8 +61,8 @@ impl Lines {
     }
 }
 
-/// What all cells printed, and what is wrong where the notebook is damaged: its bytes are then taken for a text, in which the
-/// errors of the cells stand all the same.
+/// What all cells printed, and what is wrong where the notebook is damaged: its bytes are then taken for a
+/// text, in which the errors of the cells stand all the same.
 pub(super) fn text(notebook: impl Read) -> Result<(String, Option<OpenError>), OpenError> {
     let mut bytes = Vec::new();
     notebook.take(LARGEST).read_to_end(&mut bytes)?;

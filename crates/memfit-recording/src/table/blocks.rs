@@ -1,6 +1,6 @@
 //! Blocks and their lives, in some forty bytes each.
 
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 
 use super::Moments;
 use super::packed::{Addresses, Packed, Sparse};

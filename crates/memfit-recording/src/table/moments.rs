@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_levers::Phase;
+use memfit_vocabulary::Phase;
 
 use super::packed::{Packed, Sparse, Times};
 use crate::{Moment, MomentKind, StackId};

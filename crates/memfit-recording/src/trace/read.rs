@@ -9,8 +9,8 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::{Kept, MemoryEvent, RangeEvent, recording};
 use crate::Recording;
+use crate::error::OpenError;
 use crate::snapshot::Problem;
-use crate::source::OpenError;
 
 /// Most events that are kept: what a thousand million events would take is not there.
 const MOST_KEPT: usize = 100_000_000;

@@ -1,7 +1,7 @@
 //! Traces as the profiler writes them, cut off, and of the wrong shape.
 
 use super::*;
-use crate::source::OpenError;
+use crate::error::OpenError;
 
 fn event(ts: f64, address: u64, bytes: i64, allocated: u64) -> String {
     format!(

@@ -1,4 +1,6 @@
-"""Writes the small snapshots beside this file: the same contents in each protocol, and the bare list of segments."""
+"""Writes the small snapshots beside this file: the same contents in each protocol, and the bare list of
+segments.
+"""
 
 import pickle
 from pathlib import Path

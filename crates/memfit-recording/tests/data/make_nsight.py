@@ -1,6 +1,8 @@
-"""Makes the small file in the form of an export of Nsight Systems that the tests read: `python make_nsight.py nsight.sqlite`.
+"""Makes the small file in the form of an export of Nsight Systems that the tests read: `python make_nsight.py
+nsight.sqlite`.
 
-Table and column names, and the codes in them, are those of the exports' documented schema; nothing is copied from one.
+Table and column names, and the codes in them, are those of the exports' documented schema; nothing is copied
+from one.
 """
 
 import sqlite3

@@ -69,7 +69,8 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     );
 }
 
-/// What a run's peak on the card is made of: what is reserved by category, and what lies outside the allocator.
+/// What a run's peak on the card is made of: what is reserved by category, and what lies outside the
+/// allocator.
 fn parts(run: &PlanRun) -> Vec<(&'static str, u64)> {
     let Some(at_peak) = &run.at_peak else { return Vec::new() };
     let mut parts: Vec<(&'static str, u64)> =

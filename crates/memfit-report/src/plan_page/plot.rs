@@ -30,7 +30,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that shows all of `values`, and ends at whole steps of 1, 2 or 5; bytes in steps of binary units.
+    /// An axis that shows all of `values`, and ends at whole steps of 1, 2 or 5; bytes in steps of binary
+    /// units.
     fn of(values: &[f64], from_zero: bool, unit: f64, start: f64, end: f64) -> Self {
         let most = values.iter().copied().fold(0.0, f64::max).max(unit);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min).min(most);

@@ -13,8 +13,8 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Cyan.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
-/// Lines of a finding's text that are shown around its places are cut out of it; further away than this they are not
-/// shown at all.
+/// Lines of a finding's text that are shown around its places are cut out of it; further away than this they
+/// are not shown at all.
 const FARTHEST: usize = 40;
 
 /// The source, annotated.

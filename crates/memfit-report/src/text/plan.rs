@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_levers::Label;
+use memfit_vocabulary::Label;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
@@ -57,7 +57,8 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
     out
 }
 
-/// The plan as a change of the script: what is said of it first, so that the change itself ends the text, as `git apply` takes it.
+/// The plan as a change of the script: what is said of it first, so that the change itself ends the text, as
+/// `git apply` takes it.
 fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     let _ = writeln!(out, "\nAs a change of `{}`", patch.file);
     if let Some(proof) = &patch.proof {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use memfit_levers::{Category, Phase};
+use memfit_vocabulary::{Category, Phase};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
@@ -72,7 +72,8 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
 }
 
-/// Whether the script came to an end that has nothing to do with memory: what it held by then is of no interest.
+/// Whether the script came to an end that has nothing to do with memory: what it held by then is of no
+/// interest.
 fn failed_by_itself(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
@@ -310,7 +311,8 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     fact("with", &format!("{torch}{:.1} s", report.time.wall_s));
 }
 
-/// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is known.
+/// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is
+/// known.
 fn outside(report: &RunReport) -> Vec<String> {
     let outside = &report.outside;
     let fields = [

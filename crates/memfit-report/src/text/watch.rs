@@ -50,8 +50,8 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
     out
 }
 
-/// The command on one line: where the room is short, its files keep their names and lose their folders, so that the
-/// script is still named.
+/// The command on one line: where the room is short, its files keep their names and lose their folders, so
+/// that the script is still named.
 fn command(words: &[String], canvas: Canvas) -> String {
     let name = |word: &str| word.rsplit('/').find(|part| !part.is_empty()).unwrap_or(word).to_owned();
     let arguments = words.get(1..).unwrap_or_default();

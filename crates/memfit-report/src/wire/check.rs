@@ -17,7 +17,8 @@ pub struct CheckReport {
     pub fixed: usize,
 }
 
-/// A finding. Lines and columns count from 1, columns in characters; in a notebook they are those of the cell.
+/// A finding. Lines and columns count from 1, columns in characters; in a notebook they are those of the
+/// cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckFinding {
     /// The rule's name.
@@ -36,7 +37,8 @@ pub struct CheckFinding {
     pub end_line: u32,
     /// Where it ends.
     pub end_column: u32,
-    /// Where it is in the file, if that has it in one piece: for those who show files and know nothing of cells.
+    /// Where it is in the file, if that has it in one piece: for those who show files and know nothing of
+    /// cells.
     #[serde(skip)]
     pub in_file: Option<Region>,
     /// What is wrong, and what that does.

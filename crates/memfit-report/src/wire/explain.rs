@@ -1,7 +1,7 @@
 //! `memfit.explain/1`: why memory ran out, and what would have helped.
 
 use memfit_explain::{Apply, Explanation};
-use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
 use serde::{Deserialize, Serialize};
 
 use super::run::{Peak, Verdict};

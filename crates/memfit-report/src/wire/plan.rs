@@ -1,6 +1,6 @@
 //! `memfit.plan/1`: what a search for the fastest plan found.
 
-use memfit_levers::Label;
+use memfit_vocabulary::Label;
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;

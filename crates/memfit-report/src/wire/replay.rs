@@ -43,8 +43,8 @@ pub struct ReplayReport {
     pub before: u64,
     /// Blocks of which the exact size is not known.
     pub uncertain: u64,
-    /// Events that the recording had to tell, because what decides them lies before its beginning. They are in no count of
-    /// predictions.
+    /// Events that the recording had to tell, because what decides them lies before its beginning. They are
+    /// in no count of predictions.
     pub told: u64,
     /// How often the state had to be worked out anew from the recording.
     pub resumed: u64,
@@ -114,8 +114,8 @@ pub struct Recorded {
     pub oom: Option<ReplayOom>,
     /// Under what it was recorded.
     pub under: Circumstances,
-    /// The most when the calls are made again with nothing different: what separates it from what was recorded is what a replay
-    /// with addresses of its own cannot know.
+    /// The most when the calls are made again with nothing different: what separates it from what was
+    /// recorded is what a replay with addresses of its own cannot know.
     pub again: ReplayPeak,
 }
 

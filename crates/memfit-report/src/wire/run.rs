@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memfit_devices::Origin;
-use memfit_levers::{Category, Cause, Phase};
+use memfit_vocabulary::{Category, Cause, Phase};
 use serde::{Deserialize, Serialize};
 
 use super::explain::Fix;
@@ -23,7 +23,8 @@ pub struct RunReport {
     pub device: DeviceInfo,
     /// The peaks of the rank with the highest device peak.
     pub peak: Peak,
-    /// The peaks with sizes that only a real GPU computes at their lower and at their upper bound, where both were run.
+    /// The peaks with sizes that only a real GPU computes at their lower and at their upper bound, where
+    /// both were run.
     #[serde(default)]
     pub peak_interval: Option<PeakInterval>,
     /// Capacity less the upper bound of the device peak.
@@ -43,8 +44,8 @@ pub struct RunReport {
     pub host: Host,
     /// The out-of-memory error, where there was one.
     pub oom: Option<Oom>,
-    /// Why it ran out of memory, as `memfit explain` says of the same recording; absent where it did not, or nothing was
-    /// recorded.
+    /// Why it ran out of memory, as `memfit explain` says of the same recording; absent where it did not, or
+    /// nothing was recorded.
     #[serde(default)]
     pub cause: Option<Cause>,
     /// What would have helped, the best first. With `evidence` of `run`, another run has shown it.
@@ -152,7 +153,8 @@ pub struct Coverage {
     pub largest_batch: bool,
     /// Whether an epoch came to its end.
     pub epoch_end: bool,
-    /// By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to tell.
+    /// By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to
+    /// tell.
     pub growth_per_step: Option<i64>,
 }
 
@@ -350,7 +352,8 @@ pub struct Fidelity {
 /// What one thing that is not certain may change in the peaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PossibleEffect {
-    /// A stable name: of a remark, as the documentation lists them, or `unmodelled`, `value`, `size`, `size-unbounded`.
+    /// A stable name: of a remark, as the documentation lists them, or `unmodelled`, `value`, `size`,
+    /// `size-unbounded`.
     pub id: String,
     /// The call, the value or the note.
     pub what: String,
@@ -396,7 +399,8 @@ pub struct Exception {
 /// Why there is no answer, and what to do then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A stable name: `exception`, `exit`, `signal`, `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`.
+    /// A stable name: `exception`, `exit`, `signal`, `timeout`, `interrupted`, `no-gpu-use`,
+    /// `size-read-back`, `unmodelled-call`.
     pub kind: String,
     /// What happened.
     pub message: String,

@@ -88,7 +88,8 @@ pub struct WatchedProcess {
     pub allocated: u64,
     /// The most bytes in blocks in any step.
     pub peak_allocated: u64,
-    /// What it has of the cards now; nothing on a real card, whose driver does not say whose bytes are whose.
+    /// What it has of the cards now; nothing on a real card, whose driver does not say whose bytes are
+    /// whose.
     pub used: Option<u64>,
     /// Its resident memory on the host.
     pub resident: u64,

@@ -1,10 +1,10 @@
 //! Explanations, one of each cause, made up.
 
-use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use memfit_report::wire::{
     CodeLine, Considered, Evidence, ExplainEdit, ExplainEnvironment, ExplainFix, ExplainHolder, ExplainLeak,
     ExplainPeak, ExplainReport, Fragmentation, schema,
 };
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

@@ -6,12 +6,12 @@ pub(crate) mod explained;
 pub(crate) mod replayed;
 
 use memfit_devices::Origin;
-use memfit_levers::{Category, Cause, Label, Lever, Phase, Proof};
 use memfit_report::wire::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix,
     Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd,
     PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

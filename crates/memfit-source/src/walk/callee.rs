@@ -1,4 +1,5 @@
-//! What a call is a call of: something imported, a function of the file, or what `functools.partial` made of either.
+//! What a call is a call of: something imported, a function of the file, or what `functools.partial` made of
+//! either.
 
 use std::sync::Arc;
 

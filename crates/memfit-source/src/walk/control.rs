@@ -90,7 +90,8 @@ impl<'a> Walker<'a> {
         id
     }
 
-    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the next.
+    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the
+    /// next.
     fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
         let outside = self.frame.looped.replace(id);
         if self.recording() {

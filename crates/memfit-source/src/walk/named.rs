@@ -1,5 +1,5 @@
-//! Full names: of what is imported, and of what a module gave. Each is kept once, since the same few are asked for at
-//! every turn of the walk.
+//! Full names: of what is imported, and of what a module gave. Each is kept once, since the same few are
+//! asked for at every turn of the walk.
 
 use std::sync::Arc;
 

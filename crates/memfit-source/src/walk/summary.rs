@@ -1,4 +1,5 @@
-//! What a function does, told without its text: so that calls to it can be understood, in its file and in others.
+//! What a function does, told without its text: so that calls to it can be understood, in its file and in
+//! others.
 
 use std::sync::Arc;
 

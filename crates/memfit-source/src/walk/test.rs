@@ -1,4 +1,5 @@
-//! Tests: which of them count rounds, which of them read messages; and what the body of an `except` amounts to.
+//! Tests: which of them count rounds, which of them read messages; and what the body of an `except` amounts
+//! to.
 
 use std::sync::Arc;
 

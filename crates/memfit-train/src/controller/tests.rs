@@ -62,8 +62,8 @@ fn gradients_are_no_part_of_what_grows() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     controller.gradients_take(1_000);
     controller.arrive("shape", 1, 64, None, 64.0).expect("a batch");
-    // One sample needs a tenth of what its gradients take, and so eight fit beside them; the first part's peak does not
-    // tell which is which, the second's does.
+    // One sample needs a tenth of what its gradients take, and so eight fit beside them; the first part's
+    // peak does not tell which is which, the second's does.
     let (mut sizes, mut parts) = (Vec::new(), 0);
     while let Some(Turn { part, watched, .. }) = controller.next(0, || Some(space(1_800))) {
         let size = u32::try_from(part.len()).expect("small");
@@ -259,8 +259,8 @@ fn it_is_remembered_in_the_next_process() {
 }
 
 proptest! {
-    /// Whatever the device holds: every sample is run once in the attempt that counts, nothing is lost, and a device that
-    /// holds one sample is enough.
+    /// Whatever the device holds: every sample is run once in the attempt that counts, nothing is lost, and a
+    /// device that holds one sample is enough.
     #[test]
     fn no_sample_is_lost(
         steps in prop::collection::vec((1u32..70, 0u64..900), 1..40), careful: bool, known: bool,

@@ -102,7 +102,7 @@ fn memory_is_registered_once_and_whole() {
 fn page_locked_memory_is_booked_and_can_be_used() {
     let _alone = alone();
     let pinned =
-        |view: memfit_link::LedgerView| view.processes.iter().map(|process| process.pinned).sum::<u64>();
+        |view: memfit_channel::LedgerView| view.processes.iter().map(|process| process.pinned).sum::<u64>();
     malloc(MIB);
     let before = pinned(ledger());
     let address = out(|address| cudaHostAlloc(address, 3 * MIB + 1, 4));

@@ -1,7 +1,7 @@
 //! Load: many allocations, many calls, many processes, and what is left when they are gone.
 //!
-//! `MEMFIT_TEST_SCALE=50 cargo test --release -p memfit-vgpu --test device load` is the whole of it: a million live
-//! allocations, ten million calls, sixty-four processes.
+//! `MEMFIT_TEST_SCALE=50 cargo test --release -p memfit-vgpu --test device load` is the whole of it: a
+//! million live allocations, ten million calls, sixty-four processes.
 
 use std::{
     env, fs,
@@ -9,7 +9,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use memfit_link::{LedgerView, RunDir, Setup, SizedInterval};
+use memfit_channel::{LedgerView, RunDir, Setup};
+use memfit_devices::{Bytes, Interval};
 
 use crate::{
     cuda::*,
@@ -139,14 +140,15 @@ fn a_crowd_of_processes_shares_the_cards_and_leaves_nothing() {
     let run_dir = RunDir::new(&run);
     // So many contexts as they are would fill the cards by themselves.
     let mut setup = Setup::read(&run_dir).unwrap();
-    let context = SizedInterval { low: MIB, typical: 8 * MIB, high: 16 * MIB };
-    setup.cards.iter_mut().for_each(|card| card.context = context);
+    let context =
+        Interval { low: Bytes::from_mib(1), typical: Bytes::from_mib(8), high: Bytes::from_mib(16) };
+    setup.cards.iter_mut().for_each(|card| card.overhead.context = context);
     setup.write(&run_dir).unwrap();
     let start = |number: usize, end: &str| {
         Command::new(env::current_exe().unwrap())
             .args(["--exact", "load::role", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{number} {end}"))
-            .env(memfit_link::env::RUN_DIR, &run)
+            .env(memfit_channel::env::RUN_DIR, &run)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()

@@ -6,8 +6,8 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use memfit_devices::Catalogue;
-use memfit_link::{CardSetup, LedgerView, PROTOCOL, RunDir, Setup, SizedInterval};
+use memfit_channel::{CardSetup, LedgerView, RunDir, Setup};
+use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -28,26 +28,14 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("rtx-4090").unwrap().clone();
-    let card = CardSetup {
-        device: serde_json::to_value(device).unwrap(),
-        capacity: CAPACITY,
-        context: SizedInterval { low: 100 * MIB, typical: 200 * MIB, high: CONTEXT },
-        libraries: SizedInterval::default(),
-        other_processes: 0,
-        communicator: SizedInterval { low: 0, typical: COMMUNICATOR, high: COMMUNICATOR },
+    let mib = Bytes::from_mib;
+    let overhead = Overhead {
+        context: Interval { low: mib(100), typical: mib(200), high: Bytes::new(CONTEXT) },
+        per_communicator: Interval { low: Bytes::ZERO, ..Interval::exact(Bytes::new(COMMUNICATOR)) },
+        ..Overhead::default()
     };
-    let setup = Setup {
-        protocol: PROTOCOL,
-        cards: vec![card; CARDS as usize],
-        steps: 0,
-        forward_steps: 0,
-        cover_full: false,
-        stacks: false,
-        values: memfit_link::ValuePolicy::default(),
-        synthetic: memfit_link::Synthetic::default(),
-        clock: memfit_link::ClockMode::default(),
-        host_time: memfit_link::HostTime::default(),
-    };
+    let card = CardSetup::new(device.with_memory(Bytes::new(CAPACITY)), overhead);
+    let setup = Setup::new(vec![card; CARDS as usize]);
     setup.write(&RunDir::new(&path)).unwrap();
     path
 }
@@ -59,9 +47,10 @@ static SHARED: OnceLock<(u32, PathBuf)> = OnceLock::new();
 pub(crate) fn enter() {
     SHARED.get_or_init(|| {
         let path = make_run("shared");
-        // SAFETY: tests read the environment through the standard library only, which locks it; the handler only removes files.
+        // SAFETY: tests read the environment through the standard library only, which locks it; the handler
+        // only removes files.
         unsafe {
-            env::set_var(memfit_link::env::RUN_DIR, &path);
+            env::set_var(memfit_channel::env::RUN_DIR, &path);
             libc::atexit(remove_shared);
         }
         (std::process::id(), path)
@@ -83,6 +72,6 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 /// The shared run's ledger.
 pub(crate) fn ledger() -> LedgerView {
-    let path = env::var_os(memfit_link::env::RUN_DIR).unwrap();
+    let path = env::var_os(memfit_channel::env::RUN_DIR).unwrap();
     LedgerView::read(&RunDir::new(Path::new(&path))).unwrap().unwrap()
 }

@@ -1,7 +1,8 @@
-//! The device's behaviour, driven through C's calls as a program would: what CUDA promises, and what it refuses.
+//! The device's behaviour, driven through C's calls as a program would: what CUDA promises, and what it
+//! refuses.
 //!
-//! All tests share one machine of two cards in one process, as libraries in a program do; those that look at how much of a
-//! card is taken hold it for themselves.
+//! All tests share one machine of two cards in one process, as libraries in a program do; those that look at
+//! how much of a card is taken hold it for themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::items_after_statements, reason = "a constant stands where it is used")]

@@ -130,9 +130,9 @@ fn other_processes_behave_as_their_surroundings_say() {
         ("clock", Some(&run), None),
     ] {
         let mut command = started(role);
-        command.env_remove(memfit_link::env::RUN_DIR);
+        command.env_remove(memfit_channel::env::RUN_DIR);
         if let Some(run) = run_dir {
-            command.env(memfit_link::env::RUN_DIR, run);
+            command.env(memfit_channel::env::RUN_DIR, run);
         }
         if let Some(visible) = visible {
             command.env("CUDA_VISIBLE_DEVICES", visible);

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use memfit_link::Confession;
+use memfit_channel::Confession;
 
 use crate::calls::*;
 use crate::machine::{COMMUNICATOR, alone, enter, ledger};
@@ -35,10 +35,10 @@ fn join_alone(size: i32, rank: i32) -> usize {
     let id = new_id();
     let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: tests read the environment through the standard library only, which locks it.
-    unsafe { std::env::set_var(memfit_link::env::LONE_RANK, "1") };
+    unsafe { std::env::set_var(memfit_channel::env::LONE_RANK, "1") };
     let communicator = made(|communicator| ncclCommInitRank(communicator, size, id, rank));
     // SAFETY: as above.
-    unsafe { std::env::remove_var(memfit_link::env::LONE_RANK) };
+    unsafe { std::env::remove_var(memfit_channel::env::LONE_RANK) };
     communicator
 }
 
@@ -250,7 +250,7 @@ fn what_finds_no_room_on_the_board_is_told() {
 /// Lets the boards of the run be as long as a board may be, without writing so much.
 fn fill_boards() {
     const LONGER_THAN_ANY: u64 = 1 << 30;
-    let run = std::env::var_os(memfit_link::env::RUN_DIR).unwrap();
+    let run = std::env::var_os(memfit_channel::env::RUN_DIR).unwrap();
     let files = std::fs::read_dir(run).unwrap().map(|entry| entry.unwrap());
     let boards: Vec<_> =
         files.filter(|file| file.file_name().to_string_lossy().starts_with("board-")).collect();

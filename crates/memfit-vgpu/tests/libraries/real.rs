@@ -30,7 +30,8 @@ pub(crate) fn loaded() -> bool {
                 .find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)));
             let path = found.unwrap_or_else(|| panic!("{} has no {name}", environment.display()));
             let path = CString::new(path.to_string_lossy().into_owned()).unwrap();
-            // SAFETY: the path is a string; the library's own start-up is what any program that loads it runs.
+            // SAFETY: the path is a string; the library's own start-up is what any program that loads it
+            // runs.
             let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_GLOBAL) };
             assert!(!handle.is_null(), "{path:?} cannot be loaded");
         }

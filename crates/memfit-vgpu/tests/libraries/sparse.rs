@@ -1,6 +1,6 @@
 //! cuSPARSE.
 
-use memfit_link::Confession;
+use memfit_channel::Confession;
 
 use crate::calls::*;
 use crate::machine::enter;

@@ -1,11 +1,12 @@
-//! A small training, as a recording: two steps of forward, backward and optimizer, on one device, with a failure at the end.
+//! A small training, as a recording: two steps of forward, backward and optimizer, on one device, with a
+//! failure at the end.
 
-use memfit_levers::{Category, Phase};
 use memfit_recording::{
     Block, Frame, FrameId, MomentKind, Origin, PoolRef, RangeSource, Recording, Span, StackId, StreamRef,
     Totals, Track,
 };
 use memfit_view::{Recorded, View, lane};
+use memfit_vocabulary::{Category, Phase};
 
 pub(crate) const MIB: u64 = 1 << 20;
 

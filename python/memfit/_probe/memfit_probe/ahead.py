@@ -1,8 +1,9 @@
 """What a try imports after it was forked is imported once, before the next one is.
 
-Libraries import much of themselves late: the first optimizer brings PyTorch's compiler along, a trainer its integrations. A try
-tells which modules came after its fork, and the process that is forked catches up with it. Only libraries whose import asks
-nothing of the card are taken: the process that is forked must not have used it.
+Libraries import much of themselves late: the first optimizer brings PyTorch's compiler along, a trainer its
+integrations. A try tells which modules came after its fork, and the process that is forked catches up with
+it. Only libraries whose import asks nothing of the card are taken: the process that is forked must not have
+used it.
 """
 
 import contextlib

@@ -52,7 +52,9 @@ class Pieces:
 
 
 class Fetched:
-    """What a loop has fetched of its loader and is not done with: some fetch one batch ahead of the one that they train on."""
+    """What a loop has fetched of its loader and is not done with: some fetch one batch ahead of the one that
+    they train on.
+    """
 
     def __init__(self):
         self.iterator = None

@@ -65,8 +65,8 @@ class _Script:
         return False
 
     def get_code(self, name):
-        # As if Python had run it from its path: its folder is where imports begin, and it is no module of a name, by
-        # which a process that it starts would look for it.
+        # As if Python had run it from its path: its folder is where imports begin, and it is no module of a
+        # name, by which a process that it starts would look for it.
         sys.path[:] = [
             os.path.dirname(os.path.abspath(path)) if path == self.entry else path for path in sys.path
         ]

@@ -1,4 +1,5 @@
-"""Extensions with a CUDA runtime of their own: refused when they are loaded, by name, before they end the process.
+"""Extensions with a CUDA runtime of their own: refused when they are loaded, by name, before they end the
+process.
 
 The device in front of this process cannot stand in front of what a library has linked into itself.
 """

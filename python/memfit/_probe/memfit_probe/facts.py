@@ -1,4 +1,6 @@
-"""What a plan has to know of a training or of a model at work, beyond its batches and blocks: told once, at the end."""
+"""What a plan has to know of a training or of a model at work, beyond its batches and blocks: told once, at
+the end.
+"""
 
 import functools
 import itertools
@@ -34,21 +36,25 @@ class Facts:
         # Whether attention's weights were seen as a matrix, and labels that are left out of a loss.
         self.attends = False
         self.ignores = False
-        # The optimizer that was first asked to step, for which piece one was last, and whether a backward came after that.
+        # The optimizer that was first asked to step, for which piece one was last, and whether a backward
+        # came after that.
         self.asked_first = None
         self.asked_for = None
         self.backward_since = False
         self.alternates = False
-        # Backwards that add up gradients, how many there were when each optimizer last stepped, the most from one of its steps to
-        # the next, and how many pieces of a batch a library's own settings have for memfit's sake.
+        # Backwards that add up gradients, how many there were when each optimizer last stepped, the most from
+        # one of its steps to the next, and how many pieces of a batch a library's own settings have for
+        # memfit's sake.
         self.backwards = 0
         self.stepped_after = weakref.WeakKeyDictionary()
         self.most_backwards = 0
         self.pieces = 1
-        # Whether a model's training forward drew random numbers, and how many the card had drawn before the one that is under way.
+        # Whether a model's training forward drew random numbers, and how many the card had drawn before the
+        # one that is under way.
         self.draws = False
         self.drawn = None
-        # Follows samples through a forward and its loss, where that is under way, and whether these were compared.
+        # Follows samples through a forward and its loss, where that is under way, and whether these were
+        # compared.
         self.leave()
         self.compares = False
 
@@ -66,7 +72,9 @@ class Facts:
         module.load_state_dict = load_state_dict
 
     def _arm_softmax(self, home):
-        """Weights of attention that is written out are a softmax of a matrix for each head, with a gradient."""
+        """Weights of attention that is written out are a softmax of a matrix for each head, with a
+        gradient.
+        """
         original, facts, is_compiling = home.softmax, self, self.session.torch.compiler.is_compiling
 
         @functools.wraps(original)
@@ -130,14 +138,17 @@ class Facts:
         self.stepped_after[optimizer] = self.backwards
 
     def counts(self, optimizer):
-        """An optimizer is asked to step, if only for a piece of a batch: how many backwards came since it last was."""
+        """An optimizer is asked to step, if only for a piece of a batch: how many backwards came since it
+        last was.
+        """
         since = self.backwards - self.stepped_after.get(optimizer, 0)
         self.most_backwards = max(self.most_backwards, since)
         self.stepped_after[optimizer] = self.backwards
 
     def asked_to_step(self, optimizer, batch):
-        """An optimizer is asked to step: whether it is seen for the first time that it takes turns with another one within a batch,
-        each after a backward of its own. Then pieces of the batch would have to go through for each of them.
+        """An optimizer is asked to step: whether it is seen for the first time that it takes turns with
+        another one within a batch, each after a backward of its own. Then pieces of the batch would have to
+        go through for each of them.
         """
         self.counts(optimizer)
         first = self.asked_first() if self.asked_first is not None else None
@@ -203,7 +214,9 @@ def is_compiled(model):
 
 
 def drops(model):
-    """Whether some module drops numbers at random while it trains, as its own fields say: `p`, `dropout`, `attn_drop`."""
+    """Whether some module drops numbers at random while it trains, as its own fields say: `p`, `dropout`,
+    `attn_drop`.
+    """
     return any(
         isinstance(value, float) and value > 0 and ("drop" in name or "drop" in type(each).__name__.lower())
         for each in parts(model)
@@ -218,7 +231,9 @@ def parts(model):
 
 
 def is_attention(shape):
-    """Whether a softmax over the last of these dimensions may be that of attention: rows of weights for many queries."""
+    """Whether a softmax over the last of these dimensions may be that of attention: rows of weights for many
+    queries.
+    """
     return len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1
 
 

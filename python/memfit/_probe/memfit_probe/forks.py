@@ -1,8 +1,9 @@
 """A process that gets ready once and is tried many times.
 
-Everything that a script does before it first needs the card (its imports, its data set, often its model) is done once. There
-it stops, and for each line that the runner writes, which names a run directory, a child is forked that goes on from there
-as a run of its own. The device library must not have been used by then: a forked child could not use it.
+Everything that a script does before it first needs the card (its imports, its data set, often its model) is
+done once. There it stops, and for each line that the runner writes, which names a run directory, a child is
+forked that goes on from there as a run of its own. The device library must not have been used by then: a
+forked child could not use it.
 """
 
 import contextlib
@@ -74,7 +75,9 @@ def _before_groups(torch, begin, serve, c10d):
 
 
 def _leave_what_is_there():
-    """No child goes over what was there before it, which would copy all of it; unless the script asks for that."""
+    """No child goes over what was there before it, which would copy all of it; unless the script asks for
+    that.
+    """
     gc.freeze()
     original = gc.collect
 
@@ -128,8 +131,8 @@ def _become(session, run_dir):
         descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    # PyTorch makes its pool of threads anew in a child, when it is first asked for: with several cards several threads of autograd
-    # ask at once, which it does not bear.
+    # PyTorch makes its pool of threads anew in a child, when it is first asked for: with several cards
+    # several threads of autograd ask at once, which it does not bear.
     session.torch.set_num_threads(1)
     session.become(channel.setup(), channel.plan() or {})
     session.planned.retune()

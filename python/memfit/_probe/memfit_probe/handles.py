@@ -1,7 +1,8 @@
-"""Where a script that has no loader keeps the size of its batches: in a variable, a configuration or its arguments.
+"""Where a script that has no loader keeps the size of its batches: in a variable, a configuration or its
+arguments.
 
-Such a script makes its batches itself, and reads that number each time. What is looked at is what its own frames can see:
-names that speak of a batch, with just the number of samples that went through the model.
+Such a script makes its batches itself, and reads that number each time. What is looked at is what its own
+frames can see: names that speak of a batch, with just the number of samples that went through the model.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""The data sets that a script trains on, as far as tries have to know them: which items are largest, and how long one takes."""
+"""The data sets that a script trains on, as far as tries have to know them: which items are largest, and how
+long one takes.
+"""
 
 import itertools
 import time
@@ -78,7 +80,9 @@ class Inputs:
         return sizes
 
     def loading(self, iterator):
-        """How a loader's batches are loaded, and how long an item takes; nothing where that was not measured."""
+        """How a loader's batches are loaded, and how long an item takes; nothing where that was not
+        measured.
+        """
         dataset = getattr(iterator, "_dataset", None)
         item_ns = self.item_ns.get(id(dataset))
         if item_ns is None:

@@ -1,7 +1,7 @@
 """What kind of card there is, told without touching it.
 
-Libraries ask for it when they are imported, to choose among their kernels. A process that is to be forked has not used the card,
-and would have to stop in the middle of its imports; the catalogue knows the answer.
+Libraries ask for it when they are imported, to choose among their kernels. A process that is to be forked has
+not used the card, and would have to stop in the middle of its imports; the catalogue knows the answer.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ class Properties:
         self._ask = functools.partial(ask, number)
         self.name = card["device"]["name"]
         self.major, self.minor = kind(card)
-        self.total_memory = card["capacity"]
+        self.total_memory = card["device"]["memory"]
 
     def __getattr__(self, name):
         return getattr(self._ask(), name)

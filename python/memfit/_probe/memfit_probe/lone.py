@@ -1,8 +1,8 @@
 """One process stands for one rank of many: the others are not there, and nobody waits for them.
 
-Groups of the `nccl` backend are PyTorch's own, on the device's own NCCL: their streams, and what they keep alive, are as with
-all ranks there. Only the store in which ranks meet is replaced. Gloo would connect to every rank, so its groups are
-PyTorch's fake ones.
+Groups of the `nccl` backend are PyTorch's own, on the device's own NCCL: their streams, and what they keep
+alive, are as with all ranks there. Only the store in which ranks meet is replaced. Gloo would connect to
+every rank, so its groups are PyTorch's fake ones.
 """
 
 import functools
@@ -12,7 +12,8 @@ from . import channel, imports
 
 # The store that was made: torch holds on to its C++ half alone, which is nothing without the other.
 _kept = []
-# What a rank reads that another would have written: as long as an id of NCCL's, which is the only thing that is looked at.
+# What a rank reads that another would have written: as long as an id of NCCL's, which is the only thing that
+# is looked at.
 NOTHING = bytes(128)
 
 
@@ -37,8 +38,8 @@ def _stand_in(rank, size, c10d):
 
     @functools.wraps(init)
     def init_process_group(backend=None, *_, timeout=None, group_name="", pg_options=None, **others):
-        # Where it is, and how it is reached, are the store's and the rank's; a bound device would make groups by splitting
-        # others, of which nobody here knows the parts.
+        # Where it is, and how it is reached, are the store's and the rank's; a bound device would make groups
+        # by splitting others, of which nobody here knows the parts.
         for name in ("init_method", "world_size", "rank", "store", "device_id"):
             others.pop(name, None)
         channel.send(
@@ -76,7 +77,9 @@ def _unless_another_speaks(function, position, rank):
 
 
 def _split(c10d, rank):
-    """Parts of a group are made as groups of their own: NCCL's splitting would ask every rank which part it takes."""
+    """Parts of a group are made as groups of their own: NCCL's splitting would ask every rank which part it
+    takes.
+    """
 
     def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, **_):
         ranks = c10d.get_process_group_ranks(parent_pg or c10d.group.WORLD)

@@ -1,7 +1,7 @@
 """Block masks of flex attention: how many blocks are left is computed on the host, and uploaded.
 
-How long attention takes follows from it, and the virtual card computes nothing. What a mask looks up in tensors of the card's
-is not known here: such a mask stays as the card has it.
+How long attention takes follows from it, and the virtual card computes nothing. What a mask looks up in
+tensors of the card's is not known here: such a mask stays as the card has it.
 """
 
 import functools

@@ -21,8 +21,9 @@ class Blocks:
         self.marks = {}
 
     def measure(self, model, names, levers):
-        """From now on, at each of their forwards. Where the plan has something to do with compiling, those alone that are compiled one
-        by one, and from outside: within a graph there is nothing to measure, and whoever looked would cut it in two.
+        """From now on, at each of their forwards. Where the plan has something to do with compiling, those
+        alone that are compiled one by one, and from outside: within a graph there is nothing to measure, and
+        whoever looked would cut it in two.
         """
         watch, known = self.session.watch, dict(model.named_modules())
         if watch is None:

@@ -1,4 +1,6 @@
-"""Which models train together: what the optimizers update need not be parts of the one that is called first."""
+"""Which models train together: what the optimizers update need not be parts of the one that is called
+first.
+"""
 
 import gc
 import sys

@@ -76,7 +76,9 @@ class Modules:
         self._arm_compiled(before, after)
 
     def _arm_compiled(self, before, after):
-        """A module that is compiled in place is traced with its hooks, which fold to nothing; they run around it."""
+        """A module that is compiled in place is traced with its hooks, which fold to nothing; they run around
+        it.
+        """
         module_class, is_compiling = self.session.torch.nn.Module, self.session.torch.compiler.is_compiling
         original = module_class.compile
 
@@ -107,7 +109,9 @@ class Modules:
     # Names
 
     def _meet(self, module):
-        """The number of a module's name, on its first call. On an outermost call its whole tree gets names."""
+        """The number of a module's name, on its first call. On an outermost call its whole tree gets
+        names.
+        """
         try:
             if not self.session.watch.depth():
                 self._name_tree(module)
@@ -249,7 +253,9 @@ def _bare_name(module):
 
 
 def _caller_kwargs():
-    """The keyword arguments of the module call that is beginning: torch does not give them to global hooks."""
+    """The keyword arguments of the module call that is beginning: torch does not give them to global
+    hooks.
+    """
     frame = sys._getframe(1)
     for _ in range(6):
         if frame is None:

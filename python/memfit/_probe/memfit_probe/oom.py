@@ -30,7 +30,8 @@ STARVED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
 )
-# The allocator's own words: an operation that was built for any release of PyTorch passes them on in a RuntimeError.
+# The allocator's own words: an operation that was built for any release of PyTorch passes them on in a
+# RuntimeError.
 PASSED_ON = "CUDA out of memory. Tried to allocate"
 
 
@@ -137,8 +138,8 @@ class OutOfMemory:
         )
 
     def _starved(self, exception):
-        """Where a library found no memory for itself: what it wants lies outside PyTorch's allocator, and is what
-        this card's libraries take at the most.
+        """Where a library found no memory for itself: what it wants lies outside PyTorch's allocator, and is
+        what this card's libraries take at the most.
         """
         session = self.session
         cards = session.setup["cards"]

@@ -1,9 +1,9 @@
 """A plan carried out from outside, on a script that knows nothing of it.
 
-The training loader's batches come in pieces; the optimizer steps, is cleared and is clipped for only once all pieces of a
-step are through, with each piece's gradients weighted by its samples; levers are put on the model at its first training
-forward. What a plan needs to know of a training (how large its batches are, which blocks repeat, what they keep and take)
-is measured on the way, plan or not, and told at the end.
+The training loader's batches come in pieces; the optimizer steps, is cleared and is clipped for only once all
+pieces of a step are through, with each piece's gradients weighted by its samples; levers are put on the model
+at its first training forward. What a plan needs to know of a training (how large its batches are, which
+blocks repeat, what they keep and take) is measured on the way, plan or not, and told at the end.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ OF_OPTIMIZERS = frozenset(
 )
 
 
-# Levers that make sense where no gradients are recorded: a plan with one of them, which a person may have written, is for that.
+# Levers that make sense where no gradients are recorded: a plan with one of them, which a person may have
+# written, is for that.
 OF_INFERENCE = frozenset(("quantized-weights", "kv-cache-8-bit", "kv-cache-window"))
 # Levers that act on what loaders give.
 OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
@@ -123,7 +124,9 @@ class Planned:
         scheduler.step = step
 
     def _arm_first_call(self):
-        """A call has looked up the model's forward by the time that its hooks run: levers are put on before it."""
+        """A call has looked up the model's forward by the time that its hooks run: levers are put on before
+        it.
+        """
         module, planned = self.session.torch.nn.Module, self
         original = module.__call__
 
@@ -175,8 +178,8 @@ class Planned:
         return min(pieces, self._most()) if self.most else pieces
 
     def _most(self):
-        """A rehearsal runs a few pieces of each batch: from the third on they are alike. The last step has one more, so
-        that the time of one can be told.
+        """A rehearsal runs a few pieces of each batch: from the third on they are alike. The last step has
+        one more, so that the time of one can be told.
         """
         return self.most + (self.session.steps.complete + 1 >= self.session.setup["steps"])
 
@@ -345,7 +348,9 @@ class Planned:
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
 
     def step(self, optimizer, original, closure=None):
-        """An optimizer is asked to step: whether it does. A closure computes the loss and its gradients, of this piece."""
+        """An optimizer is asked to step: whether it does. A closure computes the loss and its gradients, of
+        this piece.
+        """
         if closure is not None:
             with self.session.torch.enable_grad():
                 loss = closure()
@@ -356,7 +361,9 @@ class Planned:
         return self.scaling.step(optimizer, original) if self.round.asked() else None
 
     def held_back(self, optimizer=None):
-        """A step that does not happen yet; of an optimizer that was not asked itself, but through a scaler."""
+        """A step that does not happen yet; of an optimizer that was not asked itself, but through a
+        scaler.
+        """
         if optimizer is not None:
             self.facts.counts(optimizer)
         self.round.asked()
@@ -387,7 +394,9 @@ class Planned:
                 self._put_on(model)
 
     def _is_it(self, model):
-        """Whether this is the model that the plan is for: one that trains, as a teacher or an encoder that is used does not."""
+        """Whether this is the model that the plan is for: one that trains, as a teacher or an encoder that is
+        used does not.
+        """
         if self.infers:
             return True
         if not (model.training and self.session.torch.is_grad_enabled()):

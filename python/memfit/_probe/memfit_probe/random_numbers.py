@@ -1,8 +1,9 @@
-"""Long rows of random numbers on the host, where many tries begin: a model's first weights, a batch that is made up.
+"""Long rows of random numbers on the host, where many tries begin: a model's first weights, a batch that is
+made up.
 
-Drawing them takes longer than all else that a try does, and what is uploaded of that size is not kept by the virtual card. So
-the first few are drawn, and the others repeat them; of a parameter they are not written at all, so that its memory
-is not taken either.
+Drawing them takes longer than all else that a try does, and what is uploaded of that size is not kept by the
+virtual card. So the first few are drawn, and the others repeat them; of a parameter they are not written at
+all, so that its memory is not taken either.
 """
 
 import functools

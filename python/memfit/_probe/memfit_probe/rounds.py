@@ -1,14 +1,19 @@
-"""One optimizer step of the whole batch: which of its pieces are through, and what waits for the last of them."""
+"""One optimizer step of the whole batch: which of its pieces are through, and what waits for the last of
+them.
+"""
 
 import contextlib
 
 
 class Round:
-    """Counts pieces. Whatever is asked of the optimizers in one piece, be it of several of them, has one answer."""
+    """Counts pieces. Whatever is asked of the optimizers in one piece, be it of several of them, has one
+    answer.
+    """
 
     def __init__(self, planned):
         self.planned = planned
-        # Pieces after which an optimizer was asked to step and did not, and how many of them ended a batch of the loader's.
+        # Pieces after which an optimizer was asked to step and did not, and how many of them ended a batch of
+        # the loader's.
         self.calls = 0
         self.whole = 0
         # Whether the gradients of pieces are waiting for more.

@@ -385,8 +385,9 @@ class Session:
             self.oom.tell_uncaught()
             self._tell_done("exit")
             if self.had_backward:
-                # The autograd engine's threads let go of Python's objects after `backward` has returned. One that wants the
-                # interpreter when it is being taken down ends the process by a signal: let them have it now.
+                # The autograd engine's threads let go of Python's objects after `backward` has returned. One
+                # that wants the interpreter when it is being taken down ends the process by a signal: let
+                # them have it now.
                 time.sleep(0.1)
 
     def finish(self, reason):

@@ -1,5 +1,5 @@
-"""Whole parameters that FSDP2 gathers from shards: they are parameters, wherever they are gathered: ahead of a
-call, in it, or for the backward pass.
+"""Whole parameters that FSDP2 gathers from shards: they are parameters, wherever they are gathered: ahead of
+a call, in it, or for the backward pass.
 """
 
 import functools
@@ -42,7 +42,8 @@ def arm(session):
 
 def tell(session, group):
     number_of = session.modules.number_of
-    # The buffer that the shards were gathered into, and the parameter that is a view of it or was copied out of it.
+    # The buffer that the shards were gathered into, and the parameter that is a view of it or was copied out
+    # of it.
     owned = [
         (tensor, number_of(each._module_info.module))
         for each in group.fsdp_params

@@ -1,8 +1,8 @@
 """Data that is not on this machine: samples of the shapes and types that were stated, or that a data set of
 torchvision is known to have, in its place.
 
-Only what fails for want of its files is replaced. The script's own transforms run, on an image as the data set
-would have read it.
+Only what fails for want of its files is replaced. The script's own transforms run, on an image as the data
+set would have read it.
 """
 
 import functools
@@ -166,7 +166,8 @@ class SyntheticData:
             cls = getattr(module, name, None)
             if cls is None or known is None:
                 continue
-            # Methods that a class inherits are its own from here on, so that each is wrapped with its own size.
+            # Methods that a class inherits are its own from here on, so that each is wrapped with its own
+            # size.
             for method in ("__init__", "__len__", "__getitem__"):
                 if method not in vars(cls):
                     setattr(cls, method, forwarding(cls, method))

@@ -1,8 +1,8 @@
 """Weights that are not here, or larger than the host: their shapes are true, and their bytes are never made.
 
 A model of transformers gets its shapes from its configuration; its checkpoint is a sparse file, which the
-library then loads as it loads any other: what is not written takes no room, and a virtual device does not read
-it. A checkpoint file that is missing is stood in for by one that fits whatever loads it.
+library then loads as it loads any other: what is not written takes no room, and a virtual device does not
+read it. A checkpoint file that is missing is stood in for by one that fits whatever loads it.
 """
 
 import copy

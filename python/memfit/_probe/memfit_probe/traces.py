@@ -1,5 +1,5 @@
-"""From where in the program blocks were asked for, and what became of segments: PyTorch's memory history, told to
-the event log with each frame and each stack once.
+"""From where in the program blocks were asked for, and what became of segments: PyTorch's memory history,
+told to the event log with each frame and each stack once.
 """
 
 import os

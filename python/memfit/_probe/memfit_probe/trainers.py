@@ -1,8 +1,9 @@
-"""Trainers of libraries, through their own settings: what the library counts, logs and averages by stays true then.
+"""Trainers of libraries, through their own settings: what the library counts, logs and averages by stays true
+then.
 
-The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps: a plan's micro-batch
-goes into its batch size and its accumulation. Where these do not divide, or only some pieces are run, the batch comes in pieces
-from outside instead.
+The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps:
+a plan's micro-batch goes into its batch size and its accumulation. Where these do not divide, or only some
+pieces are run, the batch comes in pieces from outside instead.
 """
 
 import functools

@@ -3,7 +3,7 @@
 import ctypes
 from array import array
 
-# The codes of `memfit-levers`; a test holds them to it.
+# The codes of `memfit-vocabulary`; a test holds them to it.
 OTHER, FORWARD, BACKWARD, OPTIMIZER = range(4)
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, WORKSPACE = range(1, 8)
 
@@ -29,8 +29,8 @@ class Segment(ctypes.Structure):
     ]
 
 
-# What becomes of segments, by PyTorch's words, with the codes of the channel.
-# Set in an allocation's number where the request came to nothing: the one that was served has the same number.
+# What becomes of segments, by PyTorch's words, with the codes of the channel. Set in an allocation's number
+# where the request came to nothing: the one that was served has the same number.
 REFUSED = 1 << 63
 
 SEGMENT_CHANGES = {"segment_alloc": 0, "segment_free": 1, "segment_map": 2, "segment_unmap": 3}
@@ -116,8 +116,8 @@ class Watch:
         self._text(number, raw, len(raw))
 
     def clock(self):
-        """When all queued work will be done, and how much there was of each kind, in nanoseconds; None without
-        a clock.
+        """When all queued work will be done, and how much there was of each kind, in nanoseconds; None
+        without a clock.
         """
         numbers = array("Q", bytes(8 * 16))
         count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0

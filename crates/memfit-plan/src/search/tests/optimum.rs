@@ -1,4 +1,5 @@
-//! What the search finds, beside every combination: of the number of pieces, the blocks to compute again, and the levers.
+//! What the search finds, beside every combination: of the number of pieces, the blocks to compute again, and
+//! the levers.
 
 use super::*;
 use crate::choose::{Block, Fate, peak};
@@ -136,8 +137,8 @@ const SIMPLER: f64 = 1.01;
 
 #[test]
 fn a_habit_that_is_faster_than_recomputation_is_found() {
-    // Four pieces are much slower than one, and sixteen little slower than four: a line through the first two says that the
-    // smallest pieces are the slowest of all, and only a run tells that they are not.
+    // Four pieces are much slower than one, and sixteen little slower than four: a line through the first two
+    // says that the smallest pieces are the slowest of all, and only a run tells that they are not.
     let mut times: Vec<f64> = (0..4).map(|pieces| 1465.0 + 47.0 * f64::from(pieces)).collect();
     times.extend((4..32).map(|pieces| 1607.0 + 17.0 * f64::from(pieces - 3)));
     let budget = 6_500 + 8 * 324 * 2;

@@ -10,7 +10,8 @@ struct Fused {
     times: [f64; 3],
     /// Milliseconds more for each piece beyond the first.
     each: f64,
-    /// Milliseconds more for what is computed again of a batch, where nothing is kept: of blocks, and of the model as a whole.
+    /// Milliseconds more for what is computed again of a batch, where nothing is kept: of blocks, and of the
+    /// model as a whole.
     again: [f64; 2],
     /// By how much more the compiler keeps than it was told, in hundredths.
     more: u64,
@@ -185,7 +186,8 @@ fn a_share_makes_room_for_more_samples_together() {
 
 #[test]
 fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
-    // With half of what they keep, compiled blocks bear the whole batch, and the model as a whole is faster in two pieces.
+    // With half of what they keep, compiled blocks bear the whole batch, and the model as a whole is faster
+    // in two pieces.
     let mut trial = Fused { times: [1000.0, 800.0, 780.0], each: 20.0, again: [10.0, 100.0], ..fused() };
     let found = answer(&mut trial);
     assert_eq!(compiled(&found), (Some(&Value::default()), None));
@@ -219,7 +221,8 @@ fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
 
 #[test]
 fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
-    // Also where the random numbers that it draws allow no share, and where it is slower in as many pieces by a little.
+    // Also where the random numbers that it draws allow no share, and where it is slower in as many pieces by
+    // a little.
     for (draws, whole) in [(true, 780.0), (false, 805.0)] {
         let mut trial = Fused {
             budget: 4 * GIB,

@@ -1,0 +1,156 @@
+//! Handles that cost no lock to check: numbers that name a slot and which of its tenants is meant.
+//!
+//! Streams and events are looked up on the hot path, and a program may hand in a destroyed one, or rubbish;
+//! neither may lead anywhere. Slots are made once and never freed, so a lookup needs no lock, and a slot's
+//! generation moves on when its tenant goes.
+
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{
+        AtomicU32,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+};
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+const INDEX_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 12;
+/// The lowest four bits are zero, as in an address.
+const LOW_BITS: u32 = 4;
+const TAG_SHIFT: u32 = LOW_BITS + INDEX_BITS + GENERATION_BITS;
+/// Where no user-space address is.
+const BASE: u64 = 0x7e00_0000_0000_0000;
+
+/// A table of `T`s, each with a handle. `T` starts at its default and is made of atomics.
+pub struct Table<T: 'static> {
+    tag: u64,
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    made: AtomicU32,
+    free: Mutex<Vec<u32>>,
+}
+
+#[derive(Default)]
+struct Slot<T> {
+    /// Odd while there is a tenant.
+    generation: AtomicU32,
+    value: T,
+}
+
+impl<T: Default> Table<T> {
+    /// An empty table; `tag` tells its handles from those of other tables.
+    #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
+    pub const fn new(tag: u8) -> Self {
+        Self {
+            tag: tag as u64,
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            made: AtomicU32::new(0),
+            free: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Makes a handle for what `set` puts into a slot; nothing if a million are alive.
+    pub fn insert(&self, set: impl FnOnce(&T)) -> Option<u64> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let index = match free {
+            Some(index) => index,
+            None => self
+                .made
+                .fetch_update(Relaxed, Relaxed, |made| (made < 1 << INDEX_BITS).then_some(made + 1))
+                .ok()?,
+        };
+        let chunk = self.chunks[index as usize / CHUNK]
+            .get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
+        let slot = &chunk[index as usize % CHUNK];
+        set(&slot.value);
+        let generation = slot.generation.fetch_add(1, AcqRel) + 1;
+        Some(self.encode(index, generation))
+    }
+
+    /// What a handle stands for, if it is alive.
+    #[inline]
+    pub fn get(&self, handle: u64) -> Option<&T> {
+        self.slot(handle).map(|(_, slot)| &slot.value)
+    }
+
+    /// Ends a handle; false if it is not alive.
+    pub fn remove(&self, handle: u64) -> bool {
+        let Some((index, slot)) = self.slot(handle) else { return false };
+        let generation = slot.generation.load(Acquire);
+        if self.encode(index, generation) != handle
+            || slot.generation.compare_exchange(generation, generation + 1, AcqRel, Relaxed).is_err()
+        {
+            return false;
+        }
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        true
+    }
+
+    /// Every handle that is alive now.
+    pub fn alive(&self) -> Vec<u64> {
+        let made = self.made.load(Relaxed);
+        let handle = |index: u32| {
+            let slot = self.chunks[index as usize / CHUNK].get()?.get(index as usize % CHUNK)?;
+            let generation = slot.generation.load(Acquire);
+            (generation % 2 == 1).then(|| self.encode(index, generation))
+        };
+        (0..made).filter_map(handle).collect()
+    }
+
+    #[inline]
+    fn slot(&self, handle: u64) -> Option<(u32, &Slot<T>)> {
+        if handle >> TAG_SHIFT != BASE >> TAG_SHIFT | self.tag || handle & ((1 << LOW_BITS) - 1) != 0 {
+            return None;
+        }
+        let index = (handle >> LOW_BITS) as u32 & ((1 << INDEX_BITS) - 1);
+        let slot = self.chunks[index as usize / CHUNK].get()?.get(index as usize % CHUNK)?;
+        let generation = slot.generation.load(Acquire);
+        (generation % 2 == 1 && self.encode(index, generation) == handle).then_some((index, slot))
+    }
+
+    fn encode(&self, index: u32, generation: u32) -> u64 {
+        let generation = u64::from(generation) & ((1 << GENERATION_BITS) - 1);
+        BASE | self.tag << TAG_SHIFT | generation << (LOW_BITS + INDEX_BITS) | u64::from(index) << LOW_BITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_lives_from_insert_to_remove() {
+        static TABLE: Table<AtomicU32> = Table::new(3);
+        static OTHER: Table<AtomicU32> = Table::new(4);
+        let first = TABLE.insert(|value| value.store(7, Relaxed)).unwrap();
+        assert_eq!(TABLE.get(first).unwrap().load(Relaxed), 7);
+        assert!(OTHER.get(first).is_none(), "another table's");
+        assert!(TABLE.get(0).is_none() && TABLE.get(1).is_none() && TABLE.get(u64::MAX).is_none());
+        assert!(TABLE.get(first + 1).is_none());
+        assert!(TABLE.remove(first));
+        assert!(TABLE.get(first).is_none());
+        assert!(!TABLE.remove(first), "twice");
+        let second = TABLE.insert(|value| value.store(8, Relaxed)).unwrap();
+        assert_ne!(first, second, "the slot is used again, the handle is not");
+        assert!(TABLE.get(first).is_none());
+        assert_eq!(TABLE.alive(), [second]);
+    }
+
+    #[test]
+    fn threads_never_share_a_handle() {
+        static TABLE: Table<AtomicU32> = Table::new(5);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let mark = thread * 1000 + round;
+                        let handle = TABLE.insert(|value| value.store(mark, Relaxed)).unwrap();
+                        assert_eq!(TABLE.get(handle).unwrap().load(Relaxed), mark);
+                        assert!(TABLE.remove(handle));
+                    }
+                });
+            }
+        });
+        assert!(TABLE.alive().is_empty());
+    }
+}

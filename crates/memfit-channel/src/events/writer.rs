@@ -1,0 +1,174 @@
+//! The writing end of an event log.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::fd::AsRawFd,
+    path::Path,
+    ptr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::codec::{Raw, encode, stack_head, text_head};
+use super::{Event, HEADER_BYTES, MAGIC, RECORD_BYTES, header};
+use crate::{ChannelError, PROTOCOL};
+
+/// Records in one mapped chunk. A chunk is whole pages (3 MiB), so no record lies across two.
+const CHUNK_RECORDS: u64 = 65_536;
+const CHUNK_BYTES: usize = CHUNK_RECORDS as usize * RECORD_BYTES;
+
+/// How many bytes a log may grow to unless told otherwise: some 20 million events.
+pub const DEFAULT_CAP: u64 = 1 << 30;
+
+/// Maps a part of a file for reading and writing.
+fn map(file: &File, offset: usize, length: usize) -> io::Result<MmapRaw> {
+    MmapOptions::new().offset(offset as u64).len(length).map_raw(file)
+}
+
+/// Writes to a mapping that no other thread of this process writes to meanwhile.
+fn write(map: &mut MmapRaw, offset: usize, bytes: &[u8]) {
+    assert!(offset + bytes.len() <= map.len(), "a write must stay in its mapping");
+    // SAFETY: in bounds by the check above, and `&mut` excludes other writers of this process.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), map.as_mut_ptr().add(offset), bytes.len()) };
+}
+
+/// What the lock guards: the chunk that is being filled.
+struct Tail {
+    file: File,
+    records: u64,
+    chunk: Option<MmapRaw>,
+    full: bool,
+}
+
+/// A process's event log. All methods may be called from any thread.
+pub struct Writer {
+    header: MmapRaw,
+    limit: u64,
+    tail: Mutex<Tail>,
+}
+
+impl Writer {
+    /// Starts the log of process `pid` at `path`, replacing what is there; it may grow to `cap` bytes.
+    pub fn create(path: &Path, pid: u32, cap: u64) -> Result<Self, ChannelError> {
+        Self::open(path, pid, cap).map_err(|source| ChannelError::Io { path: path.to_owned(), source })
+    }
+
+    fn open(path: &Path, pid: u32, cap: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        extend(&file, 0, HEADER_BYTES)?;
+        let mut header = map(&file, 0, HEADER_BYTES)?;
+        write(&mut header, header::PROTOCOL, &PROTOCOL.to_le_bytes());
+        write(&mut header, header::PID, &pid.to_le_bytes());
+        write(&mut header, header::RECORD, &(RECORD_BYTES as u32).to_le_bytes());
+        // The magic comes last: a reader that is too early sees no log, rather than half of one.
+        write(&mut header, 0, &MAGIC);
+        let tail = Tail { file, records: 0, chunk: None, full: false };
+        Ok(Self { header, limit: cap / RECORD_BYTES as u64, tail: Mutex::new(tail) })
+    }
+
+    /// Appends an event. Once the log is full, events are dropped and the log says so.
+    #[inline]
+    pub fn push(&self, event: &Event) {
+        match event {
+            Event::Text { id, text } => self.push_text(*id, text.as_bytes()),
+            Event::Stack { id, frames } => self.push_stack(*id, frames),
+            event => self.append([encode(event)]),
+        }
+    }
+
+    /// Appends events that belong together and of which none is a text or a stack: no other thread's event
+    /// comes between them.
+    pub fn push_all(&self, events: impl IntoIterator<Item = Event>) {
+        self.append(events.into_iter().map(|event| encode(&event)));
+    }
+
+    /// Gives the number `id` to a text.
+    pub fn push_text(&self, id: u32, text: &[u8]) {
+        self.append(std::iter::once(text_head(id, text.len())).chain(raw_records(text)));
+    }
+
+    /// Gives the number `id` to a stack, by the numbers of its frames, the innermost first.
+    pub fn push_stack(&self, id: u32, frames: &[u32]) {
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.to_le_bytes()).collect();
+        self.append(std::iter::once(stack_head(id, frames.len())).chain(raw_records(&bytes)));
+    }
+
+    /// Commits all of these records or none.
+    fn append(&self, records: impl IntoIterator<Item = Raw>) {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        if tail.full {
+            return;
+        }
+        let mut count = tail.records;
+        for record in records {
+            if let Err(_full) = tail.place(count, &record, self.limit) {
+                tail.full = true;
+                self.flags().fetch_or(header::TRUNCATED.to_le(), Ordering::Release);
+                return;
+            }
+            count += 1;
+        }
+        tail.records = count;
+        self.counter().store(count.to_le(), Ordering::Release);
+    }
+
+    fn counter(&self) -> &AtomicU64 {
+        // SAFETY: within the header's mapping, aligned to 8 (the mapping is page-aligned), and only ever
+        // accessed atomically once the writer exists.
+        unsafe { AtomicU64::from_ptr(self.header.as_mut_ptr().add(header::COMMITTED).cast()) }
+    }
+
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: as in `counter`, aligned to 4.
+        unsafe { AtomicU32::from_ptr(self.header.as_mut_ptr().add(header::FLAGS).cast()) }
+    }
+}
+
+impl Tail {
+    /// Writes the record with this index, mapping the next chunk where one begins.
+    fn place(&mut self, index: u64, record: &Raw, limit: u64) -> io::Result<()> {
+        if index >= limit {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let within = index % CHUNK_RECORDS;
+        if within == 0 || self.chunk.is_none() {
+            let offset = HEADER_BYTES + (index / CHUNK_RECORDS) as usize * CHUNK_BYTES;
+            extend(&self.file, offset, CHUNK_BYTES)?;
+            self.chunk = Some(map(&self.file, offset, CHUNK_BYTES)?);
+        }
+        if let Some(chunk) = &mut self.chunk {
+            write(chunk, within as usize * RECORD_BYTES, record);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes in records, the last one filled up with zeros.
+fn raw_records(bytes: &[u8]) -> impl Iterator<Item = Raw> {
+    bytes.chunks(RECORD_BYTES).map(|part| {
+        let mut raw = [0; RECORD_BYTES];
+        raw[..part.len()].copy_from_slice(part);
+        raw
+    })
+}
+
+/// Makes room for `length` bytes at `offset`. Room is claimed, not merely promised, where the file system
+/// can: a write into a promise that it cannot keep would end the process with SIGBUS.
+fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
+    // SAFETY: plain system call on a file that we hold open.
+    let status =
+        unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, length as libc::off_t) };
+    if status == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => file.set_len((offset + length) as u64),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,352 @@
+//! The ledger: shared memory in which every process of a run books what it holds on each card.
+//!
+//! The file has a fixed layout of atomics ([`layout`]), mapped by all processes. Every change of a card's
+//! load happens under [`lock::LedgerLock`], which the kernel releases when its holder dies, so no process can
+//! leave the ledger locked. A process that dies without giving back is found dead by its process id *and*
+//! start time ([`process`]), and whatever it held is given back before a peak is raised or an allocation
+//! refused.
+//!
+//! The load of a card is, over all live processes, what they allocated plus what lies outside the allocator.
+//! What lies outside is known only as an interval; an allocation is refused when it would not fit with all of
+//! it at its upper bound.
+
+mod layout;
+mod lock;
+mod mapping;
+mod process;
+mod tally;
+mod view;
+
+use std::{
+    fs::OpenOptions,
+    path::Path,
+    sync::{OnceLock, atomic::Ordering::Relaxed},
+};
+
+use memfit_devices::Interval;
+
+pub use self::process::ProcessId;
+pub use layout::{MAX_CARDS, MAX_PROCESSES, MAX_TALLY, NAME_BYTES};
+pub use tally::TallyKind;
+pub use view::{CardView, LedgerView, OutsideView, ProcessView, ShareView, TallyView};
+
+use self::{
+    layout::{RawCard, RawLedger, RawProcess, RawShare, SlotState},
+    lock::LedgerLock,
+    mapping::Mapping,
+};
+use crate::{ChannelError, RunDir, Setup};
+
+/// What lies outside PyTorch's allocator, by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// The CUDA context and the modules loaded into it.
+    Context,
+    /// Handles and buffers of cuBLAS, cuDNN and the like.
+    Libraries,
+    /// Buffers of communicators.
+    Communication,
+}
+
+impl Outside {
+    /// All kinds, in the order in which they are stored.
+    pub const ALL: [Self; 3] = [Self::Context, Self::Libraries, Self::Communication];
+}
+
+/// Why a booking was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The card cannot hold it.
+    #[error("the card has {free} bytes left, and {asked} were asked for")]
+    Full {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that were left, with everything outside the allocator at its upper bound.
+        free: u64,
+    },
+    /// There is no such card.
+    #[error("there is no card {card}")]
+    NoCard {
+        /// The index asked for.
+        card: usize,
+    },
+    /// More processes use the run's cards at one time than the ledger has room for.
+    #[error("more than {MAX_PROCESSES} processes use the cards at one time")]
+    TooManyProcesses,
+}
+
+/// The load of a card at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    used: u64,
+    /// Held by programs that are no part of the run.
+    other: u64,
+    typical: [u64; 3],
+    high: u64,
+}
+
+impl Load {
+    fn device(&self) -> u64 {
+        self.used + self.other + self.typical.iter().sum::<u64>()
+    }
+
+    fn device_upper(&self) -> u64 {
+        self.used + self.other + self.high
+    }
+}
+
+/// One process's end of the ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    map: Mapping<RawLedger>,
+    lock: LedgerLock,
+    me: ProcessId,
+    rank: Option<u32>,
+    slot: OnceLock<usize>,
+}
+
+impl Ledger {
+    /// Makes the ledger of a run; does nothing if it is there.
+    pub fn create(run_dir: &RunDir, setup: &Setup) -> Result<(), ChannelError> {
+        Self::open(run_dir, setup, None).map(drop)
+    }
+
+    /// Joins the run's ledger, making it if this process is the first. The process shows in it once it books
+    /// something.
+    pub fn open(run_dir: &RunDir, setup: &Setup, rank: Option<u32>) -> Result<Self, ChannelError> {
+        let path = run_dir.ledger();
+        let io = |source| ChannelError::Io { path: path.clone(), source };
+        let invalid = |why: &str| ChannelError::Invalid { path: path.clone(), why: why.to_owned() };
+        if setup.cards.len() > MAX_CARDS {
+            return Err(invalid(&format!("{} cards, at most {MAX_CARDS} are supported", setup.cards.len())));
+        }
+        let open = |path: &Path| {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+            file.map_err(|source| ChannelError::Io { path: path.to_owned(), source })
+        };
+        let me = ProcessId::current().map_err(io)?;
+        let lock = LedgerLock::new(open(&run_dir.ledger_lock())?);
+        let map = {
+            let _held = lock.hold();
+            let file = open(&path)?;
+            if file.metadata().map_err(io)?.len() == 0 {
+                file.set_len(size_of::<RawLedger>() as u64).map_err(io)?;
+            }
+            let map = Mapping::<RawLedger>::writable(&file).map_err(io)?;
+            map.initialise(&setup.cards);
+            map.check().map_err(|why| invalid(&why))?;
+            map
+        };
+        Ok(Self { map, lock, me, rank, slot: OnceLock::new() })
+    }
+
+    /// Books `bytes` of a card's memory, or refuses.
+    pub fn allocate(&self, card: usize, bytes: u64) -> Result<(), Refused> {
+        self.change(card, bytes, |share| {
+            share.used.fetch_add(bytes, Relaxed);
+        })
+    }
+
+    /// Gives back what [`Ledger::allocate`] booked.
+    pub fn release(&self, card: usize, bytes: u64) {
+        self.give_back(card, |share| {
+            let held = share.used.load(Relaxed);
+            debug_assert!(held >= bytes, "gave back more than was booked");
+            share.used.store(held.saturating_sub(bytes), Relaxed);
+        });
+    }
+
+    /// Books something outside the allocator, or refuses where its upper bound does not fit.
+    pub fn book(&self, card: usize, kind: Outside, size: Interval) -> Result<(), Refused> {
+        self.change(card, size.high.get(), |share| {
+            share.typical[kind as usize].fetch_add(size.typical.get(), Relaxed);
+            share.high[kind as usize].fetch_add(size.high.get(), Relaxed);
+        })
+    }
+
+    /// Gives back what [`Ledger::book`] booked.
+    pub fn unbook(&self, card: usize, kind: Outside, size: Interval) {
+        self.give_back(card, |share| {
+            for (held, bytes) in
+                [(&share.typical[kind as usize], size.typical), (&share.high[kind as usize], size.high)]
+            {
+                held.store(held.load(Relaxed).saturating_sub(bytes.get()), Relaxed);
+            }
+        });
+    }
+
+    /// Bytes of a card that can still be allocated, with everything outside the allocator at its upper bound;
+    /// and its capacity.
+    pub fn free(&self, card: usize) -> Result<(u64, u64), Refused> {
+        let raw = self.card(card)?;
+        let _held = self.lock.hold();
+        self.reap(Some(card));
+        let capacity = raw.capacity.load(Relaxed);
+        Ok((capacity.saturating_sub(self.load(card).device_upper()), capacity))
+    }
+
+    /// Books page-locked host memory.
+    pub fn pin(&self, bytes: u64) -> Result<(), Refused> {
+        let _held = self.lock.hold();
+        let process = &self.map.get().processes[self.slot()?];
+        let pinned = process.pinned.fetch_add(bytes, Relaxed) + bytes;
+        process.peak_pinned.fetch_max(pinned, Relaxed);
+        Ok(())
+    }
+
+    /// Gives back what [`Ledger::pin`] booked.
+    pub fn unpin(&self, bytes: u64) {
+        let _held = self.lock.hold();
+        if let Some(&slot) = self.slot.get() {
+            let pinned = &self.map.get().processes[slot].pinned;
+            pinned.store(pinned.load(Relaxed).saturating_sub(bytes), Relaxed);
+        }
+    }
+
+    /// Counts something by name. Takes no lock and may be called at any time, also after a fork.
+    pub fn count(&self, kind: TallyKind, name: &str) {
+        tally::count(&self.map.get().tally, kind, name, 1);
+    }
+
+    /// A remark was about so many bytes. Takes no lock either.
+    pub fn at_stake(&self, remark: &str, bytes: u64) {
+        tally::raise(&self.map.get().tally, TallyKind::AtStake, remark, bytes);
+    }
+
+    /// What the ledger says now.
+    pub fn view(&self) -> LedgerView {
+        view::of(self.map.get())
+    }
+
+    /// Marks this process as gone: all that it holds is given back, its peaks stay to be read.
+    pub fn leave(&self) {
+        let _held = self.lock.hold();
+        if let Some(&slot) = self.slot.get() {
+            self.map.get().retire(slot);
+        }
+    }
+
+    fn card(&self, card: usize) -> Result<&RawCard, Refused> {
+        let ledger = self.map.get();
+        if card >= ledger.card_count.load(Relaxed) as usize {
+            return Err(Refused::NoCard { card });
+        }
+        Ok(&ledger.cards[card])
+    }
+
+    /// Raises a card's load by `apply`, which adds `bytes` at the most, if that fits.
+    fn change(&self, card: usize, bytes: u64, apply: impl FnOnce(&RawShare)) -> Result<(), Refused> {
+        let raw = self.card(card)?;
+        let _held = self.lock.hold();
+        let slot = self.slot()?;
+        let capacity = raw.capacity.load(Relaxed);
+        let mut before = self.load(card).device_upper();
+        // Whether the others still live is asked only where the answer matters.
+        if before.saturating_add(bytes) > raw.peak_device_upper.load(Relaxed).min(capacity)
+            && self.reap(Some(card))
+        {
+            before = self.load(card).device_upper();
+        }
+        let free = capacity.saturating_sub(before);
+        if bytes > free {
+            return Err(Refused::Full { asked: bytes, free });
+        }
+        let ledger = self.map.get();
+        ledger.begin_change();
+        let share = &ledger.processes[slot].shares[card];
+        apply(share);
+        share.raise_peaks();
+        raw.raise_peaks(&self.load(card));
+        ledger.end_change();
+        Ok(())
+    }
+
+    fn give_back(&self, card: usize, apply: impl FnOnce(&RawShare)) {
+        let _held = self.lock.hold();
+        let (Ok(_), Some(&slot)) = (self.card(card), self.slot.get()) else { return };
+        let ledger = self.map.get();
+        ledger.begin_change();
+        apply(&ledger.processes[slot].shares[card]);
+        ledger.end_change();
+    }
+
+    /// The sum over all processes that are believed to live. The lock is held.
+    fn load(&self, card: usize) -> Load {
+        let other = self.map.get().cards[card].other.load(Relaxed);
+        let mut load = Load { other, ..Load::default() };
+        for process in self.map.get().live() {
+            let share = &process.shares[card];
+            load.used += share.used.load(Relaxed);
+            for kind in Outside::ALL {
+                load.typical[kind as usize] += share.typical[kind as usize].load(Relaxed);
+                load.high += share.high[kind as usize].load(Relaxed);
+            }
+        }
+        load
+    }
+
+    /// Retires the processes that died without giving back: those that hold something on `card`, or all.
+    fn reap(&self, card: Option<usize>) -> bool {
+        let ledger = self.map.get();
+        let mut any = false;
+        for (slot, process) in ledger.processes.iter().enumerate() {
+            if process.state() != SlotState::Live || card.is_some_and(|card| process.shares[card].is_empty())
+            {
+                continue;
+            }
+            let id = process.id();
+            if id != self.me && !id.is_alive() {
+                ledger.retire(slot);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// This process's slot, taken at the first need. The lock is held.
+    fn slot(&self) -> Result<usize, Refused> {
+        if let Some(&slot) = self.slot.get() {
+            return Ok(slot);
+        }
+        let ledger = self.map.get();
+        let taken = ledger.vacant().or_else(|| {
+            self.reap(None);
+            ledger.vacant()
+        });
+        let slot = taken.ok_or(Refused::TooManyProcesses)?;
+        ledger.settle(slot, self.me, self.rank);
+        Ok(*self.slot.get_or_init(|| slot))
+    }
+}
+
+impl LedgerView {
+    /// Reads a run's ledger from outside; nothing if no process has made it yet.
+    pub fn read(run_dir: &RunDir) -> Result<Option<Self>, ChannelError> {
+        let path = run_dir.ledger();
+        let file = match OpenOptions::new().read(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(ChannelError::Io { path, source }),
+        };
+        let io = |source| ChannelError::Io { path: path.clone(), source };
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Ok(None);
+        }
+        let map = Mapping::<RawLedger>::readable(&file).map_err(io)?;
+        if map.get().magic.load(Relaxed) == 0 {
+            return Ok(None);
+        }
+        map.check().map_err(|why| ChannelError::Invalid { path: path.clone(), why })?;
+        Ok(Some(view::of(map.get())))
+    }
+}
+
+impl RawProcess {
+    fn id(&self) -> ProcessId {
+        ProcessId { pid: self.pid.load(Relaxed), start: self.start.load(Relaxed) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

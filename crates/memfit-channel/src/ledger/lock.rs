@@ -1,0 +1,63 @@
+//! The ledger's lock: between processes, and between the threads of one.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// A classic record lock on a file that is there for nothing else, behind a mutex.
+///
+/// The classic kind belongs to the process, not to the open file: the kernel drops it when the process dies,
+/// however it dies, and a forked child does not hold it, so neither a kill nor a fork can leave the ledger
+/// locked. The price is that it does not tell threads apart (hence the mutex), and that closing *any*
+/// descriptor of the file in the process drops it. So the file is not the ledger itself, which readers in the
+/// same process may open and close as they like.
+#[derive(Debug)]
+pub(super) struct LedgerLock {
+    file: File,
+    threads: Mutex<()>,
+}
+
+impl LedgerLock {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, threads: Mutex::new(()) }
+    }
+
+    /// Waits for the lock.
+    pub(super) fn hold(&self) -> Held<'_> {
+        let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set(libc::F_WRLCK as libc::c_short);
+        Held { lock: self, _thread: thread }
+    }
+
+    /// Sets or drops the record lock. It can only fail for want of kernel memory, or on file systems without
+    /// locks; then the mutex alone has to do, which is right as long as there is one process.
+    fn set(&self, kind: libc::c_short) {
+        // SAFETY: an all-zero `flock` is a valid value of this plain C struct.
+        let mut request: libc::flock = unsafe { std::mem::zeroed() };
+        request.l_type = kind;
+        request.l_whence = libc::SEEK_SET as libc::c_short;
+        request.l_len = 1;
+        loop {
+            // SAFETY: the descriptor is open for as long as `self`, and `request` is a valid `flock`.
+            let status = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLKW, &raw const request) };
+            if status == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return;
+            }
+        }
+    }
+}
+
+/// The lock is held for as long as this lives.
+pub(super) struct Held<'a> {
+    lock: &'a LedgerLock,
+    _thread: MutexGuard<'a, ()>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.lock.set(libc::F_UNLCK as libc::c_short);
+    }
+}

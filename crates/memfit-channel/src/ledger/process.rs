@@ -1,0 +1,65 @@
+//! Whether the process that holds something is still there.
+
+use std::io;
+
+use crate::proc::Stat;
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in the kernel's ticks since boot.
+    pub start: u64,
+}
+
+impl ProcessId {
+    /// This process.
+    pub fn current() -> io::Result<Self> {
+        let pid = std::process::id();
+        Ok(Self { pid, start: Stat::read(pid)?.start })
+    }
+
+    /// Whether it still runs. A zombie has given its memory back, and counts as gone.
+    pub fn is_alive(self) -> bool {
+        match Stat::read(self.pid) {
+            Ok(stat) => stat.start == self.start && !stat.ended,
+            // Where it cannot be told, nothing is taken away from anyone.
+            Err(error) => {
+                !matches!(error.kind(), io::ErrorKind::NotFound) && error.raw_os_error() != Some(libc::ESRCH)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_lives_and_another_start_time_does_not() {
+        let me = ProcessId::current().unwrap();
+        assert!(me.is_alive());
+        assert!(
+            !ProcessId { start: me.start + 1, ..me }.is_alive(),
+            "a reused process id is another process"
+        );
+    }
+
+    #[test]
+    fn a_zombie_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = ProcessId { pid: child.id(), start: Stat::read(child.id()).unwrap().start };
+        assert!(id.is_alive());
+        child.kill().unwrap();
+        // Not reaped yet: wait for the kernel to end it, without collecting it.
+        // SAFETY: `info` is a valid place for the answer, and the child is ours.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);
+        }
+        assert!(!id.is_alive());
+        child.wait().unwrap();
+        assert!(!id.is_alive());
+    }
+}

@@ -1,0 +1,220 @@
+//! The ledger as plain data.
+
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    TallyKind,
+    layout::{RawLedger, RawProcess, RawShare, SlotState},
+    tally,
+};
+use crate::CardSetup;
+
+/// What the ledger says at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerView {
+    /// The cards, in device order.
+    pub cards: Vec<CardView>,
+    /// Every process that holds or held something, in order of its process id.
+    pub processes: Vec<ProcessView>,
+    /// What was counted by name, in order of kind and name.
+    pub tally: Vec<TallyView>,
+}
+
+/// Bytes outside the allocator, by kind, each at its best guess.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideView {
+    /// CUDA contexts.
+    pub context: u64,
+    /// Libraries' handles and buffers.
+    pub libraries: u64,
+    /// Communicators' buffers.
+    pub communication: u64,
+}
+
+impl OutsideView {
+    /// All of it.
+    pub fn total(self) -> u64 {
+        self.context + self.libraries + self.communication
+    }
+}
+
+/// One card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardView {
+    /// Total memory.
+    pub capacity: u64,
+    /// Memory held by programs that are no part of the run.
+    pub other_processes: u64,
+    /// What the live processes have allocated now.
+    pub used: u64,
+    /// What the live processes have outside the allocator now.
+    pub outside: OutsideView,
+    /// The same at its upper bound.
+    pub outside_high: u64,
+    /// Peak of what was allocated on the device.
+    pub peak: u64,
+    /// Peak of what was allocated plus what lay outside, at its best guess.
+    pub peak_device: u64,
+    /// The same with what lay outside at its upper bound.
+    pub peak_device_upper: u64,
+    /// What lay outside when `peak_device` was reached.
+    pub outside_at_peak: OutsideView,
+}
+
+impl CardView {
+    /// A card that no process of the run has used.
+    pub fn unused(card: &CardSetup) -> Self {
+        Self { capacity: card.capacity(), other_processes: card.other_processes.get(), ..Self::default() }
+    }
+
+    /// All memory in use now, what lies outside the allocator at its best guess.
+    pub fn in_use(&self) -> u64 {
+        self.used + self.other_processes + self.outside.total()
+    }
+
+    /// All memory in use now, what lies outside the allocator at its upper bound: the device refuses requests
+    /// that do not fit beside this, and `cudaMemGetInfo` calls the rest free.
+    pub fn in_use_upper(&self) -> u64 {
+        self.used + self.other_processes + self.outside_high
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessView {
+    /// Process id.
+    pub pid: u32,
+    /// `RANK`, where it is one of several.
+    pub rank: Option<u32>,
+    /// Whether it still runs.
+    pub alive: bool,
+    /// Page-locked host memory now.
+    pub pinned: u64,
+    /// Its peak.
+    pub peak_pinned: u64,
+    /// What it has, and had at most, on each card; in device order.
+    pub shares: Vec<ShareView>,
+}
+
+/// What one process has on one card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShareView {
+    /// Allocated now.
+    pub used: u64,
+    /// Outside the allocator now.
+    pub outside: OutsideView,
+    /// Peak of what it allocated.
+    pub peak: u64,
+    /// Peak of that plus what lay outside, at its best guess.
+    pub peak_device: u64,
+    /// The same with what lay outside at its upper bound.
+    pub peak_device_upper: u64,
+}
+
+impl ShareView {
+    /// Whether the process ever had anything on the card.
+    pub fn was_used(&self) -> bool {
+        self.peak_device_upper > 0
+    }
+}
+
+/// Something that was counted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TallyView {
+    /// What the name stands for.
+    pub kind: TallyKind,
+    /// The name, cut at [`NAME_BYTES`](super::NAME_BYTES) bytes.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Copies the ledger. Reads again while someone is changing it, but not for ever: a writer may have been
+/// killed.
+pub(super) fn of(ledger: &RawLedger) -> LedgerView {
+    for _ in 0..1000 {
+        let before = ledger.sequence.load(Acquire);
+        let view = copy(ledger);
+        fence(Acquire);
+        if before.is_multiple_of(2) && ledger.sequence.load(Relaxed) == before {
+            return view;
+        }
+        std::thread::yield_now();
+    }
+    copy(ledger)
+}
+
+fn copy(ledger: &RawLedger) -> LedgerView {
+    let card_count = ledger.card_count.load(Relaxed) as usize;
+    let mut view = LedgerView {
+        cards: ledger.cards[..card_count]
+            .iter()
+            .map(|card| CardView {
+                capacity: card.capacity.load(Relaxed),
+                other_processes: card.other.load(Relaxed),
+                peak: card.peak.load(Relaxed),
+                peak_device: card.peak_device.load(Relaxed),
+                peak_device_upper: card.peak_device_upper.load(Relaxed),
+                outside_at_peak: outside(&card.outside_at_peak),
+                ..CardView::default()
+            })
+            .collect(),
+        ..LedgerView::default()
+    };
+    for raw in &ledger.processes {
+        let Some(process) = process(raw, card_count) else { continue };
+        if process.alive {
+            for ((card, share), raw) in view.cards.iter_mut().zip(&process.shares).zip(&raw.shares) {
+                card.used += share.used;
+                card.outside.context += share.outside.context;
+                card.outside.libraries += share.outside.libraries;
+                card.outside.communication += share.outside.communication;
+                card.outside_high += raw.high.iter().map(|bytes| bytes.load(Relaxed)).sum::<u64>();
+            }
+        }
+        view.processes.push(process);
+    }
+    view.processes.sort_by_key(|process| process.pid);
+    for entry in &ledger.tally {
+        if let Some(kind) = TallyKind::from_raw(entry.kind.load(Acquire)) {
+            view.tally.push(TallyView { kind, name: tally::name(entry), count: entry.count.load(Relaxed) });
+        }
+    }
+    view.tally.sort();
+    view
+}
+
+fn process(raw: &RawProcess, card_count: usize) -> Option<ProcessView> {
+    let state = raw.state();
+    let rank = raw.rank.load(Relaxed);
+    (state != SlotState::Vacant).then(|| ProcessView {
+        pid: raw.pid.load(Relaxed),
+        rank: (rank != u32::MAX).then_some(rank),
+        alive: state == SlotState::Live && raw.id().is_alive(),
+        pinned: raw.pinned.load(Relaxed),
+        peak_pinned: raw.peak_pinned.load(Relaxed),
+        shares: raw.shares[..card_count].iter().map(share).collect(),
+    })
+}
+
+fn share(raw: &RawShare) -> ShareView {
+    ShareView {
+        used: raw.used.load(Relaxed),
+        outside: outside(&raw.typical),
+        peak: raw.peak.load(Relaxed),
+        peak_device: raw.peak_device.load(Relaxed),
+        peak_device_upper: raw.peak_device_upper.load(Relaxed),
+    }
+}
+
+fn outside(bytes: &[AtomicU64; 3]) -> OutsideView {
+    let [context, libraries, communication] =
+        [&bytes[0], &bytes[1], &bytes[2]].map(|bytes| bytes.load(Relaxed));
+    OutsideView { context, libraries, communication }
+}

@@ -1,0 +1,43 @@
+//! The versioned channel between a device in a process and whoever watches it.
+//!
+//! A *run directory* connects the two ends. The watcher (the command `memfit run`) writes a [`Setup`] into it
+//! and names it in the environment ([`env`]); each process of the run finds it there. What comes back:
+//!
+//! * the [`ledger`]: shared memory in which all processes on a card book their memory, so that they share its
+//!   capacity, and in which a killed process gives its part back;
+//! * an [`events`] log for each process: every block that PyTorch's allocator hands out, with the phase and
+//!   module it was for;
+//! * [`board`]s on which the processes leave small notes for one another, since no device carries their
+//!   bytes;
+//! * [`message`]s for each process: the few structured facts that the probe tells (steps, errors, coverage).
+//!
+//! This crate knows neither end: not how a device is simulated, nor how a run is judged.
+
+mod assumption;
+pub mod board;
+pub mod clock;
+mod confession;
+pub mod env;
+pub mod events;
+mod hash;
+pub mod identity;
+pub mod ledger;
+pub mod message;
+mod planned;
+pub mod proc;
+mod run_dir;
+mod setup;
+
+pub use assumption::{Assumption, Stake, ValuePolicy};
+pub use board::Board;
+pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
+pub use confession::{Confession, Effect};
+pub use hash::hash;
+pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
+pub use message::Message;
+pub use planned::{LeverSetup, Planned};
+pub use run_dir::RunDir;
+pub use setup::{CardSetup, ChannelError, Setup, Synthetic, SyntheticData, SyntheticField};
+
+/// The version of everything in a run directory. Both ends must agree on it exactly.
+pub const PROTOCOL: u32 = 4;

@@ -1,0 +1,238 @@
+//! Requests for runs: arguments and settings together, with names looked up.
+
+use std::time::Duration;
+
+use memfit_channel::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
+use memfit_devices::{Bytes, Catalogue, Origin};
+use memfit_plan::Plan;
+use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
+
+use crate::CliError;
+use crate::args::{Cover, GpuChoice, PlanArgs, RunArgs};
+use crate::settings::Settings;
+
+/// Optimizer steps of a run without `--steps`.
+const DEFAULT_STEPS: u64 = 3;
+/// The time limit of a run without `--timeout`.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// The request of `memfit run`.
+pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) -> Result<Request, CliError> {
+    // A size in the settings belongs to the GPU there, and not to another that was named instead.
+    let overruled = args.gpu.is_some() && settings.gpu.is_some();
+    let memory = args.memory.or(settings.memory.filter(|_| !overruled));
+    let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
+    let card = if gpu.name.eq_ignore_ascii_case(LOCAL) {
+        if args.memory.is_some() || args.other_processes.is_some() {
+            return Err(CliError::MemoryOfLocal);
+        }
+        Card::Local(gpu.count)
+    } else {
+        let GpuChoice { name, count } = &gpu;
+        let device = catalogue.find(name)?.clone();
+        let device = match memory {
+            Some(memory) => device.with_memory(memory),
+            None => device,
+        };
+        Card::Virtual(Box::new(device), *count)
+    };
+    let (other_processes, others) = other_processes(args.other_processes.or(settings.other_processes), &card);
+    let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
+    let asked = args.steps.or(settings.steps);
+    let steps = asked.unwrap_or(DEFAULT_STEPS);
+    let default = (steps > 0).then_some(DEFAULT_TIMEOUT);
+    let timeout = args.timeout.or(settings.timeout).map_or(default, |timeout| timeout.0);
+    Ok(Request {
+        card,
+        lone_rank,
+        steps,
+        forward_steps: asked.unwrap_or(0),
+        cover_full: args.cover.or(settings.cover).unwrap_or_default() == Cover::Full,
+        clock: args.clock.or(settings.clock).unwrap_or_default().into(),
+        host_time: args.host_time.or(settings.host_time).unwrap_or_default().into(),
+        timeout,
+        sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
+        synthetic: Synthetic {
+            weights: args.synthetic_weights || settings.synthetic_weights,
+            data: args.synthetic_data.or_else(|| settings.synthetic_data.clone()).map(|samples| samples.0),
+        },
+        other_processes,
+        others,
+        planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
+        output: args.output,
+        show_output: args.show_output || settings.show_output,
+        keep: args.keep,
+        prove: !args.no_prove,
+        command: args.command,
+    })
+}
+
+/// The request for one of the runs of `memfit plan`.
+pub(crate) fn to_plan(
+    args: PlanArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
+    if gpu.name.eq_ignore_ascii_case(LOCAL) {
+        return Err(CliError::PlanForLocal);
+    }
+    let device = catalogue.find(&gpu.name)?.clone();
+    let device = match args.memory {
+        Some(memory) => device.with_memory(memory),
+        None => device,
+    };
+    let data = args.synthetic_data.or_else(|| settings.synthetic_data.clone());
+    let card = Card::Virtual(Box::new(device), gpu.count);
+    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    Ok(Request {
+        card,
+        lone_rank: None,
+        steps: DEFAULT_STEPS,
+        forward_steps: DEFAULT_STEPS,
+        cover_full: false,
+        clock: ClockMode::default(),
+        host_time: HostTime::default(),
+        timeout: args.timeout.or(settings.timeout).map_or(Some(DEFAULT_TIMEOUT), |timeout| timeout.0),
+        sizes: Sizes::default(),
+        synthetic: Synthetic {
+            weights: args.synthetic_weights || settings.synthetic_weights,
+            data: data.map(|samples| samples.0),
+        },
+        other_processes,
+        others,
+        planned: None,
+        output: None,
+        show_output: false,
+        keep: false,
+        prove: false,
+        command: args.command,
+    })
+}
+
+/// What other programs hold of a card: what somebody said, or what they held when it was calibrated.
+fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
+    let calibrated = match card {
+        Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
+        Card::Local(_) => None,
+    };
+    match stated {
+        Some(bytes) => (bytes.get(), Origin::Stated),
+        None => (calibrated.map_or(0, Bytes::get), Origin::Calibrated),
+    }
+}
+
+/// What the probe is told of a plan.
+pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
+    let own = plan.made_for.own_accumulation.max(1);
+    let pieces = match (plan.made_for.batch, plan.micro_batch) {
+        (Some(batch), Some(micro_batch)) => batch.div_ceil(micro_batch.max(1)),
+        _ => 1,
+    };
+    let planned = Planned {
+        pieces,
+        own_accumulation: own,
+        micro_batch: plan.micro_batch,
+        batch: plan.made_for.batch,
+        by_name: !plan.made_for.batch_names.is_empty(),
+        infers: plan.made_for.inference,
+        accumulate: (plan.accumulate / own).max(1),
+        levers: plan
+            .levers
+            .iter()
+            .map(|setting| LeverSetup {
+                name: setting.lever.name().to_owned(),
+                value: serde_json::to_value(&setting.value).unwrap_or_default(),
+            })
+            .collect(),
+        ..Planned::default()
+    };
+    // To the end means all of it; and without steps every piece is a pass of its own.
+    if steps == 0 || planned.infers { planned } else { planned.shortened() }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use memfit_channel::env::LONE_RANK;
+    use memfit_run::RunError;
+
+    use super::*;
+    use crate::args::{Args, Verb};
+
+    fn request(words: &str, settings: &Settings) -> Result<Request, CliError> {
+        let words = format!("memfit run {words} -- python train.py");
+        let args = Args::try_parse_from(words.split_whitespace()).unwrap();
+        let Verb::Run(args) = args.verb else { panic!("not a run") };
+        to_run(*args, settings, &Catalogue::builtin().unwrap())
+    }
+
+    fn capacity(words: &str, settings: &Settings) -> u64 {
+        request(words, settings).unwrap().card.info().capacity
+    }
+
+    #[test]
+    fn what_is_typed_wins_over_settings() {
+        let settings = Settings {
+            gpu: Some("t4:2".parse().unwrap()),
+            memory: Some(Bytes::from_gib(12)),
+            steps: Some(7),
+            ..Settings::default()
+        };
+        let from_settings = request("", &settings).unwrap();
+        assert_eq!(from_settings.card.info().count, 2);
+        assert_eq!(from_settings.card.info().capacity, 12 << 30);
+        assert_eq!((from_settings.steps, from_settings.forward_steps), (7, 7));
+        assert_eq!(request("--steps 1", &settings).unwrap().steps, 1);
+        assert_eq!(capacity("--memory 8GiB", &settings), 8 << 30);
+        // The settings' size is the settings' card's.
+        assert_eq!(capacity("--gpu l4", &settings), capacity("--gpu l4", &Settings::default()));
+        let size_alone = Settings { memory: Some(Bytes::from_gib(12)), ..Settings::default() };
+        assert_eq!(capacity("--gpu l4", &size_alone), 12 << 30);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_unless_they_asked_for_the_end() {
+        let timeout = |words: &str| request(words, &Settings::default()).unwrap().timeout;
+        assert_eq!(timeout("--gpu t4"), Some(DEFAULT_TIMEOUT));
+        assert_eq!(timeout("--gpu t4 --steps 0"), None);
+        assert_eq!(timeout("--gpu t4 --timeout 0"), None);
+        assert_eq!(timeout("--gpu t4 --steps 0 --timeout 5s"), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn forward_passes_are_counted_only_where_steps_were_asked_for() {
+        let forward = |words: &str| request(words, &Settings::default()).unwrap().forward_steps;
+        assert_eq!(forward("--gpu t4"), 0);
+        assert_eq!(forward("--gpu t4 --steps 2"), 2);
+    }
+
+    #[test]
+    fn a_rank_of_many_is_placed_as_a_launcher_would() {
+        let place = |words: &str| {
+            let lone = request(words, &Settings::default()).unwrap().lone_rank.unwrap();
+            let environment = lone.environment();
+            ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", LONE_RANK].map(|wanted| {
+                environment.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.clone()).unwrap()
+            })
+        };
+        assert_eq!(place("--gpu h100 --world-size 512"), ["0", "512", "0", "1", "0", "0/512"]);
+        assert_eq!(place("--gpu h100:8 --rank 11 --world-size 512"), ["11", "512", "3", "8", "1", "11/512"]);
+        assert_eq!(place("--gpu h100:8 --rank 9 --world-size 10"), ["9", "10", "1", "2", "1", "9/10"]);
+        let wrong = |words: &str| request(words, &Settings::default()).unwrap_err();
+        assert!(matches!(
+            wrong("--gpu t4 --rank 4 --world-size 4"),
+            CliError::Run(RunError::NoSuchRank { rank: 4, size: 4 })
+        ));
+        assert!(matches!(wrong("--gpu t4 --world-size 0"), CliError::Run(RunError::NoSuchRank { .. })));
+        assert!(matches!(wrong("--gpu local --world-size 4"), CliError::Run(RunError::LoneRankOfLocal)));
+    }
+
+    #[test]
+    fn the_real_card_is_local_and_has_the_memory_it_has() {
+        assert!(request("--gpu local", &Settings::default()).unwrap().card.is_local());
+        let error = request("--gpu local --memory 8GiB", &Settings::default());
+        assert!(matches!(error, Err(CliError::MemoryOfLocal)));
+        assert!(matches!(request("", &Settings::default()), Err(CliError::NoGpu)));
+    }
+}

@@ -1,0 +1,253 @@
+//! cuDNN's graph interface, through its documented mode without a device.
+//!
+//! Descriptors are the real library's. Handles are kept from it; in their place, heuristics, engines and
+//! plans get a descriptor of the card's properties before they are finalised. So heuristics rank, and plans
+//! tell their workspace, as they would on the card. Executing a plan does nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memfit_channel::WorkKind;
+
+use super::image::{self, TYPE_HANDLE};
+use super::problem::{self, attribute, kind};
+use super::status;
+use crate::entry::{In, Out, Ptr, entry_points};
+use crate::real::real;
+use memfit_cuda::card;
+use memfit_kernels::cost::{Speeds, Work};
+
+/// `CUDNN_TYPE_BACKEND_DESCRIPTOR`.
+const TYPE_DESCRIPTOR: i32 = 15;
+/// `CUDNN_ATTR_VARIANT_PACK_WORKSPACE`.
+const WORKSPACE: i32 = 1003;
+/// `CUDNN_ATTR_DEVICEPROP_HANDLE`: the one use of a handle that the library may see, since it only reads
+/// properties.
+const PROPERTIES_FROM_HANDLE: i32 = 2701;
+
+/// The attribute that takes a descriptor of the device's properties, by the kind of the descriptor it is set
+/// on.
+fn property_attribute(kind: i32) -> Option<i32> {
+    match kind {
+        2 => Some(1307), // CUDNN_BACKEND_ENGINE_DESCRIPTOR: CUDNN_ATTR_ENGINE_DEVICEPROP
+        4 => Some(204),  // CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: CUDNN_ATTR_ENGINEHEUR_DEVICEPROP
+        5 => Some(407),  // CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP
+        _ => None,
+    }
+}
+
+/// The attribute that a descriptor, which is not finalised yet, waits for. Descriptors of other kinds are not
+/// kept here.
+static WAITING: Mutex<Option<HashMap<usize, i32>>> = Mutex::new(None);
+
+fn waiting<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
+    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    body(waiting.get_or_insert_default())
+}
+
+/// What a plan does: how long it takes, and the numbers of the tensors that it writes.
+#[derive(Clone)]
+struct Deed {
+    work: Work,
+    written: Arc<[i64]>,
+}
+
+/// What each plan does, found out when it first runs.
+static DEEDS: Mutex<Option<HashMap<usize, Deed>>> = Mutex::new(None);
+
+fn deeds<R>(body: impl FnOnce(&mut HashMap<usize, Deed>) -> R) -> R {
+    let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(deeds.get_or_insert_default())
+}
+
+/// What a plan does.
+fn deed(plan: Ptr, speeds: &Speeds) -> Deed {
+    if let Some(known) = deeds(|deeds| deeds.get(&(plan as usize)).cloned()) {
+        return known;
+    }
+    let deed = match problem::of(plan as usize) {
+        Some(known) => Deed {
+            work: known.work(known.is_single() && runs_on_tensor_cores(plan), workspace_of(plan), speeds),
+            written: known.written().into(),
+        },
+        None => Deed { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
+    };
+    deeds(|deeds| deeds.insert(plan as usize, deed.clone()));
+    deed
+}
+
+/// Bytes of the plan's workspace.
+fn workspace_of(plan: Ptr) -> f64 {
+    /// `CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE`, `CUDNN_TYPE_INT64`.
+    const PLAN_WORKSPACE: i32 = 402;
+    const TYPE_INT64: i32 = 3;
+    let (mut size, mut count) = (0_i64, 0_i64);
+    let got = real!(CUDNN, cudnnBackendGetAttribute(
+        plan => Ptr, PLAN_WORKSPACE => i32, TYPE_INT64 => i32, 1 => i64, &raw mut count => *mut i64,
+        (&raw mut size).cast() => Ptr
+    ) -> i32);
+    if got == Some(status::SUCCESS) { size.max(0) as f64 } else { 0.0 }
+}
+
+/// Whether the engine of a plan runs on tensor cores, as its notes say; single precision otherwise does not.
+fn runs_on_tensor_cores(plan: Ptr) -> bool {
+    /// `CUDNN_TYPE_NUMERICAL_NOTE`, `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`.
+    const TYPE_NOTE: i32 = 11;
+    const TENSOR_CORE: i32 = 0;
+    let mut notes = [-1_i32; 32];
+    let inner = |descriptor: Ptr, attribute: i32, kind: i32, body: &mut dyn FnMut(Ptr)| {
+        let (mut made, mut count) = (0_usize, 0_i64);
+        real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
+        let got = real!(CUDNN, cudnnBackendGetAttribute(
+            descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut count => *mut i64,
+            (&raw mut made).cast() => Ptr
+        ) -> i32);
+        if got == Some(status::SUCCESS) {
+            body(made as Ptr);
+        }
+        real!(CUDNN, cudnnBackendDestroyDescriptor(made as Ptr => Ptr) -> i32);
+    };
+    inner(plan, attribute::PLAN_CONFIG, kind::ENGINE_CONFIG, &mut |configuration| {
+        inner(configuration, attribute::CONFIG_ENGINE, kind::ENGINE, &mut |engine| {
+            let mut count = 0_i64;
+            real!(CUDNN, cudnnBackendGetAttribute(
+                engine => Ptr, attribute::ENGINE_NOTES => i32, TYPE_NOTE => i32, notes.len() as i64 => i64,
+                &raw mut count => *mut i64, notes.as_mut_ptr().cast() => Ptr
+            ) -> i32);
+        });
+    });
+    notes.contains(&TENSOR_CORE)
+}
+
+/// `CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS`, `CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS`.
+const NUMBERS: i32 = 1000;
+const ADDRESSES: i32 = 1001;
+
+/// The numbers and the addresses of tensors, by the pack that they were put into; the library does not give
+/// them out again.
+type Packs = HashMap<usize, (Vec<i64>, Vec<i64>)>;
+static PACKS: Mutex<Option<Packs>> = Mutex::new(None);
+
+fn packs<R>(body: impl FnOnce(&mut Packs) -> R) -> R {
+    let mut packs = PACKS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(packs.get_or_insert_default())
+}
+
+/// Numbers or addresses are put into a pack.
+fn pack(descriptor: Ptr, name: i32, count: i64, values: Ptr) {
+    const MOST: i64 = 64;
+    let list = In::<i64>::from_address(values as u64).list(count.clamp(0, MOST) as usize);
+    packs(|packs| {
+        let (numbers, addresses) = packs.entry(descriptor as usize).or_default();
+        *(if name == NUMBERS { numbers } else { addresses }) = list;
+    });
+}
+
+/// The tensors of these numbers were written where a pack of addresses says.
+fn overwrite(tensors: &[i64], pack: Ptr) {
+    let Some((numbers, addresses)) = packs(|packs| packs.get(&(pack as usize)).cloned()) else { return };
+    for (number, address) in numbers.iter().zip(addresses) {
+        if tensors.contains(number) {
+            card::overwritten(address as u64 as Ptr);
+        }
+    }
+}
+
+entry_points! {
+    fail status::INTERNAL_ERROR;
+
+    /// Makes a descriptor, and remembers one that will want the card's properties.
+    fn cudnnBackendCreateDescriptor(kind: i32, descriptor: Out<usize>) {
+        if descriptor.is_null() {
+            return status::BAD_PARAM;
+        }
+        let mut made = 0_usize;
+        let result = real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
+        if result == Some(status::SUCCESS) {
+            problem::made(made, kind);
+            match property_attribute(kind) {
+                Some(attribute) => waiting(|waiting| waiting.insert(made, attribute)),
+                None => None,
+            };
+            descriptor.put(made);
+        }
+        result.unwrap_or(status::NOT_INITIALIZED)
+    }
+
+    /// Sets an attribute, unless it is a handle.
+    fn cudnnBackendSetAttribute(descriptor: Ptr, name: i32, kind: i32, count: i64, values: Ptr) {
+        if kind == TYPE_HANDLE && name != PROPERTIES_FROM_HANDLE && image::descriptor().is_some() {
+            return status::SUCCESS;
+        }
+        match kind {
+            _ if name == NUMBERS || name == ADDRESSES => pack(descriptor, name, count, values),
+            TYPE_DESCRIPTOR => problem::linked(descriptor as usize, name, count, In::from_address(values as u64)),
+            _ => problem::described(descriptor as usize, name, count, values),
+        }
+        if name == WORKSPACE && let Some(workspace) = In::<Ptr>::from_address(values as u64).get() {
+            card::workspace(workspace);
+        }
+        real!(CUDNN, cudnnBackendSetAttribute(
+            descriptor => Ptr, name => i32, kind => i32, count => i64, values => Ptr
+        ) -> i32).unwrap_or(status::NOT_INITIALIZED)
+    }
+
+    /// Asks for an attribute.
+    fn cudnnBackendGetAttribute(
+        descriptor: Ptr, name: i32, kind: i32, requested: i64, count: Out<i64>, values: Ptr,
+    ) {
+        let result = real!(CUDNN, cudnnBackendGetAttribute(
+            descriptor => Ptr, name => i32, kind => i32, requested => i64, count => Out<i64>, values => Ptr
+        ) -> i32);
+        if name == attribute::HEURISTICS_RESULTS && result == Some(status::SUCCESS) {
+            let given = count.get().unwrap_or(requested).min(requested);
+            problem::given_out(descriptor as usize, given, In::from_address(values as u64));
+        }
+        result.unwrap_or(status::NOT_INITIALIZED)
+    }
+
+    /// Finalises a descriptor, with the card's properties where it wants them.
+    fn cudnnBackendFinalize(descriptor: Ptr) {
+        let attribute = waiting(|waiting| waiting.get(&(descriptor as usize)).copied());
+        if let Some((attribute, mut properties)) = attribute.zip(image::descriptor()) {
+            let set = real!(CUDNN, cudnnBackendSetAttribute(
+                descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut properties => *mut Ptr
+            ) -> i32);
+            // A descriptor that was given properties by its maker keeps them: then this setting is refused.
+            let _ = set;
+        }
+        let result = real!(CUDNN, cudnnBackendFinalize(descriptor => Ptr) -> i32);
+        if result == Some(status::SUCCESS) && attribute.is_some() {
+            waiting(|waiting| waiting.remove(&(descriptor as usize)));
+        }
+        result.unwrap_or(status::NOT_INITIALIZED)
+    }
+
+    /// Destroys a descriptor.
+    fn cudnnBackendDestroyDescriptor(descriptor: Ptr) {
+        waiting(|waiting| waiting.remove(&(descriptor as usize)));
+        problem::gone(descriptor as usize);
+        packs(|packs| packs.remove(&(descriptor as usize)));
+        deeds(|deeds| deeds.remove(&(descriptor as usize)));
+        real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
+    }
+
+    /// Makes a descriptor in the caller's memory; deprecated, and forwarded for completeness.
+    fn cudnnBackendInitialize(descriptor: Ptr) {
+        real!(CUDNN, cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
+    }
+
+    /// Runs a plan: nothing is computed, and it takes its time.
+    fn cudnnBackendExecute(handle: Ptr, plan: Ptr, variant_pack: Ptr) {
+        let Some(stream) = super::handle::stream(handle) else { return status::BAD_PARAM };
+        if plan.is_null() || variant_pack.is_null() {
+            return status::BAD_PARAM;
+        }
+        card::launch(stream, |speeds| {
+            let deed = deed(plan, speeds);
+            overwrite(&deed.written, variant_pack);
+            deed.work
+        });
+        status::SUCCESS
+    }
+}

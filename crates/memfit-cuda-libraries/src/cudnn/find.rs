@@ -1,0 +1,111 @@
+//! `cudnnFindConvolution…`: which algorithm is fastest, where nothing can be timed.
+//!
+//! The real library would run each one. Here the order is that of its heuristics, and a caller that names its
+//! workspace gets those that fit into it.
+
+use memfit_channel::Confession;
+
+use super::status;
+use crate::entry::{Out, Ptr, entry_points};
+use crate::real::real;
+use memfit_cuda::card;
+
+/// `cudnnConvolution…AlgoPerf_t`; the three directions share this layout.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Performance {
+    algorithm: i32,
+    status: i32,
+    time: f32,
+    memory: usize,
+    determinism: i32,
+    math: i32,
+    reserved: [i32; 3],
+}
+
+/// As many algorithms as the library has in one direction, and some to spare.
+const MOST: usize = 16;
+
+/// Hands out what the heuristics answered, in their order: those that work within `limit` bytes of workspace.
+fn answer(
+    requested: i32,
+    returned: Out<i32>,
+    results: Out<Performance>,
+    limit: usize,
+    ask: impl FnOnce(i32, *mut i32, *mut Performance) -> Option<i32>,
+) -> i32 {
+    if requested <= 0 || returned.is_null() || results.is_null() {
+        return status::BAD_PARAM;
+    }
+    let mut found = [Performance::default(); MOST];
+    let mut count = 0_i32;
+    let result = ask(MOST as i32, &raw mut count, found.as_mut_ptr()).unwrap_or(status::NOT_INITIALIZED);
+    if result != status::SUCCESS {
+        return result;
+    }
+    let most = found.iter().map(|each| each.memory).filter(|bytes| *bytes <= limit).max();
+    card::confess_bytes(Confession::CUDNN_FIND, most.unwrap_or(0) as u64);
+    let found = found.iter().take(usize::try_from(count).unwrap_or(0));
+    let working: Vec<Performance> = found
+        .filter(|each| each.status == status::SUCCESS && each.memory <= limit)
+        .take(usize::try_from(requested).unwrap_or(0))
+        .zip(1_u16..)
+        .map(|(each, rank)| Performance { time: f32::from(rank), ..*each })
+        .collect();
+    returned.put(working.len() as i32);
+    results.put_all(working);
+    status::SUCCESS
+}
+
+/// Declares the two calls of one direction over the one that asks the heuristics.
+macro_rules! find {
+    ($plain:ident, $with_buffers:ident, $heuristics:ident) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+
+            /// Ranks all algorithms.
+            fn $plain(
+                handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr,
+                requested: i32, returned: Out<i32>, results: Out<Performance>,
+            ) {
+                answer(requested, returned, results, usize::MAX, |room, count, found| {
+                    real!(CUDNN, $heuristics(
+                        handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                        room => i32, count => *mut i32, found => *mut Performance
+                    ) -> i32)
+                })
+            }
+
+            /// Ranks the algorithms that work within the caller's workspace.
+            fn $with_buffers(
+                handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr,
+                third: Ptr, _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>,
+                workspace: Ptr, size: usize,
+            ) {
+                card::workspace(workspace);
+                answer(requested, returned, results, size, |room, count, found| {
+                    real!(CUDNN, $heuristics(
+                        handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                        room => i32, count => *mut i32, found => *mut Performance
+                    ) -> i32)
+                })
+            }
+        }
+    };
+}
+
+find!(
+    cudnnFindConvolutionForwardAlgorithm,
+    cudnnFindConvolutionForwardAlgorithmEx,
+    cudnnGetConvolutionForwardAlgorithm_v7
+);
+find!(
+    cudnnFindConvolutionBackwardDataAlgorithm,
+    cudnnFindConvolutionBackwardDataAlgorithmEx,
+    cudnnGetConvolutionBackwardDataAlgorithm_v7
+);
+find!(
+    cudnnFindConvolutionBackwardFilterAlgorithm,
+    cudnnFindConvolutionBackwardFilterAlgorithmEx,
+    cudnnGetConvolutionBackwardFilterAlgorithm_v7
+);

@@ -1,0 +1,477 @@
+//! cuFFT: plans, and the work area of each.
+//!
+//! The real library sizes a plan only on a device. Its guide says what an area comes to: as much as the data
+//! where all sizes are products of small primes, and for others what Bluestein's algorithm pads them to. Each
+//! use is noted.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use memfit_channel::Confession;
+
+use super::entry::{In, Out, Ptr, entry_points};
+use super::real::{forward, real};
+use crate::cost::library;
+use memfit_cuda::card;
+use memfit_kernels::cost::{Speeds, Work};
+
+/// `cufftResult`, as far as it is said here.
+mod status {
+    pub(super) const SUCCESS: i32 = 0;
+    pub(super) const INVALID_PLAN: i32 = 1;
+    pub(super) const ALLOC_FAILED: i32 = 2;
+    pub(super) const INVALID_TYPE: i32 = 3;
+    pub(super) const INVALID_VALUE: i32 = 4;
+    pub(super) const INTERNAL_ERROR: i32 = 5;
+    pub(super) const SETUP_FAILED: i32 = 7;
+    pub(super) const INVALID_SIZE: i32 = 8;
+}
+
+/// The largest prime that cuFFT treats without padding.
+const LARGEST_PRIME: u64 = 127;
+
+/// A plan.
+struct Plan {
+    work_size: usize,
+    /// Whether the plan brings its own work area when it is made.
+    allocates: bool,
+    /// The area that it brought.
+    area: Option<usize>,
+    /// The stream that it runs on.
+    stream: usize,
+    /// What one execution transforms.
+    transform: Option<Transform>,
+}
+
+/// What an execution transforms: how large each dimension is and what it is padded to, how often, and on
+/// what.
+#[derive(Clone)]
+struct Transform {
+    sizes: Vec<u64>,
+    padded: Vec<u64>,
+    batch: u64,
+    elements: Elements,
+}
+
+impl Transform {
+    fn new(sizes: &[i64], batch: i64, elements: Elements) -> Self {
+        let mut sizes: Vec<u64> = sizes.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
+        let padded = sizes.iter().map(|size| padded(*size)).collect();
+        // Of real data, half of the last dimension is transformed.
+        if let (true, Some(last)) = (elements.half, sizes.last_mut()) {
+            *last = *last / 2 + 1;
+        }
+        Self { sizes, padded, batch: u64::try_from(batch).unwrap_or(0), elements }
+    }
+
+    fn work(&self, speeds: &Speeds) -> Work {
+        let whole = |(padded, size): (&u64, &u64)| {
+            if self.elements.half && *padded <= 2 * size { *size } else { *padded }
+        };
+        let padded: Vec<u64> = self.padded.iter().zip(&self.sizes).map(whole).collect();
+        library::fourier(&self.sizes, &padded, self.batch, self.elements.complex, speeds)
+    }
+}
+
+/// Executes a plan: its time passes on its stream, and what was known of its output is known no more.
+fn execute(plan: i32, output: Ptr) -> i32 {
+    card::overwritten(output);
+    with(plan, |plan| {
+        if let Some(transform) = &plan.transform {
+            card::launch(plan.stream, |speeds| transform.work(speeds));
+        }
+        status::SUCCESS
+    })
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        if let Some(area) = self.area.take() {
+            card::free(area as Ptr);
+        }
+    }
+}
+
+/// The plans that are alive, and the number of the next.
+struct Plans {
+    alive: HashMap<i32, Plan>,
+    next: i32,
+}
+
+static PLANS: Mutex<Option<Plans>> = Mutex::new(None);
+
+fn plans<R>(body: impl FnOnce(&mut Plans) -> R) -> R {
+    let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(plans.get_or_insert_with(|| Plans { alive: HashMap::new(), next: 1 }))
+}
+
+/// Does something with a plan.
+fn with(plan: i32, body: impl FnOnce(&mut Plan) -> i32) -> i32 {
+    plans(|plans| plans.alive.get_mut(&plan).map_or(status::INVALID_PLAN, body))
+}
+
+fn create(plan: Out<i32>) -> i32 {
+    if plan.is_null() {
+        return status::INVALID_VALUE;
+    }
+    if !card::use_libraries() {
+        return status::SETUP_FAILED;
+    }
+    plans(|plans| {
+        plan.put(plans.next);
+        let made = Plan { work_size: 0, allocates: true, area: None, stream: 0, transform: None };
+        plans.alive.insert(plans.next, made);
+        plans.next += 1;
+    });
+    status::SUCCESS
+}
+
+/// What a transform works on.
+#[derive(Clone, Copy)]
+struct Elements {
+    /// Bytes of a complex number.
+    complex: u64,
+    /// Whether one side is real, so that half of the last dimension is enough.
+    half: bool,
+}
+
+/// By `cufftType`.
+fn elements(kind: i32) -> Option<Elements> {
+    match kind {
+        0x29 => Some(Elements { complex: 8, half: false }), // C2C
+        0x2a | 0x2c => Some(Elements { complex: 8, half: true }), // R2C, C2R
+        0x69 => Some(Elements { complex: 16, half: false }), // Z2Z
+        0x6a | 0x6c => Some(Elements { complex: 16, half: true }), // D2Z, Z2D
+        _ => None,
+    }
+}
+
+/// By the `cudaDataType`s of a transform's input, output and execution.
+fn elements_of_types(input: i32, output: i32, execution: i32) -> Option<Elements> {
+    let is_complex = |kind| matches!(kind, 4 | 5 | 6 | 15);
+    let complex = match execution {
+        6 | 15 => 4,
+        4 => 8,
+        5 => 16,
+        _ => return None,
+    };
+    Some(Elements { complex, half: !(is_complex(input) && is_complex(output)) })
+}
+
+/// What a dimension counts for: itself, or what Bluestein's algorithm pads it to.
+fn padded(size: u64) -> u64 {
+    let mut rest = size;
+    let mut prime = 2;
+    while prime <= LARGEST_PRIME && rest > 1 {
+        while rest.is_multiple_of(prime) {
+            rest /= prime;
+        }
+        prime += 1;
+    }
+    if rest == 1 { size } else { (2 * size - 1).next_power_of_two() }
+}
+
+/// The work area of a transform, in bytes; `None` for sizes that cannot be.
+fn work_size(sizes: &[i64], batch: i64, elements: Elements) -> Option<usize> {
+    let batch = u64::try_from(batch).ok().filter(|batch| *batch > 0)?;
+    let (last, others) = sizes.split_last()?;
+    let positive = |size: &i64| u64::try_from(*size).ok().filter(|size| *size > 0);
+    let last = positive(last)?;
+    // A padded dimension is transformed in full, even where the data are real.
+    let mut total = match padded(last) {
+        full if full != last => full,
+        _ if elements.half => last / 2 + 1,
+        full => full,
+    };
+    for size in others {
+        total = total.checked_mul(padded(positive(size)?))?;
+    }
+    let bytes = total.checked_mul(batch)?.checked_mul(elements.complex)?;
+    card::confess_bytes(Confession::CUFFT, bytes);
+    usize::try_from(bytes).ok()
+}
+
+/// Makes a plan: works out its area and brings it, unless the caller will.
+fn make(plan: i32, sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usize>) -> i32 {
+    let Some(elements) = elements else { return status::INVALID_TYPE };
+    let Some(bytes) = work_size(sizes, batch, elements) else { return status::INVALID_SIZE };
+    with(plan, |plan| {
+        plan.work_size = bytes;
+        plan.transform = Some(Transform::new(sizes, batch, elements));
+        if plan.allocates {
+            let Some(area) = card::allocate(bytes) else { return status::ALLOC_FAILED };
+            plan.area = Some(area as usize);
+        }
+        size.put(bytes);
+        status::SUCCESS
+    })
+}
+
+/// Answers a size without making a plan.
+fn estimate(sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usize>) -> i32 {
+    let Some(elements) = elements else { return status::INVALID_TYPE };
+    match work_size(sizes, batch, elements) {
+        Some(bytes) if size.write(bytes) => status::SUCCESS,
+        Some(_) => status::INVALID_VALUE,
+        None => status::INVALID_SIZE,
+    }
+}
+
+/// A transform's dimensions, outermost first.
+fn dimensions<T: Copy + Into<i64>>(rank: i32, sizes: In<T>) -> Vec<i64> {
+    sizes.list(usize::try_from(rank).unwrap_or(0)).into_iter().map(Into::into).collect()
+}
+
+/// Makes a plan from nothing; one that fails is gone again.
+fn plan_at_once(plan: Out<i32>, sizes: &[i64], batch: i64, kind: i32) -> i32 {
+    let created = create(plan);
+    if created != status::SUCCESS {
+        return created;
+    }
+    let number = plans(|plans| plans.next - 1);
+    let made = make(number, sizes, batch, elements(kind), Out::nowhere());
+    if made != status::SUCCESS {
+        plans(|plans| plans.alive.remove(&number));
+    }
+    made
+}
+
+entry_points! {
+    fail status::INTERNAL_ERROR;
+
+    /// A plan that is not made yet.
+    fn cufftCreate(plan: Out<i32>) { create(plan) }
+
+    /// Gives a plan up, and the area it brought.
+    fn cufftDestroy(plan: i32) {
+        if plans(|plans| plans.alive.remove(&plan)).is_some() { status::SUCCESS } else { status::INVALID_PLAN }
+    }
+
+    /// Whether the plan brings its own work area.
+    fn cufftSetAutoAllocation(plan: i32, allocates: i32) {
+        with(plan, |plan| {
+            plan.allocates = allocates != 0;
+            status::SUCCESS
+        })
+    }
+
+    /// Names the caller's work area, in place of the plan's own.
+    fn cufftSetWorkArea(plan: i32, area: Ptr) {
+        with(plan, |plan| {
+            if let Some(own) = plan.area.take() {
+                card::free(own as Ptr);
+            }
+            card::workspace(area);
+            status::SUCCESS
+        })
+    }
+
+    /// The order in which the plan runs.
+    fn cufftSetStream(plan: i32, stream: Ptr) {
+        with(plan, |plan| {
+            plan.stream = stream as usize;
+            status::SUCCESS
+        })
+    }
+
+    /// Complex to complex, in single precision.
+    fn cufftExecC2C(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
+
+    /// Complex to real.
+    fn cufftExecC2R(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
+
+    /// Real to complex.
+    fn cufftExecR2C(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
+
+    /// Complex to complex, in double precision.
+    fn cufftExecZ2Z(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
+
+    /// Complex to real.
+    fn cufftExecZ2D(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
+
+    /// Real to complex.
+    fn cufftExecD2Z(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
+
+    /// Of whatever types the plan has: what PyTorch calls.
+    fn cufftXtExec(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
+
+    /// The size of a plan's work area.
+    fn cufftGetSize(plan: i32, size: Out<usize>) {
+        with(plan, |plan| if size.write(plan.work_size) { status::SUCCESS } else { status::INVALID_VALUE })
+    }
+
+    /// A plan in one dimension.
+    fn cufftMakePlan1d(plan: i32, x: i32, kind: i32, batch: i32, size: Out<usize>) {
+        make(plan, &[x.into()], batch.into(), elements(kind), size)
+    }
+
+    /// A plan in two dimensions.
+    fn cufftMakePlan2d(plan: i32, x: i32, y: i32, kind: i32, size: Out<usize>) {
+        make(plan, &[x.into(), y.into()], 1, elements(kind), size)
+    }
+
+    /// A plan in three dimensions.
+    fn cufftMakePlan3d(plan: i32, x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
+        make(plan, &[x.into(), y.into(), z.into()], 1, elements(kind), size)
+    }
+
+    /// A plan for many transforms.
+    fn cufftMakePlanMany(
+        plan: i32, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
+        _out_step: i32, _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
+    ) {
+        make(plan, &dimensions(rank, sizes), batch.into(), elements(kind), size)
+    }
+
+    /// As above, with wide indices.
+    fn cufftMakePlanMany64(
+        plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, _out_embed: Ptr,
+        _out_step: i64, _out_distance: i64, kind: i32, batch: i64, size: Out<usize>,
+    ) {
+        make(plan, &dimensions(rank, sizes), batch, elements(kind), size)
+    }
+
+    /// As above, with free types.
+    fn cufftXtMakePlanMany(
+        plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, in_kind: i32,
+        _out_embed: Ptr, _out_step: i64, _out_distance: i64, out_kind: i32, batch: i64, size: Out<usize>, execution: i32,
+    ) {
+        make(plan, &dimensions(rank, sizes), batch, elements_of_types(in_kind, out_kind, execution), size)
+    }
+
+    /// A plan in one dimension, made at once.
+    fn cufftPlan1d(plan: Out<i32>, x: i32, kind: i32, batch: i32) {
+        plan_at_once(plan, &[x.into()], batch.into(), kind)
+    }
+
+    /// A plan in two dimensions, made at once.
+    fn cufftPlan2d(plan: Out<i32>, x: i32, y: i32, kind: i32) {
+        plan_at_once(plan, &[x.into(), y.into()], 1, kind)
+    }
+
+    /// A plan in three dimensions, made at once.
+    fn cufftPlan3d(plan: Out<i32>, x: i32, y: i32, z: i32, kind: i32) {
+        plan_at_once(plan, &[x.into(), y.into(), z.into()], 1, kind)
+    }
+
+    /// A plan for many transforms, made at once.
+    fn cufftPlanMany(
+        plan: Out<i32>, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
+        _out_step: i32, _out_distance: i32, kind: i32, batch: i32,
+    ) {
+        plan_at_once(plan, &dimensions(rank, sizes), batch.into(), kind)
+    }
+
+    /// What a plan in one dimension would take.
+    fn cufftEstimate1d(x: i32, kind: i32, batch: i32, size: Out<usize>) {
+        estimate(&[x.into()], batch.into(), elements(kind), size)
+    }
+
+    /// What a plan in two dimensions would take.
+    fn cufftEstimate2d(x: i32, y: i32, kind: i32, size: Out<usize>) {
+        estimate(&[x.into(), y.into()], 1, elements(kind), size)
+    }
+
+    /// What a plan in three dimensions would take.
+    fn cufftEstimate3d(x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
+        estimate(&[x.into(), y.into(), z.into()], 1, elements(kind), size)
+    }
+
+    /// What a plan for many transforms would take.
+    fn cufftEstimateMany(
+        rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr, _out_step: i32,
+        _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
+    ) {
+        estimate(&dimensions(rank, sizes), batch.into(), elements(kind), size)
+    }
+
+    /// What a plan in one dimension would take.
+    fn cufftGetSize1d(plan: i32, x: i32, kind: i32, batch: i32, size: Out<usize>) {
+        with(plan, |_| estimate(&[x.into()], batch.into(), elements(kind), size))
+    }
+
+    /// What a plan in two dimensions would take.
+    fn cufftGetSize2d(plan: i32, x: i32, y: i32, kind: i32, size: Out<usize>) {
+        with(plan, |_| estimate(&[x.into(), y.into()], 1, elements(kind), size))
+    }
+
+    /// What a plan in three dimensions would take.
+    fn cufftGetSize3d(plan: i32, x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
+        with(plan, |_| estimate(&[x.into(), y.into(), z.into()], 1, elements(kind), size))
+    }
+
+    /// What a plan for many transforms would take.
+    fn cufftGetSizeMany(
+        plan: i32, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
+        _out_step: i32, _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
+    ) {
+        with(plan, |_| estimate(&dimensions(rank, sizes), batch.into(), elements(kind), size))
+    }
+
+    /// As above, with wide indices.
+    fn cufftGetSizeMany64(
+        plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, _out_embed: Ptr,
+        _out_step: i64, _out_distance: i64, kind: i32, batch: i64, size: Out<usize>,
+    ) {
+        with(plan, |_| estimate(&dimensions(rank, sizes), batch, elements(kind), size))
+    }
+
+    /// As above, with free types.
+    fn cufftXtGetSizeMany(
+        plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, in_kind: i32,
+        _out_embed: Ptr, _out_step: i64, _out_distance: i64, out_kind: i32, batch: i64, size: Out<usize>, execution: i32,
+    ) {
+        let elements = elements_of_types(in_kind, out_kind, execution);
+        with(plan, |_| estimate(&dimensions(rank, sizes), batch, elements, size))
+    }
+
+    /// The real library's version.
+    fn cufftGetVersion(version: Out<i32>) {
+        real!(CUFFT, cufftGetVersion(version => Out<i32>) -> i32).unwrap_or(status::SETUP_FAILED)
+    }
+}
+
+forward! {
+    CUFFT, missing status::SETUP_FAILED, fail status::INTERNAL_ERROR;
+
+    fn cufftGetProperty(kind: i32, value: Ptr);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPLEX: Elements = Elements { complex: 8, half: false };
+    const REAL: Elements = Elements { complex: 8, half: true };
+
+    #[test]
+    fn smooth_sizes_take_as_much_as_the_data() {
+        assert_eq!(work_size(&[1024], 10, COMPLEX), Some(1024 * 10 * 8));
+        assert_eq!(work_size(&[360, 127], 1, COMPLEX), Some(360 * 127 * 8));
+        assert_eq!(work_size(&[64, 64], 3, REAL), Some(64 * 33 * 3 * 8));
+    }
+
+    #[test]
+    fn other_sizes_are_padded() {
+        // 131 is the first prime beyond the library's; 2 · 131 − 1 is padded to 512.
+        assert_eq!(work_size(&[131], 1, COMPLEX), Some(512 * 8));
+        assert_eq!(work_size(&[131], 1, REAL), Some(512 * 8));
+        assert_eq!(work_size(&[8, 262], 1, COMPLEX), Some(8 * 1024 * 8));
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        for (sizes, batch) in [(vec![], 1), (vec![0], 1), (vec![-4], 1), (vec![4], 0), (vec![1 << 40; 3], 1)]
+        {
+            assert_eq!(work_size(&sizes, batch, COMPLEX), None, "{sizes:?} × {batch}");
+        }
+    }
+
+    #[test]
+    fn types_are_those_of_the_header() {
+        assert_eq!(elements_of_types(0, 4, 4).map(|known| (known.complex, known.half)), Some((8, true)));
+        assert_eq!(elements_of_types(6, 6, 6).map(|known| (known.complex, known.half)), Some((4, false)));
+        assert!(elements_of_types(4, 4, 0).is_none());
+        assert!(elements(0x28).is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! CUPTI, as far as PyTorch's profiler reaches it: everything can be subscribed to and enabled, and nothing
+//! is recorded.
+//!
+//! A profile of the CPU's side is whole; its device side is empty, which a note says.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memfit_channel::Confession;
+
+use super::entry::{Handle, Kind, Out, Ptr, entry_points};
+use memfit_cuda::card;
+
+/// `CUptiResult`, as far as it is said here.
+mod status {
+    pub(super) const SUCCESS: i32 = 0;
+    pub(super) const INVALID_PARAMETER: i32 = 1;
+    pub(super) const MAX_LIMIT_REACHED: i32 = 12;
+    pub(super) const QUEUE_EMPTY: i32 = 18;
+    pub(super) const NOT_SUPPORTED: i32 = 27;
+    pub(super) const UNKNOWN: i32 = 999;
+}
+
+/// What lies behind a subscription.
+struct Subscriber;
+
+impl Kind for Subscriber {
+    const COOKIE: u64 = u64::from_le_bytes(*b"mf-cupti");
+}
+
+/// One subscriber at a time, as in CUPTI.
+static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The calling thread's stacks of external correlation ids, by kind.
+    static CORRELATIONS: RefCell<Vec<(i32, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Nanoseconds since the epoch, as CUPTI counts them by default.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+/// Enables some activity.
+fn enable() -> i32 {
+    card::confess(Confession::CUPTI);
+    status::SUCCESS
+}
+
+/// Writes an answer.
+fn answer<T>(target: Out<T>, value: T) -> i32 {
+    if target.write(value) { status::SUCCESS } else { status::INVALID_PARAMETER }
+}
+
+fn subscribe(subscriber: Out<Handle<Subscriber>>) -> i32 {
+    if subscriber.is_null() {
+        return status::INVALID_PARAMETER;
+    }
+    if SUBSCRIBED.swap(true, Relaxed) {
+        return status::MAX_LIMIT_REACHED;
+    }
+    subscriber.put(Handle::new(Subscriber));
+    status::SUCCESS
+}
+
+entry_points! {
+    fail status::UNKNOWN;
+
+    /// Subscribes to callbacks, of which none will come.
+    fn cuptiSubscribe(subscriber: Out<Handle<Subscriber>>, _callback: Ptr, _data: Ptr) {
+        subscribe(subscriber)
+    }
+
+    /// As above, with parameters.
+    fn cuptiSubscribe_v2(subscriber: Out<Handle<Subscriber>>, _callback: Ptr, _data: Ptr, _parameters: Ptr) {
+        subscribe(subscriber)
+    }
+
+    /// Ends a subscription.
+    fn cuptiUnsubscribe(subscriber: Handle<Subscriber>) {
+        if !subscriber.destroy() {
+            return status::INVALID_PARAMETER;
+        }
+        SUBSCRIBED.store(false, Relaxed);
+        status::SUCCESS
+    }
+
+    /// Enables a callback.
+    fn cuptiEnableCallback(_enable: u32, subscriber: Handle<Subscriber>, _domain: i32, _id: u32) {
+        if subscriber.get().is_some() { status::SUCCESS } else { status::INVALID_PARAMETER }
+    }
+
+    /// Enables a domain's callbacks.
+    fn cuptiEnableDomain(_enable: u32, subscriber: Handle<Subscriber>, _domain: i32) {
+        if subscriber.get().is_some() { status::SUCCESS } else { status::INVALID_PARAMETER }
+    }
+
+    /// Enables all callbacks.
+    fn cuptiEnableAllDomains(_enable: u32, subscriber: Handle<Subscriber>) {
+        if subscriber.get().is_some() { status::SUCCESS } else { status::INVALID_PARAMETER }
+    }
+
+    /// Enables a kind of activity.
+    fn cuptiActivityEnable(_kind: i32) { enable() }
+
+    /// Enables a kind of activity for a context.
+    fn cuptiActivityEnableContext(_context: Ptr, _kind: i32) { enable() }
+
+    /// Enables the activity of one driver call.
+    fn cuptiActivityEnableDriverApi(_id: u32, _enable: u8) { enable() }
+
+    /// Enables the activity of one runtime call.
+    fn cuptiActivityEnableRuntimeApi(_id: u32, _enable: u8) { enable() }
+
+    /// Whether to record the device's time of events.
+    fn cuptiActivityEnableCudaEventDeviceTimestamps(_enable: u8) { enable() }
+
+    /// Whether to record latencies.
+    fn cuptiActivityEnableLatencyTimestamps(_enable: u8) { enable() }
+
+    /// Whether to record launch attributes.
+    fn cuptiActivityEnableLaunchAttributes(_enable: u8) { enable() }
+
+    /// Whether to record all synchronisations.
+    fn cuptiActivityEnableAllSyncRecords(_enable: u8) { enable() }
+
+    /// Disables a kind of activity.
+    fn cuptiActivityDisable(_kind: i32) { status::SUCCESS }
+
+    /// Disables a kind of activity for a context.
+    fn cuptiActivityDisableContext(_context: Ptr, _kind: i32) { status::SUCCESS }
+
+    /// Takes the functions that would hand over buffers; they are never called.
+    fn cuptiActivityRegisterCallbacks(request: Ptr, complete: Ptr) {
+        if request.is_null() || complete.is_null() { status::INVALID_PARAMETER } else { status::SUCCESS }
+    }
+
+    /// Takes the function that would give times; it is never called.
+    fn cuptiActivityRegisterTimestampCallback(_callback: Ptr) { status::SUCCESS }
+
+    /// Hands over what was recorded: nothing.
+    fn cuptiActivityFlushAll(_flag: u32) { status::SUCCESS }
+
+    /// Hands over what was recorded on a stream: nothing.
+    fn cuptiActivityFlush(_context: Ptr, _stream: u32, _flag: u32) { status::SUCCESS }
+
+    /// How often to hand over.
+    fn cuptiActivityFlushPeriod(_milliseconds: u32) { status::SUCCESS }
+
+    /// The next record of a buffer: none.
+    fn cuptiActivityGetNextRecord(_buffer: Ptr, _size: usize, record: Out<usize>) {
+        if record.write(0) { status::MAX_LIMIT_REACHED } else { status::INVALID_PARAMETER }
+    }
+
+    /// How many records were lost: none.
+    fn cuptiActivityGetNumDroppedRecords(_context: Ptr, _stream: u32, dropped: Out<usize>) {
+        answer(dropped, 0)
+    }
+
+    /// Sets an attribute of the recording.
+    fn cuptiActivitySetAttribute(_attribute: i32, size: Ptr, value: Ptr) {
+        if size.is_null() || value.is_null() { status::INVALID_PARAMETER } else { status::SUCCESS }
+    }
+
+    /// Begins an external id.
+    fn cuptiActivityPushExternalCorrelationId(kind: i32, id: u64) {
+        CORRELATIONS.with_borrow_mut(|stack| stack.push((kind, id)));
+        status::SUCCESS
+    }
+
+    /// Ends the last external id of a kind.
+    fn cuptiActivityPopExternalCorrelationId(kind: i32, last: Out<u64>) {
+        let popped = CORRELATIONS.with_borrow_mut(|stack| {
+            let index = stack.iter().rposition(|(each, _)| *each == kind)?;
+            Some(stack.remove(index).1)
+        });
+        let Some(id) = popped else { return status::QUEUE_EMPTY };
+        last.put(id);
+        status::SUCCESS
+    }
+
+    /// The time.
+    fn cuptiGetTimestamp(time: Out<u64>) { answer(time, now()) }
+
+    /// The ordinal of a context's card: the current one's.
+    fn cuptiGetDeviceId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32) }
+
+    /// The number of a context: there is one for each card.
+    fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32 + 1) }
+
+    /// Ends the recording, and whoever subscribed to it.
+    fn cuptiFinalize() {
+        SUBSCRIBED.store(false, Relaxed);
+        status::SUCCESS
+    }
+
+    /// The version of the interface, as the release of CUDA that is loaded has it.
+    fn cuptiGetVersion(version: Out<u32>) { answer(version, version_of(card::runtime_version())) }
+
+    /// A name for a result.
+    fn cuptiGetResultString(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+
+    /// A sentence for a result.
+    fn cuptiGetErrorMessage(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+}
+
+/// `CUPTI_API_VERSION` of a CUDA release: counted up until 12, made of the release's numbers from 13 on.
+///
+/// The real library cannot be asked: without the driver that it knows, it calls itself until the stack is
+/// full.
+fn version_of(runtime: i32) -> u32 {
+    match runtime {
+        13_000.. => (runtime / 1000 * 10_000 + runtime % 1000 / 10 * 100) as u32,
+        12_090.. => 28,
+        12_080.. => 26,
+        12_060.. => 24,
+        12_050.. => 23,
+        12_040.. => 22,
+        12_030.. => 21,
+        12_020.. => 20,
+        _ => 18,
+    }
+}
+
+/// The names of the results that are answered here, and one for all others.
+fn name(code: i32) -> &'static CStr {
+    match code {
+        status::SUCCESS => c"CUPTI_SUCCESS",
+        status::INVALID_PARAMETER => c"CUPTI_ERROR_INVALID_PARAMETER",
+        status::MAX_LIMIT_REACHED => c"CUPTI_ERROR_MAX_LIMIT_REACHED",
+        status::QUEUE_EMPTY => c"CUPTI_ERROR_QUEUE_EMPTY",
+        status::NOT_SUPPORTED => c"CUPTI_ERROR_NOT_SUPPORTED",
+        _ => c"CUPTI_ERROR_UNKNOWN",
+    }
+}

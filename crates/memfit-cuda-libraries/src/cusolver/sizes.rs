@@ -1,0 +1,286 @@
+//! How much workspace a decomposition asks for.
+//!
+//! The real figures are not documented and cannot be asked without a device. These follow what LAPACK
+//! documents for the algorithms that cuSOLVER names, with blocks of [`BLOCK`] columns, rounded up where
+//! cuSOLVER is known to keep a copy: an upper bound for what matters, a few columns beside a matrix or two.
+//! Each use is noted.
+
+use memfit_channel::Confession;
+
+use super::handle::Context;
+use super::status;
+use crate::entry::{Handle, Out, Ptr, entry_points};
+use memfit_cuda::card;
+
+/// Columns that blocked algorithms treat at a time.
+const BLOCK: i64 = 64;
+
+/// The workspace of each family of algorithms, in elements of its matrices. `m` and `n` are the matrix's rows
+/// and columns.
+mod elements {
+    use super::BLOCK;
+
+    /// Factorisations that treat a panel at a time: LU, QR, Cholesky, the reflections applied or made whole.
+    pub(super) fn panel(m: i64, n: i64) -> i64 {
+        m.max(n).max(1).saturating_mul(BLOCK).saturating_add(BLOCK * BLOCK)
+    }
+
+    /// Inverses out of a factorisation, which are made beside it.
+    pub(super) fn inverse(n: i64) -> i64 {
+        square(n).saturating_add(panel(n, n))
+    }
+
+    /// Reduction to two diagonals: panels from both sides.
+    pub(super) fn bidiagonal(m: i64, n: i64) -> i64 {
+        panel(m, m).saturating_add(panel(n, n))
+    }
+
+    /// Singular values by QR iterations: a triangle of the smaller side, and the reduction.
+    pub(super) fn singular(m: i64, n: i64) -> i64 {
+        square(m.min(n)).saturating_add(bidiagonal(m, n)).saturating_add(m.min(n).saturating_mul(5))
+    }
+
+    /// Singular values by Jacobi rotations: the matrix and the rotations, kept beside the results.
+    pub(super) fn singular_jacobi(m: i64, n: i64) -> i64 {
+        m.saturating_mul(n).saturating_add(square(m.max(n)).saturating_mul(2)).saturating_add(panel(m, n))
+    }
+
+    /// Singular values by their approximation: the product with itself, and its decomposition.
+    pub(super) fn singular_approximate(m: i64, n: i64, batch: i64) -> i64 {
+        let each = m.saturating_mul(n).saturating_add(eigen(n));
+        each.saturating_mul(batch.max(1))
+    }
+
+    /// Eigenvalues of a symmetric matrix by divide and conquer (LAPACK: 1 + 6n + 2n²), and the reduction
+    /// before.
+    pub(super) fn eigen(n: i64) -> i64 {
+        square(n)
+            .saturating_mul(2)
+            .saturating_add(n.saturating_mul(6))
+            .saturating_add(panel(n, n))
+            .saturating_add(1)
+    }
+
+    /// Eigenvalues of a general matrix: Hessenberg form, Schur form, and vectors.
+    pub(super) fn eigen_general(n: i64) -> i64 {
+        square(n).saturating_mul(3).saturating_add(panel(n, n))
+    }
+
+    pub(super) fn square(n: i64) -> i64 {
+        n.saturating_mul(n)
+    }
+}
+
+/// Bytes of the widest element, complex in double precision: which one it is, the name of a call says and its
+/// arguments do not.
+const WIDEST: u64 = 16;
+
+/// Writes a size that counts elements.
+fn answer(handle: Handle<Context>, valid: bool, size: Out<i32>, count: i64) -> i32 {
+    if handle.get().is_none() {
+        return status::NOT_INITIALIZED;
+    }
+    let bytes = u64::try_from(count).unwrap_or(0).saturating_mul(WIDEST);
+    card::confess_bytes(Confession::CUSOLVER, bytes);
+    if valid && size.write(i32::try_from(count).unwrap_or(i32::MAX)) {
+        status::SUCCESS
+    } else {
+        status::INVALID_VALUE
+    }
+}
+
+/// Declares the size queries that share a signature and a formula: `[names…](parameters) valid CONDITION =>
+/// ELEMENTS`.
+macro_rules! sizes {
+    ($([$($name:ident),+]($($argument:ident: $kind:ty),*) [$($after:ident: $last:ty),*] $valid:expr => $count:expr;)*) => {
+        $( sizes!(@each [$($name),+] ($($argument: $kind),*) ($($after: $last),*) ($valid) ($count)); )*
+    };
+    (@each [$($name:ident),+] $arguments:tt $after:tt $valid:tt $count:tt) => {
+        $( sizes!(@one $name $arguments $after $valid $count); )+
+    };
+    (@one $name:ident ($($argument:ident: $kind:ty),*) ($($after:ident: $last:ty),*) ($valid:expr) ($count:expr)) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            /// The workspace, in elements.
+            fn $name(handle: Handle<Context>, $($argument: $kind,)* size: Out<i32>, $($after: $last),*) {
+                answer(handle, $valid, size, $count)
+            }
+        }
+    };
+}
+
+sizes! {
+    [cusolverDnSpotrf_bufferSize, cusolverDnDpotrf_bufferSize, cusolverDnCpotrf_bufferSize, cusolverDnZpotrf_bufferSize]
+        (_fill: i32, n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
+    [cusolverDnSpotri_bufferSize, cusolverDnDpotri_bufferSize, cusolverDnCpotri_bufferSize, cusolverDnZpotri_bufferSize,
+     cusolverDnSlauum_bufferSize, cusolverDnDlauum_bufferSize, cusolverDnClauum_bufferSize, cusolverDnZlauum_bufferSize]
+        (_fill: i32, n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::inverse(n.into());
+    [cusolverDnSgetrf_bufferSize, cusolverDnDgetrf_bufferSize, cusolverDnCgetrf_bufferSize, cusolverDnZgetrf_bufferSize,
+     cusolverDnSgeqrf_bufferSize, cusolverDnDgeqrf_bufferSize, cusolverDnCgeqrf_bufferSize, cusolverDnZgeqrf_bufferSize]
+        (m: i32, n: i32, _a: Ptr, lda: i32) [] m >= 0 && n >= 0 && lda >= m => elements::panel(m.into(), n.into());
+    [cusolverDnSorgqr_bufferSize, cusolverDnDorgqr_bufferSize, cusolverDnCungqr_bufferSize, cusolverDnZungqr_bufferSize]
+        (m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr) []
+        m >= 0 && n >= 0 && k >= 0 && lda >= m => elements::panel(m.into(), n.into());
+    [cusolverDnSormqr_bufferSize, cusolverDnDormqr_bufferSize, cusolverDnCunmqr_bufferSize, cusolverDnZunmqr_bufferSize]
+        (_side: i32, _trans: i32, m: i32, n: i32, k: i32, _a: Ptr, _lda: i32, _tau: Ptr, _c: Ptr, ldc: i32) []
+        m >= 0 && n >= 0 && k >= 0 && ldc >= m => elements::panel(m.into(), n.into());
+    [cusolverDnSormtr_bufferSize, cusolverDnDormtr_bufferSize, cusolverDnCunmtr_bufferSize, cusolverDnZunmtr_bufferSize]
+        (_side: i32, _fill: i32, _trans: i32, m: i32, n: i32, _a: Ptr, _lda: i32, _tau: Ptr, _c: Ptr, ldc: i32) []
+        m >= 0 && n >= 0 && ldc >= m => elements::panel(m.into(), n.into());
+    [cusolverDnSorgbr_bufferSize, cusolverDnDorgbr_bufferSize, cusolverDnCungbr_bufferSize, cusolverDnZungbr_bufferSize]
+        (_side: i32, m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr) []
+        m >= 0 && n >= 0 && k >= 0 && lda >= m => elements::panel(m.into(), n.into());
+    [cusolverDnSorgtr_bufferSize, cusolverDnDorgtr_bufferSize, cusolverDnCungtr_bufferSize, cusolverDnZungtr_bufferSize]
+        (_fill: i32, n: i32, _a: Ptr, lda: i32, _tau: Ptr) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
+    [cusolverDnSsytrf_bufferSize, cusolverDnDsytrf_bufferSize, cusolverDnCsytrf_bufferSize, cusolverDnZsytrf_bufferSize]
+        (n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
+    [cusolverDnSsytri_bufferSize, cusolverDnDsytri_bufferSize, cusolverDnCsytri_bufferSize, cusolverDnZsytri_bufferSize]
+        (_fill: i32, n: i32, _a: Ptr, lda: i32, _pivots: Ptr) [] n >= 0 && lda >= n => elements::inverse(n.into());
+    [cusolverDnSsytrd_bufferSize, cusolverDnDsytrd_bufferSize, cusolverDnChetrd_bufferSize, cusolverDnZhetrd_bufferSize]
+        (_fill: i32, n: i32, _a: Ptr, lda: i32, _d: Ptr, _e: Ptr, _tau: Ptr) []
+        n >= 0 && lda >= n => elements::panel(n.into(), n.into());
+    [cusolverDnSgebrd_bufferSize, cusolverDnDgebrd_bufferSize, cusolverDnCgebrd_bufferSize, cusolverDnZgebrd_bufferSize]
+        (m: i32, n: i32) [] m >= 0 && n >= 0 => elements::bidiagonal(m.into(), n.into());
+    [cusolverDnSgesvd_bufferSize, cusolverDnDgesvd_bufferSize, cusolverDnCgesvd_bufferSize, cusolverDnZgesvd_bufferSize]
+        (m: i32, n: i32) [] m >= 0 && n >= 0 => elements::singular(m.into(), n.into());
+    [cusolverDnSgesvdj_bufferSize, cusolverDnDgesvdj_bufferSize, cusolverDnCgesvdj_bufferSize,
+     cusolverDnZgesvdj_bufferSize]
+        (_vectors: i32, _economy: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32)
+        [_parameters: Ptr] m >= 0 && n >= 0 && lda >= m => elements::singular_jacobi(m.into(), n.into());
+    [cusolverDnSgesvdjBatched_bufferSize, cusolverDnDgesvdjBatched_bufferSize, cusolverDnCgesvdjBatched_bufferSize,
+     cusolverDnZgesvdjBatched_bufferSize]
+        (_vectors: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32)
+        [_parameters: Ptr, batch: i32] m >= 0 && n >= 0 && lda >= m && batch >= 0
+        => elements::singular_jacobi(m.into(), n.into()).saturating_mul(batch.into());
+    [cusolverDnSgesvdaStridedBatched_bufferSize, cusolverDnDgesvdaStridedBatched_bufferSize,
+     cusolverDnCgesvdaStridedBatched_bufferSize, cusolverDnZgesvdaStridedBatched_bufferSize]
+        (_vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64, _s: Ptr, _step_s: i64, _u: Ptr,
+         _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64)
+        [batch: i32] m >= 0 && n >= 0 && lda >= m && batch >= 0
+        => elements::singular_approximate(m.into(), n.into(), batch.into());
+    [cusolverDnSsyevd_bufferSize, cusolverDnDsyevd_bufferSize, cusolverDnCheevd_bufferSize, cusolverDnZheevd_bufferSize]
+        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [] n >= 0 && lda >= n => elements::eigen(n.into());
+    [cusolverDnSsyevj_bufferSize, cusolverDnDsyevj_bufferSize, cusolverDnCheevj_bufferSize, cusolverDnZheevj_bufferSize]
+        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [_parameters: Ptr]
+        n >= 0 && lda >= n => elements::eigen(n.into());
+    [cusolverDnSsyevjBatched_bufferSize, cusolverDnDsyevjBatched_bufferSize, cusolverDnCheevjBatched_bufferSize,
+     cusolverDnZheevjBatched_bufferSize]
+        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [_parameters: Ptr, batch: i32]
+        n >= 0 && lda >= n && batch >= 0 => elements::eigen(n.into()).saturating_mul(batch.into());
+    [cusolverDnSsygvd_bufferSize, cusolverDnDsygvd_bufferSize, cusolverDnChegvd_bufferSize, cusolverDnZhegvd_bufferSize]
+        (_kind: i32, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _b: Ptr, _ldb: i32, _w: Ptr) []
+        n >= 0 && lda >= n => elements::eigen(n.into());
+}
+
+/// Bytes of one element of a `cudaDataType`.
+fn width(kind: i32) -> i64 {
+    match kind {
+        0 | 6 => 4,
+        1 | 4 => 8,
+        5 => 16,
+        _ => 2,
+    }
+}
+
+/// Writes sizes that count bytes. What the host is asked for is as much as a panel: it holds a small problem.
+fn answer_bytes(
+    handle: Handle<Context>,
+    valid: bool,
+    kind: i32,
+    count: i64,
+    device: Out<usize>,
+    host: Out<usize>,
+    on_host: i64,
+) -> i32 {
+    if handle.get().is_none() {
+        return status::NOT_INITIALIZED;
+    }
+    let bytes = |count: i64| usize::try_from(count.saturating_mul(width(kind))).unwrap_or(0);
+    card::confess_bytes(Confession::CUSOLVER, bytes(count) as u64);
+    if !valid || device.is_null() {
+        return status::INVALID_VALUE;
+    }
+    device.put(bytes(count));
+    host.put(bytes(on_host));
+    status::SUCCESS
+}
+
+entry_points! {
+    fail status::INTERNAL_ERROR;
+
+    /// The workspace of a Cholesky factorisation.
+    fn cusolverDnXpotrf_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, _fill: i32, n: i64, kind: i32, _a: Ptr, lda: i64, _compute: i32,
+        device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, n >= 0 && lda >= n, kind, elements::panel(n, n), device, host, 0)
+    }
+
+    /// The workspace of an LU factorisation.
+    fn cusolverDnXgetrf_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, m: i64, n: i64, kind: i32, _a: Ptr, lda: i64, _compute: i32,
+        device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, m >= 0 && n >= 0 && lda >= m, kind, elements::panel(m, n), device, host, 0)
+    }
+
+    /// The workspace of a QR factorisation.
+    fn cusolverDnXgeqrf_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, m: i64, n: i64, kind: i32, _a: Ptr, lda: i64, _tau_kind: i32, _tau: Ptr,
+        _compute: i32, device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, m >= 0 && n >= 0 && lda >= m, kind, elements::panel(m, n), device, host, 0)
+    }
+
+    /// The workspace of a solution after a symmetric factorisation.
+    fn cusolverDnXsytrs_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i64, columns: i64, kind: i32, _a: Ptr, lda: i64, _pivots: Ptr,
+        _b_kind: i32, _b: Ptr, _ldb: i64, device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, n >= 0 && lda >= n, kind, elements::panel(n, columns), device, host, 0)
+    }
+
+    /// The workspace of a triangle's inverse.
+    fn cusolverDnXtrtri_bufferSize(
+        handle: Handle<Context>, _fill: i32, _unit: i32, n: i64, kind: i32, _a: Ptr, lda: i64, device: Out<usize>,
+        host: Out<usize>,
+    ) {
+        answer_bytes(handle, n >= 0 && lda >= n, kind, elements::inverse(n), device, host, 0)
+    }
+
+    /// The workspace of a singular value decomposition.
+    fn cusolverDnXgesvd_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, _u_vectors: u8, _v_vectors: u8, m: i64, n: i64, kind: i32, _a: Ptr,
+        lda: i64, _s_kind: i32, _s: Ptr, _u_kind: i32, _u: Ptr, _ldu: i64, _v_kind: i32, _v: Ptr, _ldv: i64,
+        _compute: i32, device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, m >= 0 && n >= 0 && lda >= m, kind, elements::singular(m, n), device, host, 0)
+    }
+
+    /// The workspace of a symmetric matrix's eigenvalues.
+    fn cusolverDnXsyevd_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, _vectors: i32, _fill: i32, n: i64, kind: i32, _a: Ptr, lda: i64,
+        _w_kind: i32, _w: Ptr, _compute: i32, device: Out<usize>, host: Out<usize>,
+    ) {
+        answer_bytes(handle, n >= 0 && lda >= n, kind, elements::eigen(n), device, host, 0)
+    }
+
+    /// The workspace of many symmetric matrices' eigenvalues.
+    fn cusolverDnXsyevBatched_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, _vectors: i32, _fill: i32, n: i64, kind: i32, _a: Ptr, lda: i64,
+        _w_kind: i32, _w: Ptr, _compute: i32, device: Out<usize>, host: Out<usize>, batch: i64,
+    ) {
+        let count = elements::eigen(n).saturating_mul(batch);
+        answer_bytes(handle, n >= 0 && lda >= n && batch >= 0, kind, count, device, host, 0)
+    }
+
+    /// The workspace of a general matrix's eigenvalues; the iteration runs on the host.
+    fn cusolverDnXgeev_bufferSize(
+        handle: Handle<Context>, _parameters: Ptr, _left: i32, _right: i32, n: i64, kind: i32, _a: Ptr, lda: i64,
+        _w_kind: i32, _w: Ptr, _left_kind: i32, _left_vectors: Ptr, _left_ld: i64, _right_kind: i32, _right_vectors: Ptr,
+        _right_ld: i64, _compute: i32, device: Out<usize>, host: Out<usize>,
+    ) {
+        let (count, on_host) = (elements::eigen_general(n), elements::square(n));
+        answer_bytes(handle, n >= 0 && lda >= n, kind, count, device, host, on_host)
+    }
+}

@@ -1,0 +1,224 @@
+//! Buffers that algorithms ask for. The real library sizes them on a device only; these are what the
+//! algorithms must hold: row offsets once more, a transposed copy, keys and values to be sorted. Each use is
+//! noted.
+
+use memfit_channel::Confession;
+
+use super::handle::{Context, answer};
+use super::product::Shape;
+use super::status;
+use crate::entry::{Handle, Out, Ptr, entry_points};
+use memfit_cuda::card;
+
+/// `CUSPARSE_OPERATION_NON_TRANSPOSE`.
+const AS_IT_IS: i32 = 0;
+/// Bytes of an index.
+const INDEX: i64 = 4;
+/// Bytes of the widest value, complex in double precision.
+const VALUE: i64 = 16;
+/// What a scan over a whole array keeps beside it.
+const SCAN: i64 = 4096;
+
+/// Row offsets once more, and a transposed copy where the matrix is not used as it is.
+fn offsets(shape: Shape, operation: i32) -> i64 {
+    let copy = if operation == AS_IT_IS { 0 } else { shape.entries.saturating_mul(INDEX + VALUE) };
+    shape.rows.max(shape.columns).saturating_add(1).saturating_mul(2 * INDEX).saturating_add(copy)
+}
+
+/// What a triangular solve learns of its matrix: the levels of its rows, and where each waits.
+fn levels(shape: Shape) -> i64 {
+    shape
+        .rows
+        .saturating_mul(8 * INDEX)
+        .saturating_add(shape.entries.saturating_mul(2 * INDEX))
+        .saturating_add(SCAN)
+}
+
+/// Keys and a permutation, twice.
+fn sorting(entries: i64) -> i64 {
+    entries.saturating_mul(4 * INDEX).saturating_add(SCAN)
+}
+
+fn size_of(handle: Handle<Context>, matrix: Ptr, size: Out<usize>, bytes: impl FnOnce(Shape) -> i64) -> i32 {
+    let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
+    write(handle, size, bytes(shape))
+}
+
+fn write(handle: Handle<Context>, size: Out<usize>, bytes: i64) -> i32 {
+    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
+    answer(handle, size, usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+fn write_int(handle: Handle<Context>, size: Out<i32>, bytes: i64) -> i32 {
+    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
+    answer(handle, size, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+entry_points! {
+    fail status::INTERNAL_ERROR;
+
+    /// Sparse times dense.
+    fn cusparseSpMM_bufferSize(
+        handle: Handle<Context>, op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, _b: Ptr, _beta: Ptr, _c: Ptr, _compute: i32,
+        _algorithm: i32, size: Out<usize>,
+    ) {
+        size_of(handle, a, size, |shape| offsets(shape, op_a))
+    }
+
+    /// Sparse times a vector.
+    fn cusparseSpMV_bufferSize(
+        handle: Handle<Context>, op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _beta: Ptr, _y: Ptr, _compute: i32,
+        _algorithm: i32, size: Out<usize>,
+    ) {
+        size_of(handle, a, size, |shape| offsets(shape, op_a))
+    }
+
+    /// Dense times dense, where a sparse matrix has entries.
+    fn cusparseSDDMM_bufferSize(
+        handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, _a: Ptr, _b: Ptr, _beta: Ptr, c: Ptr, _compute: i32,
+        _algorithm: i32, size: Out<usize>,
+    ) {
+        size_of(handle, c, size, |shape| offsets(shape, AS_IT_IS))
+    }
+
+    /// A triangular solve for one vector.
+    fn cusparseSpSV_bufferSize(
+        handle: Handle<Context>, op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _y: Ptr, _compute: i32, _algorithm: i32,
+        _state: Ptr, size: Out<usize>,
+    ) {
+        size_of(handle, a, size, |shape| levels(shape).saturating_add(offsets(shape, op_a)))
+    }
+
+    /// A triangular solve for many vectors.
+    fn cusparseSpSM_bufferSize(
+        handle: Handle<Context>, op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, _b: Ptr, _c: Ptr, _compute: i32,
+        _algorithm: i32, _state: Ptr, size: Out<usize>,
+    ) {
+        size_of(handle, a, size, |shape| levels(shape).saturating_add(offsets(shape, op_a)))
+    }
+
+    /// Sparse to dense.
+    fn cusparseSparseToDense_bufferSize(
+        handle: Handle<Context>, sparse: Ptr, _dense: Ptr, _algorithm: i32, size: Out<usize>,
+    ) {
+        size_of(handle, sparse, size, |shape| offsets(shape, AS_IT_IS))
+    }
+
+    /// A sparse vector times a dense one.
+    fn cusparseSpVV_bufferSize(
+        handle: Handle<Context>, _operation: i32, _x: Ptr, _y: Ptr, _result: Ptr, _compute: i32, size: Out<usize>,
+    ) {
+        write(handle, size, SCAN)
+    }
+
+    /// Rows to columns.
+    fn cusparseCsr2cscEx2_bufferSize(
+        handle: Handle<Context>, m: i32, n: i32, entries: i32, _values: Ptr, _rows: Ptr, _columns: Ptr, _csc_values: Ptr,
+        _csc_columns: Ptr, _csc_rows: Ptr, _kind: i32, _action: i32, _base: i32, _algorithm: i32, size: Out<usize>,
+    ) {
+        write(handle, size, sorting(entries.into()).saturating_add(i64::from(m.max(n)).saturating_mul(2 * INDEX)))
+    }
+
+    /// Sorting coordinates.
+    fn cusparseXcoosort_bufferSizeExt(
+        handle: Handle<Context>, _m: i32, _n: i32, entries: i32, _rows: Ptr, _columns: Ptr, size: Out<usize>,
+    ) {
+        write(handle, size, sorting(entries.into()))
+    }
+
+    /// Sorting rows.
+    fn cusparseXcsrsort_bufferSizeExt(
+        handle: Handle<Context>, _m: i32, _n: i32, entries: i32, _rows: Ptr, _columns: Ptr, size: Out<usize>,
+    ) {
+        write(handle, size, sorting(entries.into()))
+    }
+
+    /// Sorting columns.
+    fn cusparseXcscsort_bufferSizeExt(
+        handle: Handle<Context>, _m: i32, _n: i32, entries: i32, _columns: Ptr, _rows: Ptr, size: Out<usize>,
+    ) {
+        write(handle, size, sorting(entries.into()))
+    }
+}
+
+/// Declares a size query for each type of value.
+macro_rules! each_type {
+    ($macro:ident: $($name:ident),+) => { $( $macro!($name); )+ };
+}
+
+/// The sum of two sparse matrices: their row offsets.
+macro_rules! sum {
+    ($name:ident) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            /// The buffer of a sparse sum.
+            fn $name(
+                handle: Handle<Context>, m: i32, _n: i32, _alpha: Ptr, _a: Ptr, _a_entries: i32, _a_values: Ptr, _a_rows: Ptr,
+                _a_columns: Ptr, _beta: Ptr, _b: Ptr, _b_entries: i32, _b_values: Ptr, _b_rows: Ptr, _b_columns: Ptr,
+                _c: Ptr, _c_values: Ptr, _c_rows: Ptr, _c_columns: Ptr, size: Out<usize>,
+            ) {
+                write(handle, size, i64::from(m).saturating_add(1).saturating_mul(INDEX).saturating_add(SCAN))
+            }
+        }
+    };
+}
+each_type!(sum: cusparseScsrgeam2_bufferSizeExt, cusparseDcsrgeam2_bufferSizeExt, cusparseCcsrgeam2_bufferSizeExt,
+    cusparseZcsrgeam2_bufferSizeExt);
+
+/// A triangular solve with blocks, for one vector.
+macro_rules! block_vector {
+    ($name:ident) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            /// The buffer of a triangular solve with blocks.
+            fn $name(
+                handle: Handle<Context>, _direction: i32, _operation: i32, rows: i32, entries: i32, _a: Ptr, _values: Ptr,
+                _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr, size: Out<i32>,
+            ) {
+                let (rows, entries) = (rows.into(), entries.into());
+                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+            }
+        }
+    };
+}
+each_type!(block_vector: cusparseSbsrsv2_bufferSize, cusparseDbsrsv2_bufferSize, cusparseCbsrsv2_bufferSize,
+    cusparseZbsrsv2_bufferSize);
+
+/// A triangular solve with blocks, for many vectors.
+macro_rules! block_matrix {
+    ($name:ident) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            /// The buffer of a triangular solve with blocks.
+            fn $name(
+                handle: Handle<Context>, _direction: i32, _op_a: i32, _op_x: i32, rows: i32, _vectors: i32, entries: i32,
+                _a: Ptr, _values: Ptr, _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr, size: Out<i32>,
+            ) {
+                let (rows, entries) = (rows.into(), entries.into());
+                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+            }
+        }
+    };
+}
+each_type!(block_matrix: cusparseSbsrsm2_bufferSize, cusparseDbsrsm2_bufferSize, cusparseCbsrsm2_bufferSize,
+    cusparseZbsrsm2_bufferSize);
+
+/// An incomplete factorisation.
+macro_rules! incomplete {
+    ($name:ident) => {
+        entry_points! {
+            fail status::INTERNAL_ERROR;
+            /// The buffer of an incomplete factorisation.
+            fn $name(
+                handle: Handle<Context>, rows: i32, entries: i32, _a: Ptr, _values: Ptr, _row_offsets: Ptr, _columns: Ptr,
+                _info: Ptr, size: Out<i32>,
+            ) {
+                let (rows, entries) = (rows.into(), entries.into());
+                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+            }
+        }
+    };
+}
+each_type!(incomplete: cusparseScsrilu02_bufferSize, cusparseDcsrilu02_bufferSize, cusparseCcsrilu02_bufferSize,
+    cusparseZcsrilu02_bufferSize, cusparseScsric02_bufferSize, cusparseDcsric02_bufferSize, cusparseCcsric02_bufferSize,
+    cusparseZcsric02_bufferSize);

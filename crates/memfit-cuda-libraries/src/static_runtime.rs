@@ -1,0 +1,130 @@
+//! Extensions that carry a copy of the CUDA runtime of their own: the device cannot stand in front of it, and
+//! it would ask the driver for tables that nobody documents. They are told by their file, before they are
+//! loaded.
+
+use std::{
+    ffi::{CStr, c_char},
+    fs::File,
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
+
+use memfit_channel::ledger::NAME_BYTES;
+use memfit_kernels::binary::cubin::{Section, sections};
+use memmap2::Mmap;
+
+use memfit_cuda::card;
+
+use crate::entry::guarded;
+
+/// Where the compiler of CUDA leaves what the runtime is told of the code in a file.
+const WRAPPERS: &str = ".nvFatBinSegment";
+/// The call that tells it: imported where the runtime is another library, absent where it is within.
+const REGISTER: &str = "__cudaRegisterFatBinary";
+/// Bytes of a symbol in a table.
+const SYMBOL: usize = 24;
+/// Symbols of one file that are looked at.
+const MOST_SYMBOLS: usize = 1 << 20;
+
+/// Whether a library at a path brings a CUDA runtime of its own; the report names those that do.
+///
+/// # Safety
+/// `path` is a string that ends with NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfit_vgpu_brings_runtime(path: *const c_char) -> i32 {
+    guarded("memfit_vgpu_brings_runtime", 0, || {
+        if path.is_null() {
+            return 0;
+        }
+        // SAFETY: the caller vouches for the string.
+        let path = Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
+        let brings = with_bytes(path, brings_runtime).unwrap_or(false);
+        if brings {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            card::refused(&shortened(&format!("static CUDA runtime in {file}")));
+        }
+        i32::from(brings)
+    })
+}
+
+/// Names in the ledger have room for so many bytes.
+fn shortened(name: &str) -> String {
+    name[..name.floor_char_boundary(NAME_BYTES)].to_owned()
+}
+
+/// Whether a shared object has code for devices, and registers it with no runtime but its own.
+fn brings_runtime(elf: &[u8]) -> bool {
+    let Some(sections) = sections(elf) else { return false };
+    let has = |name: &str| sections.iter().any(|section| section.name == name);
+    has(WRAPPERS) && !imports(&sections, REGISTER)
+}
+
+/// Whether a name is among those that the loader has to find elsewhere.
+fn imports(sections: &[Section<'_>], wanted: &str) -> bool {
+    let table = |name: &str| sections.iter().find(|section| section.name == name).map(|section| section.data);
+    let (Some(symbols), Some(names)) = (table(".dynsym"), table(".dynstr")) else { return false };
+    symbols.chunks_exact(SYMBOL).take(MOST_SYMBOLS).any(|symbol| {
+        let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
+        let undefined = symbol[6] == 0 && symbol[7] == 0;
+        undefined
+            && names.get(start..).is_some_and(|rest| {
+                rest.strip_prefix(wanted.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+            })
+    })
+}
+
+/// Reads a file's bytes in place: extensions run to hundreds of megabytes, of which little is looked at.
+fn with_bytes<T>(path: &Path, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    let file = File::open(path).ok()?;
+    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    // SAFETY: nothing is written to the mapping. A library that is cut short while it is being loaded would
+    // end the loading process in any case.
+    let bytes = unsafe { Mmap::map(&file) }.ok()?;
+    Some(read(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process::Command};
+
+    use super::*;
+
+    /// A shared object made from C: with code for devices or without, with a runtime of its own or another's.
+    fn built(name: &str, source: &str) -> Option<Vec<u8>> {
+        let folder = env::temp_dir().join(format!("memfit-static-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).ok()?;
+        let (from, to) = (folder.join("source.c"), folder.join("made.so"));
+        fs::write(&from, source).ok()?;
+        let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let done =
+            Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&to, &from]).status().ok()?;
+        let bytes = done.success().then(|| fs::read(to).ok()).flatten();
+        let _ = fs::remove_dir_all(folder);
+        bytes
+    }
+
+    const WRAPPER: &str =
+        "__attribute__((section(\".nvFatBinSegment\"), used)) static const long wrapper[3] = {0};\n";
+    const OWN: &str = "static void *__cudaRegisterFatBinary(void *p) { return p; }\nvoid *start(void) { return __cudaRegisterFatBinary((void *)wrapper); }\n";
+    const ANOTHERS: &str = "extern void *__cudaRegisterFatBinary(void *);\nvoid *start(void) { return __cudaRegisterFatBinary((void *)wrapper); }\n";
+
+    #[test]
+    fn a_runtime_of_its_own_is_told_from_another_s() {
+        for (name, source, expected) in [
+            ("own", format!("{WRAPPER}{OWN}"), true),
+            ("another", format!("{WRAPPER}{ANOTHERS}"), false),
+            ("neither", "int answer(void) { return 42; }".to_owned(), false),
+        ] {
+            let elf = built(name, &source).expect("a C compiler is there");
+            assert_eq!(brings_runtime(&elf), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn nonsense_brings_nothing() {
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096], b"\x7fELF\x02\x01\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            assert!(!brings_runtime(bytes));
+        }
+        assert_eq!(with_bytes(Path::new("/nowhere/at/all.so"), brings_runtime), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Generates the entry points that the prototype lists (`api/*.api`) call harmless or refused.
+
+fn main() {
+    println!("cargo:rerun-if-changed=api");
+    println!("cargo:rerun-if-changed=build.rs");
+    memfit_prototypes::generate();
+}

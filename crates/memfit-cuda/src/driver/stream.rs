@@ -1,0 +1,86 @@
+//! What only the driver does with streams.
+
+use crate::{
+    capture, context,
+    copies::{self, Moved},
+    guard::calls,
+    machine,
+    status::{Outcome, Status},
+    streams,
+};
+use memfit_abi::Out;
+
+fn put_context(stream: u64, target: Out<u64>) -> Outcome {
+    if target.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let stream = streams::resolve(stream)?;
+    target.put(context::primary(machine::card(stream.card() as i32)?));
+    Ok(())
+}
+
+/// The device's own writing of a word; waiting for one is over at once, since all work before it is done.
+fn write(stream: u64, target: u64, value: u64, width: u64) -> Outcome {
+    let word =
+        |moved, word| Ok(moved + copies::fill(target + word * 4, (value >> (word * 32)) as u32, 4, 1)?);
+    copies::queued(stream, || (0..width / 4).try_fold(Moved::default(), word))
+}
+
+calls! { driver;
+    fn cuStreamGetCtx(stream: u64, context: Out<u64>) {
+        put_context(stream, context)
+    }
+
+    fn cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Out<u64>) {
+        green.put(0);
+        put_context(stream, context)
+    }
+
+    fn cuStreamGetCaptureInfo(stream: u64, status: Out<i32>, id: Out<u64>) {
+        if status.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let (now, capture, _) = capture::of_stream(&streams::resolve(stream)?);
+        status.put(now as i32);
+        if capture != 0 {
+            id.put(capture);
+        }
+        Ok(())
+    }
+
+    fn cuStreamBeginCapture(stream: u64) {
+        capture::begin(stream, 0, None)
+    }
+
+    fn cuStreamWriteValue32_v2(stream: u64, target: u64, value: u32, _flags: u32) {
+        write(stream, target, u64::from(value), 4)
+    }
+
+    fn cuStreamWriteValue64_v2(stream: u64, target: u64, value: u64, _flags: u32) {
+        write(stream, target, value, 8)
+    }
+
+    fn cuStreamWriteValue32(stream: u64, target: u64, value: u32, _flags: u32) {
+        write(stream, target, u64::from(value), 4)
+    }
+
+    fn cuStreamWriteValue64(stream: u64, target: u64, value: u64, _flags: u32) {
+        write(stream, target, value, 8)
+    }
+
+    fn cuStreamWaitValue32_v2(stream: u64, _target: u64, _value: u32, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cuStreamWaitValue64_v2(stream: u64, _target: u64, _value: u64, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cuStreamWaitValue32(stream: u64, _target: u64, _value: u32, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cuStreamWaitValue64(stream: u64, _target: u64, _value: u64, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+}

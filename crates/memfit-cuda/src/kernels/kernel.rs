@@ -1,0 +1,274 @@
+//! One kernel.
+
+use std::{
+    ffi::CStr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicI32, AtomicU32, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    launch::Launch,
+    module::{Code, Module},
+    occupancy::Multiprocessor,
+    registry::Name,
+};
+use crate::{
+    graphs::Act,
+    machine::Card,
+    status::{Outcome, Status},
+    thread, values,
+};
+use memfit_abi::{In, Ptr};
+use memfit_kernels::{
+    binary::{Function, Param},
+    cost::{Work, kernel::KernelCost},
+    launch::{self, Arguments, Grid},
+    values::Effect,
+};
+
+/// What is taken for a kernel whose machine code the driver would still have to make.
+const UNKNOWN_REGISTERS: u32 = 32;
+
+/// A kernel, under any of its names and handles.
+pub(crate) struct Kernel {
+    module: &'static Module,
+    name: Name,
+    /// The compute capability for which [`Kernel::check`] last succeeded.
+    checked: AtomicU32,
+    effect: OnceLock<Effect>,
+    cost: OnceLock<KernelCost>,
+    /// What the machine code says, for the first card that asked.
+    function: OnceLock<(u32, Option<Function>)>,
+    /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
+    dynamic_shared: AtomicU32,
+    /// `cudaFuncAttributePreferredSharedMemoryCarveout`; −1 if it was not set.
+    carveout: AtomicI32,
+    pub(super) cluster: Cluster,
+}
+
+/// Attributes of clusters of blocks, as they were set.
+#[derive(Default)]
+pub(super) struct Cluster {
+    pub(super) width: AtomicU32,
+    pub(super) height: AtomicU32,
+    pub(super) depth: AtomicU32,
+    pub(super) non_portable: AtomicU32,
+    pub(super) scheduling: AtomicU32,
+}
+
+/// What decides whether and how often a kernel fits on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    /// Registers of a thread.
+    pub(crate) registers: u32,
+    /// Static shared memory of a block.
+    pub(crate) shared: u32,
+    /// Local memory of a thread.
+    pub(crate) local: u32,
+    /// Constants of its own.
+    pub(crate) constant: u32,
+    /// Most threads of a block.
+    pub(crate) threads: u32,
+    /// Most dynamic shared memory that a launch may ask for.
+    pub(crate) dynamic_shared: u32,
+    /// Architecture of the PTX it was made from.
+    pub(crate) ptx: u32,
+    /// Architecture of the machine code.
+    pub(crate) binary: u32,
+}
+
+impl Kernel {
+    /// A kernel of a module.
+    pub(super) fn new(module: &'static Module, name: Name) -> Self {
+        Self {
+            module,
+            name,
+            checked: AtomicU32::new(0),
+            effect: OnceLock::new(),
+            cost: OnceLock::new(),
+            function: OnceLock::new(),
+            dynamic_shared: AtomicU32::new(0),
+            carveout: AtomicI32::new(-1),
+            cluster: Cluster::default(),
+        }
+    }
+
+    /// What a program calls it by: its address.
+    pub(crate) fn handle(&'static self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// The module that it belongs to.
+    pub(crate) fn module(&self) -> &'static Module {
+        self.module
+    }
+
+    /// Its mangled name.
+    pub(crate) fn name(&self) -> &CStr {
+        self.module.name(&self.name)
+    }
+
+    /// What a launch of it means for the contents of memory.
+    #[inline]
+    pub(crate) fn effect(&self, card: &Card) -> &Effect {
+        self.effect.get_or_init(|| {
+            let addresses = || {
+                let params = self.params(card).into_iter().enumerate();
+                params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
+            };
+            Effect::of(&self.name().to_string_lossy(), self.module.text(), addresses)
+        })
+    }
+
+    /// What a launch with these arguments means for the contents of memory, whenever it comes to pass;
+    /// nothing where it means nothing, or the machine code does not tell how large the arguments are.
+    pub(super) fn captured(
+        &'static self,
+        card: &'static Card,
+        arguments: Arguments,
+        grid: Grid,
+    ) -> Option<Act> {
+        let effect = self.effect(card);
+        let params = self.params(card);
+        if effect.is_none() || params.is_empty() {
+            return None;
+        }
+        let values: Option<Vec<Vec<u8>>> = params
+            .iter()
+            .enumerate()
+            .map(|(index, param)| arguments.bytes(index, param.size as usize))
+            .collect();
+        let values = values?;
+        Some(Act::new(move || {
+            let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
+            let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+            effect.apply(arguments, grid, values::memory());
+        }))
+    }
+
+    /// How long a launch of it takes.
+    #[inline]
+    pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
+        let cost =
+            self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy(), self.module.text()));
+        thread::with_prepared(|prepared| {
+            let launch =
+                launch::Launch { grid: launch.grid(), arguments, memory: values::memory(), prepared };
+            cost.work(launch, &card.speeds, || {
+                self.function(card.device.compute_capability.sm_version()).unwrap_or_default()
+            })
+        })
+    }
+
+    /// Its parameters on a card; none where its machine code does not tell them.
+    fn params(&self, card: &Card) -> Vec<Param> {
+        let version = card.device.compute_capability.sm_version();
+        let function = self.module.function(version, &self.name().to_string_lossy());
+        function.map(|function| function.params).unwrap_or_default()
+    }
+
+    /// That the card has code for it.
+    #[inline]
+    pub(crate) fn check(&self, card: &Card) -> Outcome {
+        let version = card.device.compute_capability.sm_version();
+        if self.checked.load(Relaxed) == version { Ok(()) } else { self.check_slowly(version) }
+    }
+
+    #[cold]
+    fn check_slowly(&self, version: u32) -> Outcome {
+        if !self.module.runs_on(version) {
+            return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE);
+        }
+        self.checked.store(version, Relaxed);
+        Ok(())
+    }
+
+    /// What its machine code for a card says of it.
+    pub(crate) fn function(&self, version: u32) -> Option<Function> {
+        let find = || self.module.function(version, &self.name().to_string_lossy());
+        let (known, function) = self.function.get_or_init(|| (version, find()));
+        if *known == version { function.clone() } else { find() }
+    }
+
+    /// The same, if somebody has wanted to know before.
+    pub(super) fn known_function(&self, version: u32) -> Option<&Function> {
+        self.function.get().filter(|(known, _)| *known == version)?.1.as_ref()
+    }
+
+    /// Its attributes on a card.
+    pub(crate) fn attributes(&self, card: &Card) -> Outcome<Attributes> {
+        let version = card.device.compute_capability.sm_version();
+        let (ptx, binary) = match self.module.code(version) {
+            Code::Machine(target) => (target, target),
+            Code::Compiled(target) => (target, version),
+            Code::Missing => return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE),
+        };
+        let function = self
+            .function(version)
+            .unwrap_or(Function { registers: UNKNOWN_REGISTERS, ..Function::default() });
+        let sm = multiprocessor(card);
+        let bound = if function.launch_bound == 0 { u32::MAX } else { function.launch_bound };
+        Ok(Attributes {
+            registers: function.registers,
+            shared: function.shared,
+            local: function.local,
+            constant: function.constant,
+            threads: sm.most_threads(function.registers).min(bound),
+            dynamic_shared: self.most_dynamic_shared(card, function.shared),
+            ptx,
+            binary,
+        })
+    }
+
+    /// Dynamic shared memory that a launch may ask for: what was set, or what every kernel has without
+    /// asking.
+    pub(super) fn most_dynamic_shared(&self, card: &Card, fixed: u32) -> u32 {
+        match self.dynamic_shared.load(Relaxed) {
+            0 => (card.device.sm.shared_memory_per_block.get() as u32).saturating_sub(fixed),
+            set => set,
+        }
+    }
+
+    /// Sets the most dynamic shared memory that a launch may ask for.
+    pub(super) fn allow_dynamic_shared(&self, card: &Card, bytes: u32) -> Outcome {
+        let version = card.device.compute_capability.sm_version();
+        let fixed = self.function(version).map_or(0, |function| function.shared);
+        if u64::from(bytes) + u64::from(fixed) > card.device.sm.shared_memory_per_block_optin.get() {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.dynamic_shared.store(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// The share of shared memory that the kernel prefers, in percent.
+    pub(super) fn carveout(&self) -> i32 {
+        self.carveout.load(Relaxed)
+    }
+
+    /// Sets that share.
+    pub(super) fn set_carveout(&self, percent: i32) -> Outcome {
+        if !(-1..=100).contains(&percent) {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.carveout.store(percent, Relaxed);
+        Ok(())
+    }
+}
+
+/// What a card's multiprocessors have.
+pub(crate) fn multiprocessor(card: &Card) -> Multiprocessor {
+    let sm = &card.device.sm;
+    Multiprocessor {
+        version: card.device.compute_capability.sm_version(),
+        threads: sm.max_threads,
+        blocks: sm.max_blocks,
+        threads_per_block: sm.max_threads_per_block,
+        registers: sm.registers,
+        registers_per_block: sm.registers_per_block,
+        shared: sm.shared_memory.get() as u32,
+        shared_per_block: sm.shared_memory_per_block_optin.get() as u32,
+        shared_reserved: sm.reserved_shared_memory_per_block.get() as u32,
+    }
+}

@@ -1,0 +1,262 @@
+//! Modules and libraries that a program loads by itself: what compilers at run time (Triton, NVRTC) make.
+//!
+//! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a
+//! context. Here they are the same thing under the same handle.
+
+use std::{
+    ffi::{CStr, c_char},
+    path::Path,
+};
+
+use super::{kernel::Kernel, module::Module, registry};
+use crate::{
+    guard::calls,
+    machine,
+    status::{Outcome, Status},
+};
+use memfit_abi::{In, Out, Ptr};
+
+/// Loads the image at an address; gives the module's handle.
+fn load(image: u64) -> Outcome<usize> {
+    if image == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let card = machine::current_context()?;
+    let loaded = super::image::at(image).ok_or(Status::INVALID_IMAGE)?;
+    let module = Module::loaded(loaded);
+    let version = card.device.compute_capability.sm_version();
+    if !module.runs_on(version) {
+        return Err(Status::NO_KERNEL_IMAGE_FOR_DEVICE);
+    }
+    Ok(registry::add_module(Box::leak(Box::new(module))))
+}
+
+fn load_file(path: In<c_char>) -> Outcome<usize> {
+    let path = path.text().ok_or(Status::INVALID_VALUE)?;
+    let mut bytes = std::fs::read(&path).map_err(|_| Status::FILE_NOT_FOUND)?;
+    // Text must end with NUL; an image is not changed by one more byte.
+    bytes.push(0);
+    if bytes.len() < 64 {
+        return Err(Status::INVALID_IMAGE);
+    }
+    let handle = load(bytes.as_ptr() as u64)?;
+    // Triton keeps what it compiles in stages, one beside the other.
+    if let Some(text) = read_text(&Path::new(&path).with_extension("ttir")) {
+        module(handle as Ptr)?.keep_text(text);
+    }
+    Ok(handle)
+}
+
+/// A text of a compiler's, unless it is unreasonably long.
+fn read_text(path: &Path) -> Option<String> {
+    const MOST: u64 = 16 << 20;
+    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MOST);
+    if fits { std::fs::read_to_string(path).ok() } else { None }
+}
+
+/// Triton has loaded a kernel, and this is what it made on the way to its machine code; the probe says so.
+///
+/// # Safety
+/// `text` is a string that ends with NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfit_vgpu_kernel_text(function: usize, text: *const c_char) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the caller vouches for the string.
+    let text = unsafe { CStr::from_ptr(text) };
+    if let (Some(kernel), Ok(text)) = (registry::kernel(function), text.to_str()) {
+        kernel.module().keep_text(text.to_owned());
+    }
+}
+
+fn module(handle: Ptr) -> Outcome<&'static Module> {
+    registry::module(handle as usize).ok_or(Status::INVALID_HANDLE)
+}
+
+fn kernel(handle: Ptr) -> Outcome<&'static Kernel> {
+    registry::kernel(handle as usize).ok_or(Status::INVALID_HANDLE)
+}
+
+/// The kernel of that name; the same handle each time.
+fn find(handle: Ptr, name: In<c_char>) -> Outcome<usize> {
+    let name = name.text().ok_or(Status::INVALID_VALUE)?;
+    let version = machine::current()?.device.compute_capability.sm_version();
+    module(handle)?.kernel(version, &name).map(Kernel::handle).ok_or(Status::NOT_FOUND)
+}
+
+fn unload(handle: Ptr) -> Outcome {
+    module(handle)?;
+    registry::remove_module(handle as usize);
+    Ok(())
+}
+
+fn count(handle: Ptr) -> Outcome<u32> {
+    let version = machine::current()?.device.compute_capability.sm_version();
+    Ok(module(handle)?.names(version).len() as u32)
+}
+
+fn enumerate(kernels: Out<usize>, most: u32, handle: Ptr) -> Outcome {
+    let version = machine::current()?.device.compute_capability.sm_version();
+    let module = module(handle)?;
+    for (index, name) in module.names(version).iter().take(most as usize).enumerate() {
+        kernels.put_at(index, module.kernel(version, name).map(Kernel::handle).ok_or(Status::NOT_FOUND)?);
+    }
+    Ok(())
+}
+
+calls! { driver;
+    fn cuModuleLoad(handle: Out<usize>, path: In<c_char>) {
+        handle.put(load_file(path)?);
+        Ok(())
+    }
+
+    fn cuModuleLoadData(handle: Out<usize>, image: u64) {
+        handle.put(load(image)?);
+        Ok(())
+    }
+
+    fn cuModuleLoadDataEx(handle: Out<usize>, image: u64, _count: u32, _options: Ptr, _values: Ptr) {
+        handle.put(load(image)?);
+        Ok(())
+    }
+
+    fn cuModuleLoadFatBinary(handle: Out<usize>, image: u64) {
+        handle.put(load(image)?);
+        Ok(())
+    }
+
+    fn cuModuleUnload(handle: Ptr) {
+        unload(handle)
+    }
+
+    fn cuModuleGetFunction(function: Out<usize>, handle: Ptr, name: In<c_char>) {
+        function.put(find(handle, name)?);
+        Ok(())
+    }
+
+    fn cuModuleGetFunctionCount(functions: Out<u32>, handle: Ptr) {
+        functions.put(count(handle)?);
+        Ok(())
+    }
+
+    fn cuModuleEnumerateFunctions(functions: Out<usize>, most: u32, handle: Ptr) {
+        enumerate(functions, most, handle)
+    }
+
+    fn cuModuleGetLoadingMode(mode: Out<i32>) {
+        const LAZY: i32 = 2;
+        mode.put(LAZY);
+        Ok(())
+    }
+
+    fn cuLibraryLoadData(
+        handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
+    ) {
+        handle.put(load(image)?);
+        Ok(())
+    }
+
+    fn cuLibraryLoadFromFile(
+        handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
+        _own_count: u32,
+    ) {
+        handle.put(load_file(path)?);
+        Ok(())
+    }
+
+    fn cuLibraryUnload(handle: Ptr) {
+        unload(handle)
+    }
+
+    fn cuLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
+        kernel.put(find(handle, name)?);
+        Ok(())
+    }
+
+    fn cuLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
+        kernels.put(count(handle)?);
+        Ok(())
+    }
+
+    fn cuLibraryEnumerateKernels(kernels: Out<usize>, most: u32, handle: Ptr) {
+        enumerate(kernels, most, handle)
+    }
+
+    fn cuLibraryGetModule(own: Out<usize>, handle: Ptr) {
+        module(handle)?;
+        own.put(handle as usize);
+        Ok(())
+    }
+
+    fn cuKernelGetFunction(function: Out<usize>, handle: Ptr) {
+        function.put(kernel(handle)?.handle());
+        Ok(())
+    }
+
+    fn cuKernelGetLibrary(library: Out<usize>, handle: Ptr) {
+        library.put(kernel(handle)?.module().handle());
+        Ok(())
+    }
+
+    fn cuKernelGetName(name: Out<*const c_char>, handle: Ptr) {
+        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        Ok(())
+    }
+
+    fn cuFuncGetName(name: Out<*const c_char>, handle: Ptr) {
+        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        Ok(())
+    }
+
+    fn cuFuncGetModule(own: Out<usize>, handle: Ptr) {
+        own.put(kernel(handle)?.module().handle());
+        Ok(())
+    }
+
+    fn cuFuncIsLoaded(state: Out<i32>, handle: Ptr) {
+        const LOADED: i32 = 1;
+        kernel(handle)?;
+        state.put(LOADED);
+        Ok(())
+    }
+
+    fn cuFuncLoad(handle: Ptr) {
+        kernel(handle).map(|_| ())
+    }
+}
+
+calls! { runtime;
+    fn cudaLibraryLoadData(
+        handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
+    ) {
+        handle.put(load(image)?);
+        Ok(())
+    }
+
+    fn cudaLibraryLoadFromFile(
+        handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
+        _own_count: u32,
+    ) {
+        handle.put(load_file(path)?);
+        Ok(())
+    }
+
+    fn cudaLibraryUnload(handle: Ptr) {
+        unload(handle)
+    }
+
+    fn cudaLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
+        kernel.put(find(handle, name)?);
+        Ok(())
+    }
+
+    fn cudaLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
+        kernels.put(count(handle)?);
+        Ok(())
+    }
+
+    fn cudaLibraryEnumerateKernels(kernels: Out<usize>, most: u32, handle: Ptr) {
+        enumerate(kernels, most, handle)
+    }
+}

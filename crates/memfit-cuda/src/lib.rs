@@ -1,0 +1,47 @@
+//! The virtual CUDA device: memory, streams, events and kernels, under the names of the CUDA runtime and the
+//! driver.
+//!
+//! Every name that they export is in the prototype lists (`api/*.api`), and each of them is *modelled*
+//! (written here by hand), *harmless* or *refused* (both generated from the lists). The libraries above the
+//! device know it through [`card`].
+//!
+//! It must not know Recordings or Python.
+
+mod attributes;
+mod capture;
+pub mod card;
+mod clock;
+mod context;
+mod copies;
+mod driver;
+mod entry_points;
+mod errors;
+mod failing;
+mod graphs;
+mod guard;
+mod kernels;
+mod limits;
+mod machine;
+mod mark;
+mod memory;
+mod properties;
+mod runtime;
+mod sharing;
+mod space;
+mod status;
+mod streams;
+mod stubs;
+mod thread;
+mod transfer;
+mod values;
+mod versions;
+mod watch;
+
+pub use machine::report_refusal;
+
+/// The names and offsets of the fields of `cudaDeviceProp` as a CUDA major has them, with the structure's
+/// size under an empty name; for the test that compares them with the headers. Nothing outside a run.
+#[doc(hidden)]
+pub fn property_layout(cuda_major: i32) -> Option<Vec<(&'static str, usize)>> {
+    properties::layout(cuda_major)
+}

@@ -1,0 +1,103 @@
+//! Page-locked and managed memory: the host uses it, so there are pages behind it.
+
+use super::GRANULARITY;
+use crate::{
+    machine::{self, Card},
+    space::{self, Block, Kind, find, pages},
+    status::{Outcome, Status},
+    values,
+};
+
+/// The host's page size, which page-locking works in.
+const PAGE: u64 = 4096;
+
+/// `cudaHostAlloc`.
+pub(crate) fn allocate(card: &Card, size: u64, flags: u32) -> Outcome<u64> {
+    card.need_context()?;
+    let bytes = size.max(1).checked_next_multiple_of(PAGE).ok_or(Status::OUT_OF_MEMORY)?;
+    let start = pages::allocate(bytes, false)?;
+    let ledger = &machine::get()?.ledger;
+    ledger.pin(bytes).map_err(|_| Status::OUT_OF_MEMORY)?;
+    space::write().insert(start, size, Kind::HostAllocated(flags), card.ordinal);
+    Ok(start)
+}
+
+/// `cudaFreeHost`.
+pub(crate) fn free(start: u64) -> Outcome {
+    let block = space::write().remove(start, |block| matches!(block.kind, Kind::HostAllocated(_)))?;
+    let bytes = block.size.max(1).next_multiple_of(PAGE);
+    machine::get()?.ledger.unpin(bytes);
+    // SAFETY: the block was one of ours, and the caller gave it up with this call.
+    unsafe { pages::free(start, bytes) };
+    Ok(())
+}
+
+/// Below this a page is as well written as given back.
+const WORTH: u64 = 1 << 20;
+
+/// Makes a range of page-locked memory zeros by giving its pages back: many gigabytes of an optimizer's state
+/// may wait there, which nothing has to hold. False where the range is small, or not of ours.
+pub(crate) fn clear(start: u64, size: u64) -> bool {
+    let end = start.saturating_add(size);
+    let ours = |block: Block| matches!(block.kind, Kind::HostAllocated(_)) && end <= block.end();
+    if size < WORTH || !find(start).is_some_and(ours) {
+        return false;
+    }
+    let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    for (from, to) in [(start, first), (last, end)] {
+        // SAFETY: it lies in a block of ours, which the caller lends for this copy.
+        unsafe { std::ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
+    }
+    // SAFETY: these whole pages lie in a block of ours, which the caller lends for this copy.
+    unsafe { pages::clear(first, last - first) }
+}
+
+/// `cudaHostRegister`.
+pub(crate) fn register(card: &Card, start: u64, size: u64, flags: u32) -> Outcome {
+    card.need_context()?;
+    if start == 0 || size == 0 || start.checked_add(size).is_none() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut space = space::write();
+    if space.overlaps(start, size) {
+        return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    machine::get()?.ledger.pin(locked(start, size)).map_err(|_| Status::OUT_OF_MEMORY)?;
+    space.insert(start, size, Kind::HostRegistered(flags), card.ordinal);
+    Ok(())
+}
+
+/// `cudaHostUnregister`.
+pub(crate) fn unregister(start: u64) -> Outcome {
+    let block = space::write()
+        .remove(start, |block| matches!(block.kind, Kind::HostRegistered(_)))
+        .map_err(|_| Status::HOST_MEMORY_NOT_REGISTERED)?;
+    machine::get()?.ledger.unpin(locked(start, block.size));
+    Ok(())
+}
+
+/// Whole pages are locked.
+fn locked(start: u64, size: u64) -> u64 {
+    (start + size).next_multiple_of(PAGE) - start / PAGE * PAGE
+}
+
+/// `cudaMallocManaged`. Booked on the card as if all of it were used there: that is where training uses it.
+pub(crate) fn allocate_managed(card: &Card, size: u64) -> Outcome<u64> {
+    card.need_context()?;
+    let bytes = size.max(1).checked_next_multiple_of(GRANULARITY).ok_or(Status::OUT_OF_MEMORY)?;
+    card.allocate(bytes)?;
+    let start = pages::allocate(bytes, false).inspect_err(|_| card.release(bytes))?;
+    space::write().insert(start, size, Kind::Managed, card.ordinal);
+    Ok(start)
+}
+
+/// Frees managed memory.
+pub(crate) fn free_managed(start: u64) -> Outcome {
+    let block = space::write().remove(start, |block| block.kind == Kind::Managed)?;
+    let bytes = block.size.max(1).next_multiple_of(GRANULARITY);
+    values::freed(start, block.size);
+    machine::card(block.card as i32)?.release(bytes);
+    // SAFETY: the block was one of ours, and the caller gave it up with this call.
+    unsafe { pages::free(start, bytes) };
+    Ok(())
+}

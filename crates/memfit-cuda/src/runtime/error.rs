@@ -1,0 +1,65 @@
+//! Errors and versions.
+
+use std::ffi::{CStr, c_char};
+
+use crate::{errors, guard, guard::calls, status::Status, thread, versions};
+use memfit_abi::Out;
+
+/// The last error of this thread, which is then forgotten.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaGetLastError() -> i32 {
+    thread::take_last_error()
+}
+
+/// The last error of this thread.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaPeekAtLastError() -> i32 {
+    thread::last_error()
+}
+
+fn text(code: i32, of: impl FnOnce(&errors::ErrorText) -> &'static CStr) -> *const c_char {
+    match errors::find(code).map(of) {
+        Some(text) if !text.is_empty() => text.as_ptr(),
+        _ => errors::UNRECOGNIZED.as_ptr(),
+    }
+}
+
+/// The name of an error code.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
+    text(code, |error| error.runtime)
+}
+
+/// The text of an error code.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
+    text(code, |error| if error.runtime.is_empty() { c"" } else { error.text })
+}
+
+calls! { runtime;
+    fn cudaRuntimeGetVersion(version: Out<i32>) {
+        if version.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        version.put(versions::runtime());
+        Ok(())
+    }
+
+    fn cudaDriverGetVersion(version: Out<i32>) {
+        if version.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        version.put(versions::driver());
+        Ok(())
+    }
+}
+
+/// The driver's table of undocumented functions, which a runtime linked statically into another library asks
+/// for.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaGetExportTable(_table: Out<u64>, _id: u64) -> i32 {
+    guard::runtime("cudaGetExportTable", || {
+        crate::machine::refused("cudaGetExportTable");
+        Err(Status::NOT_SUPPORTED)
+    })
+}

@@ -1,0 +1,262 @@
+//! Stream capture and graphs.
+
+use std::ffi::c_char;
+
+use crate::{
+    capture,
+    graphs::{self, CaptureStatus},
+    guard::calls,
+    machine,
+    status::{Outcome, Status},
+    streams, versions,
+};
+use memfit_abi::{In, Out, Ptr};
+
+/// `cudaGraphInstantiateParams`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct InstantiateParameters {
+    flags: u64,
+    upload_stream: u64,
+    error_node: u64,
+    result: i32,
+}
+
+/// Where the answers about a capture go; any of them may be left out, but the status.
+struct CaptureInfo {
+    status: Out<i32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    dependencies: Out<u64>,
+    edges: Out<u64>,
+    count: Out<u64>,
+}
+
+fn capture_info(stream: u64, info: &CaptureInfo) -> Outcome {
+    if info.status.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (status, id, graph) = capture::of_stream(&streams::resolve(stream)?);
+    info.status.put(status as i32);
+    if status == CaptureStatus::Active {
+        info.id.put(id);
+        info.graph.put(graph);
+        // Nodes depend on nothing here.
+        info.dependencies.put(0);
+        info.edges.put(0);
+        info.count.put(0);
+    }
+    Ok(())
+}
+
+fn instantiate(executable: Out<u64>, graph: u64) -> Outcome {
+    if executable.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    machine::current_context()?;
+    executable.put(graphs::instantiate(graph)?);
+    Ok(())
+}
+
+/// Writes handles as CUDA does: without an array, only how many there are.
+fn put_nodes(nodes: &[u64], array: Out<u64>, count: Out<u64>) -> Outcome {
+    let room = count.get().ok_or(Status::INVALID_VALUE)? as usize;
+    if array.is_null() {
+        count.put(nodes.len() as u64);
+        return Ok(());
+    }
+    for index in 0..room {
+        array.put_at(index, nodes.get(index).copied().unwrap_or(0));
+    }
+    count.put(nodes.len().min(room) as u64);
+    Ok(())
+}
+
+calls! { runtime;
+    fn cudaStreamBeginCapture | cuStreamBeginCapture_v2(stream: u64, mode: i32) {
+        capture::begin(stream, mode, None)
+    }
+
+    fn cudaStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph(
+        stream: u64, graph: u64, _dependencies: In<u64>, _edges: In<u64>, _count: u64, mode: i32,
+    ) {
+        capture::begin(stream, mode, Some(graph))
+    }
+
+    fn cudaStreamEndCapture | cuStreamEndCapture(stream: u64, graph: Out<u64>) {
+        if graph.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        graph.put(0);
+        graph.put(capture::end(stream)?);
+        Ok(())
+    }
+
+    fn cudaStreamIsCapturing | cuStreamIsCapturing(stream: u64, status: Out<i32>) {
+        if status.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        status.put(capture::of_stream(&streams::resolve(stream)?).0 as i32);
+        Ok(())
+    }
+
+    fn cudaStreamGetCaptureInfo(
+        stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
+        count: Out<u64>,
+    ) {
+        let none = Out::at(0);
+        let info = CaptureInfo { status, id, graph, dependencies, edges, count };
+        // CUDA 12's has three parameters; what stands where the others are is rubbish.
+        let short = CaptureInfo { graph: none, dependencies: none, edges: none, count: none, ..info };
+        capture_info(stream, if versions::major() >= 13 { &info } else { &short })
+    }
+
+    fn cudaStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2(
+        stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<u64>,
+    ) {
+        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::at(0), count })
+    }
+
+    fn cudaStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3(
+        stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
+        count: Out<u64>,
+    ) {
+        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges, count })
+    }
+
+    fn cudaStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies(stream: u64) {
+        match capture::of_stream(&streams::resolve(stream)?).0 {
+            CaptureStatus::Active => Ok(()),
+            _ => Err(Status::ILLEGAL_STATE),
+        }
+    }
+
+    fn cudaStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2(stream: u64) {
+        match capture::of_stream(&streams::resolve(stream)?).0 {
+            CaptureStatus::Active => Ok(()),
+            _ => Err(Status::ILLEGAL_STATE),
+        }
+    }
+
+    fn cudaGraphCreate | cuGraphCreate(graph: Out<u64>, flags: u32) {
+        if graph.is_null() || flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        machine::get()?;
+        graph.put(graphs::create());
+        Ok(())
+    }
+
+    fn cudaGraphDestroy | cuGraphDestroy(graph: u64) {
+        graphs::destroy(graph)
+    }
+
+    fn cudaGraphAddEmptyNode | cuGraphAddEmptyNode(node: Out<u64>, graph: u64, _dependencies: In<u64>, _count: u64) {
+        if node.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        node.put(graphs::add_empty_node(graph)?);
+        Ok(())
+    }
+
+    fn cudaGraphGetNodes | cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+        put_nodes(&graphs::nodes(graph)?, nodes, count)
+    }
+
+    fn cudaGraphGetRootNodes | cuGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+        put_nodes(&graphs::nodes(graph)?, nodes, count)
+    }
+
+    fn cudaGraphNodeGetDependencies(_node: u64, _nodes: Out<u64>, edges_or_count: Out<u64>, count: Out<u64>) {
+        // CUDA 12's has no edges: the count stands where CUDA 13 has them.
+        let count = if versions::major() >= 13 { count } else { edges_or_count };
+        if count.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        count.put(0);
+        Ok(())
+    }
+
+    fn cudaGraphNodeGetDependencies_v2 | cuGraphNodeGetDependencies_v2(
+        _node: u64, _nodes: Out<u64>, _edges: Out<u64>, count: Out<u64>,
+    ) {
+        if count.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        count.put(0);
+        Ok(())
+    }
+
+    fn cudaGraphNodeGetType | cuGraphNodeGetType(_node: u64, kind: Out<i32>) {
+        if kind.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // What a node does is not kept: each passes for a kernel.
+        kind.put(0);
+        Ok(())
+    }
+
+    fn cudaGraphDebugDotPrint | cuGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32) {
+        let count = graphs::nodes(graph)?.len();
+        let path = path.text().ok_or(Status::INVALID_VALUE)?;
+        let nodes: Vec<String> = (0..count).map(|node| format!("  node{node};\n")).collect();
+        std::fs::write(path, format!("digraph {{\n{}}}\n", nodes.concat())).map_err(|_| Status::OPERATING_SYSTEM)
+    }
+
+    fn cudaGraphInstantiate(executable: Out<u64>, graph: u64) {
+        instantiate(executable, graph)
+    }
+
+    fn cudaGraphInstantiateWithFlags | cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) {
+        instantiate(executable, graph)
+    }
+
+    fn cudaGraphInstantiateWithParams | cuGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParameters>) {
+        let mut answer = parameters.get().ok_or(Status::INVALID_VALUE)?;
+        instantiate(executable, graph)?;
+        (answer.error_node, answer.result) = (0, 0);
+        parameters.put(answer);
+        Ok(())
+    }
+
+    fn cudaGraphUpload | cuGraphUpload(executable: u64, stream: u64) {
+        streams::resolve(stream)?;
+        graphs::executable(executable)
+    }
+
+    fn cudaGraphLaunch | cuGraphLaunch(executable: u64, stream: u64) {
+        streams::resolve(stream)?;
+        capture::launch(executable, stream)
+    }
+
+    fn cudaGraphExecDestroy | cuGraphExecDestroy(executable: u64) {
+        graphs::destroy_executable(executable)
+    }
+
+    fn cudaUserObjectCreate | cuUserObjectCreate(
+        object: Out<u64>, address: Ptr, destroy: Option<extern "C" fn(Ptr)>, references: u32, flags: u32,
+    ) {
+        let destroy = destroy.ok_or(Status::INVALID_VALUE)?;
+        if object.is_null() || references == 0 || flags != 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        object.put(graphs::create_object(address, destroy, references));
+        Ok(())
+    }
+
+    fn cudaUserObjectRetain | cuUserObjectRetain(object: u64, count: u32) {
+        graphs::retain(object, count)
+    }
+
+    fn cudaUserObjectRelease | cuUserObjectRelease(object: u64, count: u32) {
+        graphs::release(object, count)
+    }
+
+    fn cudaGraphRetainUserObject | cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
+        graphs::graph_retain(graph, object, count, flags & 1 != 0)
+    }
+
+    fn cudaGraphReleaseUserObject | cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
+        graphs::graph_release(graph, object, count)
+    }
+}

@@ -1,0 +1,71 @@
+//! Memory and events shared between processes.
+
+use crate::{
+    guard::calls,
+    machine,
+    memory::ipc::{self, Handle},
+    status::{Outcome, Status},
+    streams,
+};
+use memfit_abi::Out;
+
+/// `cudaIpcEventHandle_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EventHandle([u64; 8]);
+
+const MAGIC: u64 = u64::from_le_bytes(*b"memfitEV");
+
+fn put_handle(handle: Out<Handle>, address: u64) -> Outcome {
+    if handle.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    machine::current_context()?;
+    handle.put(ipc::export(address)?);
+    Ok(())
+}
+
+fn open(address: Out<u64>, handle: Handle, flags: u32) -> Outcome {
+    if address.is_null() || flags != 1 {
+        return Err(Status::INVALID_VALUE);
+    }
+    machine::current_context()?;
+    address.put(ipc::open(handle)?);
+    Ok(())
+}
+
+calls! { runtime;
+    fn cudaIpcGetMemHandle | cuIpcGetMemHandle(handle: Out<Handle>, address: u64) {
+        put_handle(handle, address)
+    }
+
+    fn cudaIpcOpenMemHandle | cuIpcOpenMemHandle_v2(address: Out<u64>, handle: Handle, flags: u32) {
+        open(address, handle, flags)
+    }
+
+    fn cudaIpcCloseMemHandle | cuIpcCloseMemHandle(address: u64) {
+        machine::current_context()?;
+        ipc::close(address)
+    }
+
+    fn cudaIpcGetEventHandle | cuIpcGetEventHandle(handle: Out<EventHandle>, event: u64) {
+        if handle.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let found = streams::event(event)?;
+        if found.flags.load(std::sync::atomic::Ordering::Relaxed) & streams::INTERPROCESS == 0 {
+            return Err(Status::INVALID_HANDLE);
+        }
+        handle.put(EventHandle([MAGIC, u64::from(std::process::id()), event, 0, 0, 0, 0, 0]));
+        Ok(())
+    }
+
+    fn cudaIpcOpenEventHandle | cuIpcOpenEventHandle(event: Out<u64>, handle: EventHandle) {
+        if event.is_null() || handle.0[0] != MAGIC {
+            return Err(Status::INVALID_VALUE);
+        }
+        // Work is done the moment it is queued, in the other process too: the event has always happened.
+        event.put(streams::create_event(streams::DISABLE_TIMING | streams::INTERPROCESS)?);
+        Ok(())
+    }
+}

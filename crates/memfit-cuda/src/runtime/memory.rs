@@ -1,0 +1,196 @@
+//! Allocation.
+
+use crate::{
+    guard::calls,
+    machine,
+    memory::{device, host, pool},
+    space::{self, Kind},
+    status::{Outcome, Status},
+};
+use memfit_abi::Out;
+
+/// Pitches are multiples of this.
+const PITCH: u64 = 512;
+
+fn put(target: Out<u64>, size: u64, allocate: impl FnOnce(&machine::Card) -> Outcome<u64>) -> Outcome {
+    if target.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let card = machine::current_context()?;
+    // CUDA gives no memory, and no error, for nothing.
+    target.put(if size == 0 { 0 } else { allocate(card)? });
+    Ok(())
+}
+
+/// `cudaExtent`, and the other structures of three sizes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Extent {
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
+}
+
+/// `cudaPitchedPtr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PitchedPointer {
+    pub(crate) address: u64,
+    pub(crate) pitch: u64,
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+}
+
+fn product(factors: &[u64]) -> Outcome<u64> {
+    factors.iter().try_fold(1u64, |all, &factor| all.checked_mul(factor)).ok_or(Status::OUT_OF_MEMORY)
+}
+
+calls! { runtime;
+    fn cudaMalloc | cuMemAlloc_v2(address: Out<u64>, size: u64) {
+        put(address, size, |card| device::allocate(card, size, Kind::Device))
+    }
+
+    fn cudaMallocPitch(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64) {
+        let row = width.checked_next_multiple_of(PITCH).ok_or(Status::OUT_OF_MEMORY)?;
+        let size = product(&[row, height])?;
+        put(address, size, |card| device::allocate(card, size, Kind::Device))?;
+        pitch.put(row);
+        Ok(())
+    }
+
+    fn cudaMalloc3D(pitched: Out<PitchedPointer>, extent: Extent) {
+        let pitch = extent.width.checked_next_multiple_of(PITCH).ok_or(Status::OUT_OF_MEMORY)?;
+        let size = product(&[pitch, extent.height, extent.depth])?;
+        put(pitched.cast(), size, |card| device::allocate(card, size, Kind::Device))?;
+        let address = pitched.cast::<u64>().get().unwrap_or(0);
+        pitched.put(PitchedPointer { address, pitch, width: extent.width, height: extent.height });
+        Ok(())
+    }
+
+    fn cudaMallocManaged | cuMemAllocManaged(address: Out<u64>, size: u64, flags: u32) {
+        if size == 0 || !matches!(flags, 1 | 2) {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(address, size, |card| host::allocate_managed(card, size))
+    }
+
+    fn cudaFree(address: u64) {
+        // `cudaFree(0)` is how programs make a context.
+        machine::current_context()?;
+        if address == 0 {
+            return Ok(());
+        }
+        match space::find(address).map(|block| block.kind) {
+            Some(Kind::Managed) => host::free_managed(address),
+            Some(Kind::Pooled(_)) => pool::free(address),
+            _ => device::free(address, |kind| kind == Kind::Device),
+        }
+    }
+
+    fn cudaMallocHost | cuMemAllocHost_v2(address: Out<u64>, size: u64) {
+        put(address, size, |card| host::allocate(card, size, 0))
+    }
+
+    fn cudaHostAlloc | cuMemHostAlloc(address: Out<u64>, size: u64, flags: u32) {
+        if flags & !7 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(address, size, |card| host::allocate(card, size, flags))
+    }
+
+    fn cudaFreeHost | cuMemFreeHost(address: u64) {
+        machine::current_context()?;
+        if address == 0 { Ok(()) } else { host::free(address) }
+    }
+
+    fn cudaHostRegister | cuMemHostRegister_v2(address: u64, size: u64, flags: u32) {
+        if flags & !15 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        host::register(machine::current()?, address, size, flags)
+    }
+
+    fn cudaHostUnregister | cuMemHostUnregister(address: u64) {
+        machine::current_context()?;
+        host::unregister(address)
+    }
+
+    fn cudaHostGetDevicePointer | cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, flags: u32) {
+        if device.is_null() || flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        machine::current_context()?;
+        match space::find(address) {
+            Some(block) if block.is_host() => {
+                device.put(address);
+                Ok(())
+            }
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cudaHostGetFlags | cuMemHostGetFlags(flags: Out<u32>, address: u64) {
+        if flags.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        machine::current_context()?;
+        match space::find(address).map(|block| block.kind) {
+            // Host memory is mapped for the device whether or not that was asked for.
+            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.put(given | 2),
+            _ => return Err(Status::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn cudaMemGetInfo | cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
+        if free.is_null() || total.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let card = machine::current_context()?;
+        let (left, capacity) = machine::get()?.ledger.free(card.index).map_err(|_| Status::INVALID_DEVICE)?;
+        free.put(left);
+        total.put(capacity);
+        Ok(())
+    }
+
+    fn cudaPointerGetAttributes(attributes: Out<PointerAttributes>, address: u64) {
+        if attributes.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        machine::get()?;
+        let answer = PointerAttributes::of(address);
+        attributes.put(answer);
+        if crate::versions::major() >= 13 {
+            let reserved = attributes.cast::<u64>();
+            (0..8).for_each(|index| reserved.put_at(size_of::<PointerAttributes>() / 8 + index, 0));
+        }
+        Ok(())
+    }
+}
+
+/// `cudaPointerAttributes`; CUDA 13 has eight reserved words behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct PointerAttributes {
+    kind: i32,
+    device: i32,
+    device_pointer: u64,
+    host_pointer: u64,
+}
+
+impl PointerAttributes {
+    fn of(address: u64) -> Self {
+        let Some(block) = space::find(address) else {
+            // Memory that CUDA knows nothing of.
+            return Self { kind: 0, device: -2, device_pointer: 0, host_pointer: address };
+        };
+        let device = block.card as i32;
+        match block.kind {
+            Kind::HostAllocated(_) | Kind::HostRegistered(_) => {
+                Self { kind: 1, device, device_pointer: address, host_pointer: address }
+            }
+            Kind::Managed => Self { kind: 3, device, device_pointer: address, host_pointer: address },
+            _ => Self { kind: 2, device, device_pointer: address, host_pointer: 0 },
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Memory pools and stream-ordered allocation.
+
+use memfit_channel::WorkKind;
+
+use crate::{
+    graphs,
+    guard::calls,
+    machine,
+    memory::{device, host, pool},
+    space::{self, Kind},
+    status::{Outcome, Status},
+    streams,
+};
+use memfit_abi::{In, Out};
+use memfit_kernels::cost::Work;
+
+/// `cudaMemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Location {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
+}
+
+/// `cudaMemLocationTypeDevice`.
+pub(crate) const ON_DEVICE: i32 = 1;
+
+/// `cudaMemAccessDesc`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    pub(crate) flags: i32,
+}
+
+/// The part of `cudaMemPoolProps` that is looked at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    allocation: i32,
+    handles: i32,
+    location: Location,
+    security: u64,
+    max_size: u64,
+}
+
+pub(crate) fn allocate(address: Out<u64>, size: u64, pool: Option<u64>, stream: u64) -> Outcome {
+    if address.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let stream = streams::resolve(stream)?;
+    let pool = match pool {
+        _ if stream.capture() != 0 => pool::of_graphs(machine::card(stream.card() as i32)?),
+        Some(pool) => pool,
+        None => pool::current_of(machine::card(stream.card() as i32)?),
+    };
+    graphs::add_node(stream.capture(), Work::none(WorkKind::Memory), 0);
+    address.put(if size == 0 { 0 } else { pool::allocate(pool, size)? });
+    Ok(())
+}
+
+pub(crate) fn free(address: u64, stream: u64) -> Outcome {
+    graphs::add_node(streams::resolve(stream)?.capture(), Work::none(WorkKind::Memory), 0);
+    match space::find(address).map(|block| block.kind) {
+        _ if address == 0 => Err(Status::INVALID_VALUE),
+        Some(Kind::Pooled(_)) => pool::free(address),
+        Some(Kind::Managed) => host::free_managed(address),
+        _ => device::free(address, |kind| kind == Kind::Device),
+    }
+}
+
+pub(crate) fn create(handle: Out<u64>, properties: In<PoolProperties>) -> Outcome {
+    let properties = properties.get().ok_or(Status::INVALID_VALUE)?;
+    if handle.is_null() || properties.allocation != 1 || properties.location.kind != ON_DEVICE {
+        return Err(Status::INVALID_VALUE);
+    }
+    handle.put(pool::create(machine::card(properties.location.id)?, properties.max_size));
+    Ok(())
+}
+
+pub(crate) fn get_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outcome {
+    if value.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let answer = pool::get(pool, attribute)?;
+    if attribute <= pool::attribute::LAST_REUSE {
+        value.cast::<i32>().put(answer as i32);
+    } else {
+        value.put(answer);
+    }
+    Ok(())
+}
+
+pub(crate) fn set_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outcome {
+    let wanted = if attribute <= pool::attribute::LAST_REUSE {
+        value.cast::<i32>().get().map(|value| value as u64)
+    } else {
+        value.get()
+    };
+    pool::set(pool, attribute, wanted.ok_or(Status::INVALID_VALUE)?)
+}
+
+pub(crate) fn set_access(pool: u64, list: In<Access>, count: u64) -> Outcome {
+    pool::card_of(pool)?;
+    for access in list.list(count as usize) {
+        machine::card(access.location.id)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn get_access(flags: Out<i32>, pool: u64, location: In<Location>) -> Outcome {
+    let location = location.get().ok_or(Status::INVALID_VALUE)?;
+    pool::card_of(pool)?;
+    machine::card(location.id)?;
+    flags.put(3); // read and write
+    Ok(())
+}
+
+fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
+    if target.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    target.put(find()?);
+    Ok(())
+}
+
+/// The pool's attribute that a `cudaGraphMemAttributeType` asks about.
+fn graph_attribute(attribute: i32) -> Outcome<i32> {
+    use pool::attribute::{RESERVED, RESERVED_HIGH, USED, USED_HIGH};
+    let index = usize::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    [USED, USED_HIGH, RESERVED, RESERVED_HIGH].get(index).copied().ok_or(Status::INVALID_VALUE)
+}
+
+/// The card of a location; pools of the host's memory are not modelled.
+fn located(location: In<Location>, kind: i32) -> Outcome<&'static machine::Card> {
+    let location = location.get().ok_or(Status::INVALID_VALUE)?;
+    if location.kind != ON_DEVICE || kind != 1 {
+        crate::machine::refused("cudaMemGetMemPool (location or type)");
+        return Err(Status::NOT_SUPPORTED);
+    }
+    machine::card(location.id)
+}
+
+calls! { runtime;
+    fn cudaMallocAsync | cuMemAllocAsync(address: Out<u64>, size: u64, stream: u64) {
+        allocate(address, size, None, stream)
+    }
+
+    fn cudaMallocFromPoolAsync | cuMemAllocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64) {
+        allocate(address, size, Some(pool), stream)
+    }
+
+    fn cudaFreeAsync | cuMemFreeAsync(address: u64, stream: u64) {
+        free(address, stream)
+    }
+
+    fn cudaDeviceGetDefaultMemPool | cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
+        put_pool(pool, || Ok(pool::default_of(machine::card(device)?)))
+    }
+
+    fn cudaDeviceGetMemPool | cuDeviceGetMemPool(pool: Out<u64>, device: i32) {
+        put_pool(pool, || Ok(pool::current_of(machine::card(device)?)))
+    }
+
+    fn cudaDeviceSetMemPool | cuDeviceSetMemPool(device: i32, pool: u64) {
+        pool::set_current(machine::card(device)?, pool)
+    }
+
+    fn cudaMemPoolCreate | cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
+        create(pool, properties)
+    }
+
+    fn cudaMemPoolDestroy | cuMemPoolDestroy(pool: u64) {
+        pool::destroy(pool)
+    }
+
+    fn cudaMemPoolTrimTo | cuMemPoolTrimTo(pool: u64, keep: u64) {
+        pool::trim(pool, keep)
+    }
+
+    fn cudaMemPoolGetAttribute | cuMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+        get_attribute(pool, attribute, value)
+    }
+
+    fn cudaMemPoolSetAttribute | cuMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+        set_attribute(pool, attribute, value)
+    }
+
+    fn cudaMemPoolSetAccess | cuMemPoolSetAccess(pool: u64, list: In<Access>, count: u64) {
+        set_access(pool, list, count)
+    }
+
+    fn cudaMemPoolGetAccess | cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
+        get_access(flags, pool, location)
+    }
+
+    fn cudaDeviceGetGraphMemAttribute | cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+        let pool = pool::of_graphs(machine::card(device)?);
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        value.put(pool::get(pool, graph_attribute(attribute)?)?);
+        Ok(())
+    }
+
+    fn cudaDeviceSetGraphMemAttribute | cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+        let pool = pool::of_graphs(machine::card(device)?);
+        match (value.get(), attribute) {
+            (Some(0), 1 | 3) => pool::set(pool, graph_attribute(attribute)?, 0),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cudaDeviceGraphMemTrim | cuDeviceGraphMemTrim(device: i32) {
+        pool::trim(pool::of_graphs(machine::card(device)?), 0)
+    }
+
+    fn cudaMemGetDefaultMemPool | cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        put_pool(pool, || Ok(pool::default_of(located(location, kind)?)))
+    }
+
+    fn cudaMemGetMemPool | cuMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        put_pool(pool, || Ok(pool::current_of(located(location, kind)?)))
+    }
+
+    fn cudaMemSetMemPool | cuMemSetMemPool(location: In<Location>, kind: i32, pool: u64) {
+        pool::set_current(located(location, kind)?, pool)
+    }
+}

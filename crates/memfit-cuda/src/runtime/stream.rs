@@ -1,0 +1,162 @@
+//! Streams.
+
+use std::ffi::c_void;
+
+use crate::{
+    capture, clock, graphs,
+    guard::calls,
+    machine,
+    status::{Outcome, Status},
+    streams::{self, StreamRef},
+    thread,
+};
+use memfit_abi::{In, Out, Ptr};
+
+/// `cudaLaunchAttributePriority`.
+const PRIORITY: i32 = 8;
+
+type HostFunction = extern "C" fn(Ptr);
+type StreamCallback = extern "C" fn(u64, i32, Ptr);
+
+fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
+    if stream.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    stream.put(streams::create(machine::current()?, flags, priority)?);
+    Ok(())
+}
+
+/// The stream, of which nothing may be asked while it is being captured.
+fn uncaptured(stream: u64) -> Outcome<StreamRef> {
+    let stream = streams::resolve(stream)?;
+    match stream.capture() {
+        0 => Ok(stream),
+        capture => Err(graphs::violate(capture)),
+    }
+}
+
+calls! { runtime;
+    fn cudaStreamCreate(stream: Out<u64>) {
+        create(stream, 0, 0)
+    }
+
+    fn cudaStreamCreateWithFlags | cuStreamCreate(stream: Out<u64>, flags: u32) {
+        create(stream, flags, 0)
+    }
+
+    fn cudaStreamCreateWithPriority | cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
+        create(stream, flags, priority)
+    }
+
+    fn cudaStreamDestroy | cuStreamDestroy_v2(stream: u64) {
+        machine::get()?;
+        streams::destroy(stream)
+    }
+
+    fn cudaStreamQuery | cuStreamQuery(stream: u64) {
+        if clock::is_done(uncaptured(stream)?.end()) { Ok(()) } else { Err(Status::NOT_READY) }
+    }
+
+    fn cudaStreamSynchronize | cuStreamSynchronize(stream: u64) {
+        clock::wait_until(uncaptured(stream)?.end());
+        Ok(())
+    }
+
+    fn cudaStreamWaitEvent | cuStreamWaitEvent(stream: u64, event: u64, flags: u32) {
+        if flags > 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let stream = streams::resolve(stream)?;
+        let event = streams::event(event)?;
+        stream.wait_for(event);
+        capture::join(&stream, event)
+    }
+
+    fn cudaStreamGetPriority | cuStreamGetPriority(stream: u64, priority: Out<i32>) {
+        priority.put(streams::resolve(stream)?.priority());
+        Ok(())
+    }
+
+    fn cudaStreamGetFlags | cuStreamGetFlags(stream: u64, flags: Out<u32>) {
+        flags.put(streams::resolve(stream)?.flags());
+        Ok(())
+    }
+
+    fn cudaStreamGetId | cuStreamGetId(stream: u64, id: Out<u64>) {
+        id.put(streams::resolve(stream)?.id());
+        Ok(())
+    }
+
+    fn cudaStreamGetDevice | cuStreamGetDevice(stream: u64, device: Out<i32>) {
+        device.put(streams::resolve(stream)?.card() as i32);
+        Ok(())
+    }
+
+    fn cudaStreamCopyAttributes | cuStreamCopyAttributes(target: u64, source: u64) {
+        streams::resolve(target)?;
+        streams::resolve(source).map(drop)
+    }
+
+    fn cudaStreamAddCallback | cuStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32) {
+        let callback = callback.ok_or(Status::INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        streams::resolve(stream)?;
+        callback(stream, 0, data);
+        Ok(())
+    }
+
+    fn cudaLaunchHostFunc | cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr) {
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        // What is captured runs with the graph, and not now.
+        if streams::resolve(stream)?.capture() == 0 {
+            function(data);
+        }
+        Ok(())
+    }
+
+    fn cudaLaunchHostFunc_v2 | cuLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32) {
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        if streams::resolve(stream)?.capture() == 0 {
+            function(data);
+        }
+        Ok(())
+    }
+
+    fn cudaThreadExchangeStreamCaptureMode | cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
+        match mode.get() {
+            Some(wanted @ 0..=2) => {
+                mode.put(thread::exchange_capture_mode(wanted));
+                Ok(())
+            }
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cudaStreamAttachMemAsync | cuStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cudaStreamSetAttribute | cuStreamSetAttribute(stream: u64, _attribute: i32, value: In<u64>) {
+        if value.get().is_none() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // Cache windows and synchronisation policies: hints about time.
+        streams::resolve(stream).map(drop)
+    }
+
+    fn cudaStreamGetAttribute | cuStreamGetAttribute(stream: u64, attribute: i32, value: Out<u64>) {
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let stream = streams::resolve(stream)?;
+        for word in 0..8 {
+            value.put_at(word, 0);
+        }
+        if attribute == PRIORITY {
+            value.cast::<i32>().put(stream.priority());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! The known contents, shared by all threads, and what is asked of them.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use memfit_channel::ValuePolicy;
+
+use memfit_kernels::memory::{Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
+
+use super::{
+    filter::Filter,
+    shared::{self, Change},
+    store::Store,
+};
+use crate::space::blocks;
+
+/// What is known of memory.
+pub(super) struct KnownMemory {
+    filter: Filter,
+    store: Mutex<Option<Store>>,
+    /// What rules answer with for what kernels would have computed, if they do; decided at the first
+    /// question.
+    policy: OnceLock<Option<ValuePolicy>>,
+    decide: fn() -> Option<ValuePolicy>,
+}
+
+impl KnownMemory {
+    /// Nothing is known yet.
+    pub(super) const fn new(decide: fn() -> Option<ValuePolicy>) -> Self {
+        Self { filter: Filter::new(), store: Mutex::new(None), policy: OnceLock::new(), decide }
+    }
+
+    pub(super) fn copy(&self, target: u64, source: u64, length: u64) {
+        self.refresh(source, length);
+        if self.filter.perhaps_within(source, length) || self.filter.perhaps_within(target, length) {
+            self.with(|store| store.copy(target, source, length, &self.filter));
+            self.tell(target, length);
+        }
+    }
+
+    /// A block of memory is shared with other processes from here on: what is known of it is told, if this
+    /// one is to tell.
+    pub(super) fn share(&self, name: u64, start: u64, size: u64, tell: bool) {
+        if shared::add(name, start, size) && tell {
+            self.tell(start, size);
+        }
+    }
+
+    /// Takes over what other processes have changed in a range.
+    #[inline]
+    fn refresh(&self, address: u64, length: u64) {
+        if shared::any() {
+            shared::refresh(address, length, |change| {
+                self.with(|store| match change {
+                    Change::Unknown(at, length) => store.forget(at, length, &self.filter),
+                    Change::Known(at, bytes, answered) => {
+                        let origin = if answered { Origin::Answer(super::ELSEWHERE) } else { Origin::True };
+                        store.write(at, &bytes, origin, &self.filter);
+                    }
+                });
+            });
+        }
+    }
+
+    /// Tells other processes what is known of a range now.
+    #[inline]
+    fn tell(&self, address: u64, length: u64) {
+        if shared::any() {
+            shared::changed(address, length, |from, length| self.with(|store| store.stretches(from, length)));
+        }
+    }
+
+    /// The store, for a while. Never held while user code runs.
+    fn with<T>(&self, use_store: impl FnOnce(&mut Store) -> T) -> T {
+        use_store(self.store.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+    }
+}
+
+impl Memory for KnownMemory {
+    fn reach(&self, address: u64) -> Option<Reach> {
+        blocks::reach(address)
+    }
+
+    fn policy(&self) -> Option<ValuePolicy> {
+        *self.policy.get_or_init(self.decide)
+    }
+
+    fn flags(&self, address: u64) -> Option<Ones> {
+        if !self.perhaps(address) {
+            return None;
+        }
+        match self.with(|store| store.origin(address)) {
+            Some(Origin::Flags(ones)) => Some(ones),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn perhaps(&self, address: u64) -> bool {
+        self.refresh(address, 1);
+        self.filter.perhaps(address)
+    }
+
+    fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)> {
+        self.refresh(address, length);
+        if !self.perhaps(address) || length > LARGEST_PIECE as u64 {
+            return None;
+        }
+        self.with(|store| store.get(address, length as usize))
+    }
+
+    fn read(&self, address: u64, out: &mut [u8]) -> Found {
+        self.refresh(address, out.len() as u64);
+        if self.filter.perhaps_within(address, out.len() as u64) {
+            self.with(|store| store.read(address, out))
+        } else {
+            Found::default()
+        }
+    }
+
+    fn write(&self, address: u64, bytes: &[u8], origin: Origin) {
+        self.with(|store| store.write(address, bytes, origin, &self.filter));
+        self.tell(address, bytes.len() as u64);
+    }
+
+    fn fill(&self, address: u64, byte: u8, length: u64, origin: Origin) {
+        self.with(|store| store.fill(address, byte, length, origin, &self.filter));
+        self.tell(address, length);
+    }
+
+    #[inline]
+    fn forget(&self, address: u64, length: u64) {
+        if self.filter.perhaps_within(address, length) {
+            self.with(|store| store.forget(address, length, &self.filter));
+            self.tell(address, length);
+        }
+    }
+
+    #[inline]
+    fn forget_from(&self, address: u64) {
+        if self.perhaps(address) {
+            self.with(|store| store.forget_from(address, &self.filter));
+            self.tell(address, LARGEST_PIECE as u64);
+        }
+    }
+
+    fn forget_block(&self, address: u64) {
+        match self.reach(address) {
+            Some(reach) => self.forget(address, reach.bytes),
+            None => self.forget_from(address),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What device memory is known to hold.
+//!
+//! The device has addresses and no bytes behind them. Small pieces of its content are known all the same:
+//! what a script uploaded, and what follows from that. They are kept here, beside the addresses, bounded in
+//! number of bytes; whatever is not kept is unknown.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use memfit_kernels::memory::{Found, LARGEST_PIECE, Origin};
+
+/// When more than this is kept, the oldest pieces go.
+pub(crate) const LARGEST_TOTAL: usize = 64 << 20;
+
+/// A stretch of known content. Its address is its key in the store.
+#[derive(Clone, Debug)]
+struct Piece {
+    bytes: Content,
+    origin: Origin,
+    /// Order of writing; tells an entry of the queue of ages from a later piece at the same address.
+    serial: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// A window into bytes that pieces cut from one another share.
+    Window { whole: Arc<[u8]>, start: usize, length: usize },
+    /// One byte over and over: costs nothing, so it may be long.
+    Repeat { byte: u8, length: usize },
+}
+
+impl Content {
+    fn len(&self) -> usize {
+        match self {
+            Self::Window { length, .. } | Self::Repeat { length, .. } => *length,
+        }
+    }
+
+    /// The bytes that are kept in memory for it.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Window { length, .. } => *length,
+            Self::Repeat { .. } => 0,
+        }
+    }
+
+    fn slice(&self, from: usize, to: usize) -> Self {
+        match self {
+            Self::Window { whole, start, .. } => {
+                let (start, length) = (start + from, to - from);
+                // A small rest must not hold on to a large whole: what is kept stays within twice what is
+                // counted.
+                if length < whole.len() / 2 {
+                    return Self::Window {
+                        whole: Arc::from(&whole[start..start + length]),
+                        start: 0,
+                        length,
+                    };
+                }
+                Self::Window { whole: Arc::clone(whole), start, length }
+            }
+            Self::Repeat { byte, .. } => Self::Repeat { byte: *byte, length: to - from },
+        }
+    }
+
+    /// Copies the content from `from` on to `out`, all of which it covers.
+    fn read(&self, from: usize, out: &mut [u8]) {
+        match self {
+            Self::Window { whole, start, .. } => {
+                out.copy_from_slice(&whole[start + from..start + from + out.len()]);
+            }
+            Self::Repeat { byte, .. } => out.fill(*byte),
+        }
+    }
+}
+
+/// The known contents of all device memory of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    /// By address; no two overlap, none is empty.
+    pieces: BTreeMap<u64, Piece>,
+    /// Addresses in order of writing; entries of pieces that are gone are skipped.
+    ages: VecDeque<(u64, u64)>,
+    kept: usize,
+    serial: u64,
+}
+
+/// Tells which stretches of addresses the store has begun or ceased to cover; kept in step by every
+/// operation.
+pub(crate) trait Cover {
+    /// A piece was added.
+    fn add(&self, address: u64, length: usize);
+    /// A piece was taken away.
+    fn remove(&self, address: u64, length: usize);
+}
+
+/// For a store that nobody filters.
+impl Cover for () {
+    fn add(&self, _: u64, _: usize) {}
+    fn remove(&self, _: u64, _: usize) {}
+}
+
+impl Store {
+    /// Records that `bytes` were written at `address`.
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8], origin: Origin, cover: &impl Cover) {
+        self.forget(address, bytes.len() as u64, cover);
+        if bytes.len() <= LARGEST_PIECE {
+            let content = Content::Window { whole: Arc::from(bytes), start: 0, length: bytes.len() };
+            self.insert(address, content, origin, cover);
+            self.evict(cover);
+        }
+    }
+
+    /// Records that every one of `length` bytes at `address` was set to `byte`.
+    pub(crate) fn fill(&mut self, address: u64, byte: u8, length: u64, origin: Origin, cover: &impl Cover) {
+        self.forget(address, length, cover);
+        // Long fills start what kernels then write in ways that nobody sees; believing in them would be wrong
+        // too often.
+        if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= LARGEST_PIECE) {
+            self.insert(address, Content::Repeat { byte, length }, origin, cover);
+            self.evict(cover);
+        }
+    }
+
+    /// Records that `length` bytes were copied from `source` to `destination`.
+    pub(crate) fn copy(&mut self, destination: u64, source: u64, length: u64, cover: &impl Cover) {
+        let mut moved = Vec::new();
+        self.overlapping(source, length, |start, piece, from, to| {
+            moved.push((start + from as u64 - source, piece.bytes.slice(from, to), piece.origin));
+        });
+        self.forget(destination, length, cover);
+        for (offset, content, origin) in moved {
+            self.insert(destination + offset, content, origin, cover);
+        }
+        self.evict(cover);
+    }
+
+    /// Records that nothing is known any more about `length` bytes at `address`.
+    pub(crate) fn forget(&mut self, address: u64, length: u64, cover: &impl Cover) {
+        let mut hit = Vec::new();
+        self.overlapping(address, length, |start, _, from, to| hit.push((start, from, to)));
+        for (start, from, to) in hit {
+            let Some(piece) = self.pieces.remove(&start) else { continue };
+            self.kept -= piece.bytes.cost();
+            cover.remove(start, piece.bytes.len());
+            if from > 0 {
+                self.insert(start, piece.bytes.slice(0, from), piece.origin, cover);
+            }
+            if to < piece.bytes.len() {
+                let rest = piece.bytes.slice(to, piece.bytes.len());
+                self.insert(start + to as u64, rest, piece.origin, cover);
+            }
+        }
+    }
+
+    /// Records that something was written at `address`, who knows how much: the piece there is known no more.
+    pub(crate) fn forget_from(&mut self, address: u64, cover: &impl Cover) {
+        let mut rest = 0;
+        self.overlapping(address, 1, |_, piece, from, _| rest = piece.bytes.len() - from);
+        self.forget(address, rest as u64, cover);
+    }
+
+    /// Reads `out.len()` bytes at `address`; bytes that are not known are left as they are.
+    pub(crate) fn read(&self, address: u64, out: &mut [u8]) -> Found {
+        let mut found = Found::default();
+        self.overlapping(address, out.len() as u64, |start, piece, from, to| {
+            let at = (start + from as u64 - address) as usize;
+            piece.bytes.read(from, &mut out[at..at + (to - from)]);
+            found.known += to - from;
+            found.guessed |= !piece.origin.is_known();
+            if let Some(name) = piece.origin.rule().filter(|name| !found.answers.contains(name)) {
+                found.answers.push(name);
+            }
+        });
+        found
+    }
+
+    /// The stretches of a range that are known, but very long ones: where each begins, what it is, and
+    /// whether a rule answered.
+    pub(crate) fn stretches(&self, address: u64, length: u64) -> Vec<(u64, Vec<u8>, bool)> {
+        let mut found = Vec::new();
+        self.overlapping(address, length, |start, piece, from, to| {
+            if to - from <= LARGEST_PIECE {
+                let mut bytes = vec![0; to - from];
+                piece.bytes.read(from, &mut bytes);
+                found.push((start + from as u64, bytes, piece.origin != Origin::True));
+            }
+        });
+        found
+    }
+
+    /// The content of a whole range, if all of it is known.
+    pub(crate) fn get(&self, address: u64, length: usize) -> Option<(Vec<u8>, Origin)> {
+        if length > LARGEST_PIECE {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        let found = self.read(address, &mut bytes);
+        let origin = found.answers.first().map_or(Origin::True, |name| Origin::Answer(name));
+        (found.known == length && !found.guessed).then_some((bytes, origin))
+    }
+
+    /// Where the content at an address comes from, if anything is known there.
+    pub(crate) fn origin(&self, address: u64) -> Option<Origin> {
+        let mut origin = None;
+        self.overlapping(address, 1, |_, piece, _, _| origin = Some(piece.origin));
+        origin
+    }
+
+    /// Bytes kept in memory.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Calls `each` with every piece that overlaps a range: where it starts, and the overlap as offsets into
+    /// it.
+    fn overlapping(&self, address: u64, length: u64, mut each: impl FnMut(u64, &Piece, usize, usize)) {
+        let end = address.saturating_add(length);
+        // Pieces do not overlap: of those that start before the range, only the last can reach into it.
+        let before = self.pieces.range(..address).next_back();
+        for (&start, piece) in before.into_iter().chain(self.pieces.range(address..end)) {
+            let stop = start + piece.bytes.len() as u64;
+            if stop > address {
+                let from = address.saturating_sub(start) as usize;
+                let to = (end.min(stop) - start) as usize;
+                each(start, piece, from, to);
+            }
+        }
+    }
+
+    fn insert(&mut self, address: u64, bytes: Content, origin: Origin, cover: &impl Cover) {
+        let length = bytes.len();
+        if length == 0 {
+            return;
+        }
+        self.serial += 1;
+        self.kept += bytes.cost();
+        self.ages.push_back((address, self.serial));
+        cover.add(address, length);
+        self.pieces.insert(address, Piece { bytes, origin, serial: self.serial });
+    }
+
+    /// Lets the oldest pieces go until the bounds hold again.
+    fn evict(&mut self, cover: &impl Cover) {
+        /// Pieces that cost no bytes still cost a place.
+        const MOST_PIECES: usize = 1 << 16;
+        while self.kept > LARGEST_TOTAL || self.pieces.len() > MOST_PIECES {
+            let Some((address, serial)) = self.ages.pop_front() else { return };
+            if self.pieces.get(&address).is_some_and(|piece| piece.serial == serial)
+                && let Some(piece) = self.pieces.remove(&address)
+            {
+                self.kept -= piece.bytes.cost();
+                cover.remove(address, piece.bytes.len());
+            }
+        }
+        // The queue keeps entries of pieces that were overwritten; drop them before they outnumber the rest.
+        if self.ages.len() > 2 * self.pieces.len() + 1024 {
+            let pieces = &self.pieces;
+            self.ages
+                .retain(|(address, serial)| pieces.get(address).is_some_and(|piece| piece.serial == *serial));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! What the device tells the watcher library in the same process, where there is one.
+
+use std::sync::OnceLock;
+
+use memfit_vocabulary::Category;
+
+use crate::{machine::Card, versions::find_symbol};
+
+/// Says what the block at a device address is for.
+pub(crate) fn note(address: u64, category: Category) {
+    static NOTE: OnceLock<Option<extern "C" fn(u64, u8)>> = OnceLock::new();
+    let note = NOTE.get_or_init(|| {
+        let symbol = find_symbol(c"memfit_watch_note")?;
+        // SAFETY: the watcher library exports a function of this type under this name.
+        Some(unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(u64, u8)>(symbol) })
+    });
+    if let Some(note) = note {
+        note(address, category.code());
+    }
+}
+
+/// Says that a pool of a card handed out a block, or took one back where `bytes` is negative; and what the
+/// pool has in use and reserved now.
+pub(crate) fn block(card: &Card, address: u64, bytes: i64, (used, reserved): (u64, u64)) {
+    type Block = extern "C" fn(u32, u64, i64, u64, u64);
+    static BLOCK: OnceLock<Option<Block>> = OnceLock::new();
+    let block = BLOCK.get_or_init(|| {
+        let symbol = find_symbol(c"memfit_watch_block")?;
+        // SAFETY: the watcher library exports a function of this type under this name.
+        Some(unsafe { std::mem::transmute::<*mut std::ffi::c_void, Block>(symbol) })
+    });
+    if let Some(block) = block {
+        block(card.ordinal, address, bytes, used, reserved);
+    }
+}

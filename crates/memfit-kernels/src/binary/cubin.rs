@@ -1,0 +1,228 @@
+//! Machine code for one architecture: an ELF file whose `.nv.info` sections describe each kernel.
+//!
+//! Read are a kernel's parameters (offset and size of each), and what decides how many of its blocks fit on a
+//! multiprocessor: registers, static shared memory, local memory, the launch bounds. Attribute numbers are
+//! those that `cuobjdump -elf` prints by name.
+
+use std::collections::HashMap;
+
+use super::{
+    code::Code,
+    fatbin::{u16_at, u32_at, u64_at},
+};
+
+/// What one kernel is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Function {
+    /// Its parameters in order.
+    pub params: Vec<Param>,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory that a block has without asking for more.
+    pub shared: u32,
+    /// Bytes of local memory (stack frame) of a thread.
+    pub local: u32,
+    /// Bytes of its bank of constants that are neither parameters nor the driver's.
+    pub constant: u32,
+    /// Most threads that a block may have by the kernel's launch bounds; 0 if it has none.
+    pub launch_bound: u32,
+    /// What a thread of it does.
+    pub code: Code,
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Where it lies in the block of parameters.
+    pub offset: u32,
+    /// Its bytes.
+    pub size: u32,
+}
+
+/// Sections of a real image number at most a few per kernel; more are not believed.
+const MOST_SECTIONS: usize = 1 << 18;
+/// A kernel takes at most 32,764 bytes of parameters.
+const MOST_PARAMS: u32 = 4096;
+/// Bytes of one section header.
+const SECTION_HEADER: usize = 64;
+
+/// Attributes of `.nv.info` sections.
+mod attribute {
+    pub(super) const MAX_THREADS: u8 = 0x05;
+    pub(super) const REQUIRED_THREADS: u8 = 0x10;
+    pub(super) const FRAME_SIZE: u8 = 0x11;
+    pub(super) const KPARAM_INFO: u8 = 0x17;
+    pub(super) const REGISTERS: u8 = 0x2f;
+}
+
+/// A section of an ELF file.
+pub struct Section<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Bytes in memory.
+    size: u64,
+    /// Bytes in the file; empty for a section that has none there.
+    pub data: &'a [u8],
+    info: u32,
+    link: u32,
+}
+
+/// The kernels of a cubin, by mangled name. Sections that do not hang together are left out.
+pub fn functions(elf: &[u8]) -> HashMap<String, Function> {
+    let sections = sections(elf).unwrap_or_default();
+    let mut functions: HashMap<String, Function> = HashMap::new();
+    for section in &sections {
+        if let Some(name) = section.name.strip_prefix(".text.") {
+            // Before ABI 8 the count of registers is also here, in the upper byte.
+            let function = functions.entry(name.to_owned()).or_default();
+            function.registers = section.info >> 24;
+            function.code = Code::of(section.data);
+        }
+    }
+    for section in &sections {
+        if section.name == ".nv.info" {
+            let symbols = symbols(section.link, &sections);
+            shared_attributes(section.data, &symbols, &mut functions);
+        } else if let Some(function) = owner(section, ".nv.info.", &mut functions) {
+            own_attributes(section.data, function);
+        } else if let Some(function) = owner(section, ".nv.shared.", &mut functions) {
+            function.shared = section.size as u32;
+        } else if let Some(function) = owner(section, ".nv.constant2.", &mut functions) {
+            function.constant = section.size as u32;
+        }
+    }
+    functions
+}
+
+fn owner<'f>(
+    section: &Section<'_>,
+    prefix: &str,
+    functions: &'f mut HashMap<String, Function>,
+) -> Option<&'f mut Function> {
+    functions.get_mut(section.name.strip_prefix(prefix)?)
+}
+
+/// The sections of an ELF file, if it is a whole one.
+pub fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
+    // 64-bit, little endian.
+    if elf.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
+        return None;
+    }
+    let table = usize::try_from(u64_at(elf, 0x28)?).ok()?;
+    if usize::from(u16_at(elf, 0x3a)?) != SECTION_HEADER {
+        return None;
+    }
+    // An image with very many kernels keeps the true count in the first header.
+    let count = match u16_at(elf, 0x3c)? {
+        0 => usize::try_from(u64_at(elf, table.checked_add(0x20)?)?).ok()?,
+        count => usize::from(count),
+    };
+    let names_index = match u16_at(elf, 0x3e)? {
+        0xffff => u32_at(elf, table.checked_add(0x28)?)? as usize,
+        index => usize::from(index),
+    };
+    let headers = elf.get(table..)?;
+    let headers: Vec<&[u8]> = headers.chunks_exact(SECTION_HEADER).take(count.min(MOST_SECTIONS)).collect();
+    let names = section_data(elf, headers.get(names_index)?)?;
+    Some(headers.iter().filter_map(|header| section(elf, names, header)).collect())
+}
+
+fn section<'a>(elf: &'a [u8], names: &'a [u8], header: &[u8]) -> Option<Section<'a>> {
+    Some(Section {
+        name: text_at(names, u32_at(header, 0)? as usize)?,
+        size: u64_at(header, 0x20)?,
+        data: section_data(elf, header)?,
+        link: u32_at(header, 0x28)?,
+        info: u32_at(header, 0x2c)?,
+    })
+}
+
+fn section_data<'a>(elf: &'a [u8], header: &[u8]) -> Option<&'a [u8]> {
+    const NO_BITS: u32 = 8;
+    if u32_at(header, 4)? == NO_BITS {
+        return Some(&[]);
+    }
+    let start = usize::try_from(u64_at(header, 0x18)?).ok()?;
+    let size = usize::try_from(u64_at(header, 0x20)?).ok()?;
+    elf.get(start..start.checked_add(size)?)
+}
+
+fn text_at(names: &[u8], offset: usize) -> Option<&str> {
+    let rest = names.get(offset..)?;
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
+}
+
+/// The names of the symbols in the table of that index.
+fn symbols<'a>(index: u32, sections: &[Section<'a>]) -> Vec<&'a str> {
+    const SYMBOL: usize = 24;
+    let Some(table) = sections.get(index as usize) else { return Vec::new() };
+    let Some(names) = sections.get(table.link as usize) else { return Vec::new() };
+    table
+        .data
+        .chunks_exact(SYMBOL)
+        .map(|symbol| u32_at(symbol, 0).and_then(|offset| text_at(names.data, offset as usize)).unwrap_or(""))
+        .collect()
+}
+
+/// Walks a row of attributes: a format, a number, and a value inline or behind a length.
+fn attributes(data: &[u8], mut each: impl FnMut(u8, &[u8])) {
+    const BEHIND_LENGTH: u8 = 4;
+    let mut rest = data;
+    while let [format, number, low, high, tail @ ..] = rest {
+        let mut value: &[u8] = &[];
+        rest = tail;
+        if *format == BEHIND_LENGTH {
+            let length = usize::from(u16::from_le_bytes([*low, *high]));
+            let Some((own, after)) = tail.split_at_checked(length) else { return };
+            (value, rest) = (own, after);
+        }
+        each(*number, value);
+    }
+}
+
+/// Attributes that the image keeps for all its kernels together, each with the index of the kernel's symbol.
+fn shared_attributes(data: &[u8], symbols: &[&str], functions: &mut HashMap<String, Function>) {
+    attributes(data, |number, value| {
+        let (Some(symbol), Some(amount)) = (u32_at(value, 0), u32_at(value, 4)) else { return };
+        let Some(function) = symbols.get(symbol as usize).and_then(|name| functions.get_mut(*name)) else {
+            return;
+        };
+        match number {
+            attribute::REGISTERS => function.registers = amount,
+            attribute::FRAME_SIZE => function.local = amount,
+            _ => {}
+        }
+    });
+}
+
+fn own_attributes(data: &[u8], function: &mut Function) {
+    attributes(data, |number, value| match number {
+        attribute::MAX_THREADS | attribute::REQUIRED_THREADS => {
+            let threads = (0..3).filter_map(|axis| u32_at(value, axis * 4));
+            function.launch_bound =
+                threads.fold(1, |product: u32, extent| product.saturating_mul(extent.max(1)));
+        }
+        attribute::KPARAM_INFO => own_parameter(value, &mut function.params),
+        _ => {}
+    });
+}
+
+/// `index: u32, ordinal: u16, offset: u16, …: u18, size in words: u14`
+fn own_parameter(value: &[u8], params: &mut Vec<Param>) {
+    let (Some(ordinal), Some(offset), Some(packed)) = (u16_at(value, 4), u16_at(value, 6), u32_at(value, 8))
+    else {
+        return;
+    };
+    if u32::from(ordinal) >= MOST_PARAMS {
+        return;
+    }
+    let ordinal = usize::from(ordinal);
+    if params.len() <= ordinal {
+        params.resize(ordinal + 1, Param { offset: 0, size: 0 });
+    }
+    params[ordinal] = Param { offset: u32::from(offset), size: packed >> 18 };
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,163 @@
+//! The fat binary: NVIDIA's container of one translation unit's kernels, compiled for several architectures.
+//!
+//! A container is a header of 16 bytes and a row of entries, each an image (machine code as an ELF file, or
+//! PTX as text) behind a header that tells its architecture and how it is compressed. There is no public
+//! description; what is read here are the fields that `cuobjdump` shows and nothing more. Whatever does not
+//! parse is left out, never guessed.
+
+use std::io::Read;
+
+use super::arch::Target;
+
+/// First four bytes of a container.
+pub const MAGIC: u32 = 0xBA55_ED50;
+/// First four bytes of the record that `__cudaRegisterFatBinary` is given, which points to a container.
+pub const WRAPPER_MAGIC: u32 = 0x4662_43B1;
+/// Bytes of a container's own header.
+pub const HEADER: usize = 16;
+/// No image of a real library comes near this once unpacked; a header that claims more is not believed.
+const LARGEST_IMAGE: usize = 256 << 20;
+/// The fields that are read lie in the first bytes of an entry's header; newer compilers append more.
+const ENTRY_HEADER: usize = 64;
+
+/// What an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Assembly text that the driver compiles for any later card.
+    Ptx,
+    /// Machine code.
+    Machine,
+}
+
+/// How an image is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    Plain,
+    Lz4,
+    Zstd,
+}
+
+/// One image of a container.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// What it was compiled for.
+    pub target: Target,
+    packing: Packing,
+    stored: &'a [u8],
+    unpacked: usize,
+}
+
+/// Why an image could not be unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnpackError {
+    /// The header's size is out of all proportion.
+    #[error("the image claims {0} bytes")]
+    TooLarge(usize),
+    /// The compressed bytes are not what they should be.
+    #[error("the image's compressed bytes are damaged")]
+    Damaged,
+}
+
+/// Total bytes of the container that starts with `header`, if it is one.
+pub fn container_size(header: &[u8]) -> Option<usize> {
+    let size = u64_at(header, 8)?;
+    let own = usize::from(u16_at(header, 6)?);
+    (u32_at(header, 0)? == MAGIC && own >= HEADER).then_some(())?;
+    usize::try_from(size).ok()?.checked_add(own)
+}
+
+/// The images of a container, in order. Stops at the first entry that does not hang together.
+pub fn images(container: &[u8]) -> Vec<Image<'_>> {
+    let mut images = Vec::new();
+    let Some(size) = container_size(container) else { return images };
+    let own = usize::from(u16_at(container, 6).unwrap_or(0));
+    let Some(mut rest) = container.get(own..size.min(container.len())) else { return images };
+    while let Some((length, image)) = entry(rest) {
+        images.extend(image);
+        rest = &rest[length..];
+    }
+    images
+}
+
+/// The entry at the start of `bytes`: how long it is, and its image if it holds one that is understood.
+fn entry(bytes: &[u8]) -> Option<(usize, Option<Image<'_>>)> {
+    let header = u32_at(bytes, 4)? as usize;
+    let payload = usize::try_from(u64_at(bytes, 8)?).ok()?;
+    let length = header.checked_add(payload)?;
+    if header < HEADER || length > bytes.len() {
+        return None;
+    }
+    Some((length, image(&bytes[..header], &bytes[header..length])))
+}
+
+fn image<'a>(header: &[u8], payload: &'a [u8]) -> Option<Image<'a>> {
+    if header.len() < ENTRY_HEADER {
+        return None;
+    }
+    let kind = match u16_at(header, 0)? {
+        1 => Kind::Ptx,
+        2 => Kind::Machine,
+        _ => return None,
+    };
+    let flags = u64_at(header, 40)?;
+    let packing = match flags {
+        flags if flags & 0x8000 != 0 => Packing::Zstd,
+        flags if flags & 0x2000 != 0 => Packing::Lz4,
+        _ => Packing::Plain,
+    };
+    let stored = match packing {
+        Packing::Plain => payload,
+        // The payload is padded to eight bytes; the compressed length is exact.
+        Packing::Lz4 | Packing::Zstd => payload.get(..u32_at(header, 16)? as usize)?,
+    };
+    let unpacked = match packing {
+        Packing::Plain => payload.len(),
+        Packing::Lz4 | Packing::Zstd => usize::try_from(u64_at(header, 56)?).ok()?,
+    };
+    Some(Image { kind, target: Target::new(u32_at(header, 28)?, flags), packing, stored, unpacked })
+}
+
+impl Image<'_> {
+    /// The image as it was before it was packed.
+    pub fn unpack(&self) -> Result<Vec<u8>, UnpackError> {
+        if self.unpacked > LARGEST_IMAGE {
+            return Err(UnpackError::TooLarge(self.unpacked));
+        }
+        match self.packing {
+            Packing::Plain => Ok(self.stored.to_vec()),
+            Packing::Lz4 => {
+                lz4_flex::block::decompress(self.stored, self.unpacked).map_err(|_| UnpackError::Damaged)
+            }
+            Packing::Zstd => self.unzstd(),
+        }
+    }
+
+    fn unzstd(&self) -> Result<Vec<u8>, UnpackError> {
+        let decoder =
+            ruzstd::decoding::StreamingDecoder::new(self.stored).map_err(|_| UnpackError::Damaged)?;
+        // Grown as the bytes come: a header alone must not make this process ask for hundreds of megabytes.
+        let mut bytes = Vec::with_capacity(self.unpacked.min(self.stored.len().saturating_mul(16)));
+        decoder.take(self.unpacked as u64 + 1).read_to_end(&mut bytes).map_err(|_| UnpackError::Damaged)?;
+        if bytes.len() == self.unpacked { Ok(bytes) } else { Err(UnpackError::Damaged) }
+    }
+}
+
+/// Two bytes at `offset`, little endian.
+pub fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    bytes.get(offset..)?.first_chunk().map(|chunk| u16::from_le_bytes(*chunk))
+}
+
+/// Four bytes at `offset`, little endian.
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
+}
+
+/// Eight bytes at `offset`, little endian.
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+}
+
+#[cfg(test)]
+mod tests;

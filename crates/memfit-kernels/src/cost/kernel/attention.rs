@@ -1,0 +1,254 @@
+//! Fused attention: FlashAttention's kernels, the memory-efficient ones, and their backward passes.
+//!
+//! The shape is in the structure of parameters that is a launch's first argument; the grid, which is made
+//! from the same shape, tells whether it was read rightly. Where it was not, the operands' sizes stand in for
+//! it.
+
+use memfit_channel::WorkKind;
+
+use super::super::{
+    Work,
+    speeds::{Math, Speeds},
+};
+use crate::launch::{Arguments, Grid};
+
+/// Whose kernel it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Make {
+    Flash,
+    Efficient,
+    /// cuDNN's own, made for the card.
+    Graph,
+}
+
+/// A fused attention kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    make: Make,
+    backward: bool,
+    causal: bool,
+    math: Math,
+}
+
+/// What is computed: scores of `queries` by `keys`, for each of so many heads, whose vectors have `width`
+/// elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Heads of all sequences.
+    pub heads: f64,
+    /// Queries of each head.
+    pub queries: f64,
+    /// Keys of each head.
+    pub keys: f64,
+    /// Elements of a vector.
+    pub width: f64,
+    /// Where the parameters say so, and not the kernel's name.
+    pub causal: bool,
+}
+
+impl Attention {
+    /// From a kernel's mangled name; nothing if it is none, or only prepares one.
+    pub(super) fn of(mangled: &str) -> Option<Self> {
+        let flash = ["flash_fwd_kernel", "flash_fwd_splitkv_kernel", "flash_bwd_dq_dk_dv"];
+        let efficient = ["fmha_cutlass"];
+        let has = |parts: &[&str]| parts.iter().any(|part| mangled.contains(part));
+        let make = if has(&flash) {
+            Make::Flash
+        } else if has(&efficient) {
+            Make::Efficient
+        } else {
+            return None;
+        };
+        let math = match make {
+            Make::Flash if mangled.contains("bfloat16") => Math::Bf16,
+            Make::Flash => Math::F16,
+            Make::Efficient if mangled.contains("_bf16_") => Math::Bf16,
+            Make::Efficient if mangled.contains("_f16_") => Math::F16,
+            Make::Efficient | Make::Graph => Math::F32,
+        };
+        let backward = mangled.contains("bwd") || mangled.contains("fmha_cutlassB");
+        Some(Self { make, backward, causal: causal(mangled), math })
+    }
+
+    /// FlashAttention's kernels for a type.
+    pub(super) fn flash(math: Math, backward: bool) -> Self {
+        Self { make: Make::Flash, backward, causal: false, math }
+    }
+
+    /// A graph of cuDNN's.
+    pub fn graph(math: Math, backward: bool) -> Self {
+        Self { make: Make::Graph, backward, causal: false, math }
+    }
+
+    /// How long a launch takes; `operands` are the bytes that its arguments lead to.
+    pub(super) fn work(self, grid: Grid, arguments: Arguments, speeds: &Speeds, operands: &[f64]) -> Work {
+        let read = match self.make {
+            Make::Flash => flash(grid, arguments, self.backward),
+            Make::Efficient => efficient(grid, arguments, self.backward),
+            Make::Graph => None,
+        };
+        let moved: f64 = operands.iter().sum();
+        let Some(shape) = read.or_else(|| guess(grid, operands, self.element())) else {
+            return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, 0.6));
+        };
+        self.of_shape(shape, speeds)
+    }
+
+    /// How long it takes for what is computed.
+    pub fn of_shape(self, shape: Shape, speeds: &Speeds) -> Work {
+        // Two products forward; five backward, which computes the scores again.
+        let products = if self.backward { 5.0 } else { 2.0 };
+        let mut scores = shape.queries * shape.keys;
+        if self.causal || shape.causal {
+            // Only what lies below the diagonal, and whole tiles along it.
+            scores *= 0.5 * (1.0 + 64.0 / shape.keys.max(64.0));
+        }
+        let operations = products * 2.0 * shape.heads * scores * shape.width;
+        let tensors = shape.heads * shape.width * self.element() * if self.backward { 4.0 } else { 2.0 };
+        let bytes = tensors * (shape.queries + shape.keys);
+        let computing = operations / (speeds.rate(self.math) * self.share(speeds, shape.width));
+        Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, 0.8)))
+    }
+
+    /// Bytes of one number.
+    fn element(self) -> f64 {
+        if self.math == Math::F32 { 4.0 } else { 2.0 }
+    }
+
+    /// What it achieves of a large product of matrices on the card. FlashAttention 2 was written for Ampere,
+    /// and does not use Hopper's own instructions.
+    pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
+        let make = match (self.make, speeds.version) {
+            (Make::Flash, 90..) if speeds.version < 120 => 0.47,
+            (Make::Efficient, 90..) if speeds.version < 120 => 0.30,
+            (Make::Efficient, 70..) if speeds.version != 75 => 0.45,
+            (Make::Efficient, _) => 0.60,
+            // With Hopper's own instructions: FlashAttention 3's authors measured 600 of 989 TFLOP/s forward.
+            (Make::Graph, 90..) if speeds.version < 120 => 0.82,
+            (Make::Flash | Make::Graph, _) => 0.72,
+        };
+        let narrow = if width < 64.0 {
+            width / 64.0
+        } else if width < 128.0 {
+            0.92
+        } else {
+            1.0
+        };
+        make * narrow * if self.backward { 0.82 } else { 1.0 }
+    }
+}
+
+/// Whether a FlashAttention kernel leaves out what lies in the future: its second flag in the forward kernel,
+/// its second or third in the backward one, always behind the one for dropout. The others say it in their
+/// parameters, which are made for half of the work at the most.
+fn causal(mangled: &str) -> bool {
+    let Some(kernel) = mangled.find("flash_") else { return false };
+    // The kernel's traits end with the flags `Lb0E` and `Lb1E`, one for each template argument.
+    let flags: Vec<bool> = mangled[kernel..]
+        .split("Lb")
+        .skip(1)
+        .map_while(|rest| match rest.as_bytes() {
+            [b'0', b'E', ..] => Some(false),
+            [b'1', b'E', ..] => Some(true),
+            _ => None,
+        })
+        .collect();
+    // The traits themselves have flags: those of the kernel are the last ones.
+    let own = if mangled.contains("bwd") { 7 } else { 8 };
+    flags.len().checked_sub(own).and_then(|start| flags.get(start + 1)).copied().unwrap_or(false)
+}
+
+/// Vectors of more elements, and longer sequences, there are not.
+const WIDEST: i32 = 1024;
+const LONGEST: i32 = 1 << 26;
+
+/// Reads FlashAttention's parameters: three addresses, nine strides, the numbers of heads; then the output's
+/// addresses and strides, the scores' addresses, the batch and the lengths.
+fn flash(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
+    const HEADS: usize = 96;
+    const BATCH: usize = 176;
+    let int = |offset: usize| arguments.get_at::<i32>(0, offset);
+    let (heads, batch) = (int(HEADS)?, int(BATCH)?);
+    let (queries, keys, width) = (int(BATCH + 4)?, int(BATCH + 8)?, int(BATCH + 16)?);
+    let shape = checked(heads, batch, queries, keys, width)?;
+    let [_, second, third] = grid.blocks.map(i64::from);
+    let (heads, batch) = (i64::from(heads), i64::from(batch));
+    // Forward: tiles, batch, heads. With its keys split: tiles, parts, both. Backward: tiles, batch, heads.
+    let fits = (second == batch && third == heads) || third == batch * heads || (backward && third == heads);
+    fits.then_some(shape)
+}
+
+/// Reads the memory-efficient kernels' parameters: behind the addresses stand the widths of keys and values
+/// and the numbers of queries and keys, and a little further on the kind of mask. In which words, the grid
+/// tells: forward its first extent is that of tiles of queries; backward it is that of parts of the keys, and
+/// the number of heads follows the lengths.
+fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
+    const SEARCHED: usize = 60;
+    let [tiles, heads, batch] = grid.blocks;
+    let word = |index: usize| arguments.get_at::<i32>(0, 4 * index);
+    let start = if backward { 28 } else { 20 };
+    for index in start..start + SEARCHED {
+        let [width, value_width, queries, keys] =
+            [word(index)?, word(index + 1)?, word(index + 2)?, word(index + 3)?];
+        let widths = 8..=WIDEST;
+        if !widths.contains(&width) || !widths.contains(&value_width) || queries <= 0 || keys <= 0 {
+            continue;
+        }
+        let agrees = if backward {
+            i64::from(word(index + 4)?) == i64::from(heads)
+        } else {
+            let queries = i64::from(queries);
+            queries <= i64::from(tiles) * 128 && queries > (i64::from(tiles) - 1) * 32
+        };
+        if agrees {
+            let mask = if backward { mask_of_backward(&word, index)? } else { index + 5 };
+            let causal = matches!(arguments.get_at::<u8>(0, 4 * mask)?, 1 | 2);
+            let middle = i32::midpoint(width, value_width);
+            return checked(heads as i32, batch as i32, queries, keys, middle)
+                .map(|shape| Shape { causal, ..shape });
+        }
+    }
+    None
+}
+
+/// The word of the kind of mask, where the lengths begin at a word of the backward's parameters. Before it,
+/// later releases have one more (2.15 does, 2.13 does not). They are told by what follows: six strides of 64
+/// bits, the first three of them never small, and a byte that is one or three.
+fn mask_of_backward(word: &impl Fn(usize) -> Option<i32>, lengths: usize) -> Option<usize> {
+    let strides_at = |first: usize| {
+        let stride = |number: usize| {
+            let at = lengths + first + 2 * number;
+            Some(word(at)? >= 8 && word(at + 1)? == 0)
+        };
+        let packed = word(lengths + first + 12)? & 0xff;
+        Some(stride(0)? && stride(1)? && stride(2)? && matches!(packed, 1 | 3))
+    };
+    let later = strides_at(8)? && !strides_at(6)?;
+    Some(lengths + if later { 6 } else { 5 })
+}
+
+fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Option<Shape> {
+    let sensible = (1..=65_535).contains(&heads)
+        && (1..=1 << 24).contains(&batch)
+        && (1..=LONGEST).contains(&queries)
+        && (1..=LONGEST).contains(&keys)
+        && (8..=WIDEST).contains(&width);
+    sensible.then(|| Shape {
+        heads: f64::from(heads) * f64::from(batch),
+        queries: f64::from(queries),
+        keys: f64::from(keys),
+        width: f64::from(width),
+        causal: false,
+    })
+}
+
+/// Self-attention over tiles of 128 queries, in vectors as wide as the largest operand allows.
+fn guess(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
+    const TILE: f64 = 128.0;
+    let [tiles, second, third] = grid.blocks.map(f64::from);
+    let heads = second * third;
+    let queries = tiles * TILE;
+    let largest = operands.iter().copied().reduce(f64::max)?;
+    let width = (largest / (element * heads * queries)).clamp(16.0, 256.0);
+    Some(Shape { heads, queries, keys: queries, width, causal: false })
+}

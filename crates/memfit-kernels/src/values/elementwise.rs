@@ -1,0 +1,384 @@
+//! PyTorch's elementwise kernels: which elements of which tensors a launch computes, and from which.
+
+use memfit_channel::Assumption;
+
+use super::{
+    functor::{Functor, enclosing},
+    number::{Type, Value},
+    signature::{Signature, type_parts},
+    strides::Strides,
+};
+use crate::{
+    launch::Arguments,
+    memory::{LARGEST_PIECE, Memory, Ones, Origin},
+};
+
+/// How a family of kernels is handed its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Count, functor, addresses; tensors without gaps, of the functor's types.
+    Dense,
+    /// The same, then offsets of the inputs and of the output, then how elements are loaded and stored.
+    Unrolled { strided_inputs: bool, strided_output: bool, cast: bool },
+    /// Count, and a lambda that holds offsets, addresses, functor and perhaps the tensors' types.
+    Strided { cast: bool },
+    /// Count, first value and step, address.
+    Range(Type),
+}
+
+/// An elementwise kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Elementwise {
+    form: Form,
+    /// Nothing if the functor's types cannot be told.
+    functor: Option<Functor>,
+    /// Tensors that are read.
+    inputs: usize,
+    /// Bytes of an element, as far as the name tells, for a functor whose types do not.
+    element: f64,
+}
+
+/// Output and inputs of the widest functor.
+const MOST_TENSORS: usize = 8;
+/// Elements that are computed, for types of which scripts look at values.
+const MOST_INTEGERS: usize = 1 << 16;
+/// The same for floating-point numbers, which are mostly pixels and weights.
+const MOST_REALS: usize = 1 << 12;
+/// Elements that are written one by one.
+const MOST_SCATTERED: usize = 1 << 6;
+
+/// The tensors of one launch: the output, then the inputs.
+struct Tensors {
+    count: usize,
+    addresses: [u64; MOST_TENSORS],
+}
+
+/// One launch in full.
+struct Work {
+    types: Vec<Type>,
+    strides: Strides,
+    fields: Vec<u8>,
+}
+
+impl Elementwise {
+    /// From a kernel's name; nothing if it is of another family.
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+        match signature.name() {
+            "vectorized_elementwise_kernel" => {
+                Self::new(Form::Dense, signature.template(1)?, signature.template(2)?)
+            }
+            "unrolled_elementwise_kernel" => {
+                let strided = |index| {
+                    signature.template(index).is_some_and(|text| type_parts(text).0 == "OffsetCalculator")
+                };
+                let cast = signature.template(5).is_some_and(|text| type_parts(text).0 == "LoadWithCast");
+                let form = Form::Unrolled { strided_inputs: strided(3), strided_output: strided(4), cast };
+                Self::new(form, signature.template(0)?, signature.template(1)?)
+            }
+            "elementwise_kernel" => {
+                let lambda = signature.template(2)?;
+                let start = lambda.find("gpu_kernel_impl")?;
+                let (name, arguments) = type_parts(&lambda[start..]);
+                let cast = match name {
+                    "gpu_kernel_impl" => true,
+                    "gpu_kernel_impl_nocast" => false,
+                    _ => return None,
+                };
+                let functor = Functor::of(arguments.first()?)?;
+                let inputs = functor.inputs.len();
+                (inputs < MOST_TENSORS).then_some(Self {
+                    form: Form::Strided { cast },
+                    functor: Some(functor),
+                    inputs,
+                    element: 4.0,
+                })
+            }
+            "elementwise_kernel_with_index" => {
+                let lambda = signature.template(1)?;
+                let position = lambda.rsplit("{lambda()#").next()?.split('}').next()?.parse().ok()?;
+                let kind = Type::from_dispatch(position)?;
+                (enclosing(lambda) == "arange_cuda_out").then_some(Self {
+                    form: Form::Range(kind),
+                    functor: None,
+                    inputs: 0,
+                    element: 4.0,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn new(form: Form, functor: &str, addresses: &str) -> Option<Self> {
+        // `std::array<char*, (unsigned long)3>`
+        let (_, parts) = type_parts(addresses);
+        let digits = parts.get(1)?.rsplit(')').next()?.trim_end_matches("ul");
+        let tensors: usize = digits.parse().ok().filter(|tensors| (1..=MOST_TENSORS).contains(tensors))?;
+        let element = Type::mentioned(functor) as f64;
+        let functor = Functor::of(functor).filter(|functor| functor.inputs.len() + 1 == tensors);
+        Some(Self { form, functor, inputs: tensors - 1, element })
+    }
+
+    /// Bytes that a launch reads and writes. What is broadcast is read once, and the rest of the time from
+    /// the cache.
+    pub(crate) fn bytes(&self, arguments: Arguments) -> Option<f64> {
+        let count = f64::from(arguments.get::<i32>(0).filter(|count| *count > 0)?);
+        if let Form::Range(kind) = self.form {
+            return Some(count * kind.size() as f64);
+        }
+        let size = |tensor: usize| match &self.functor {
+            Some(functor) if tensor == 0 => functor.output.size() as f64,
+            Some(functor) => functor.inputs.get(tensor - 1).map_or(4.0, |kind| kind.size() as f64),
+            None => self.element,
+        };
+        let all = self.inputs + 1;
+        Some(match self.form {
+            Form::Strided { .. } => (0..all)
+                .map(|tensor| {
+                    Strides::touched(arguments, all, tensor, size(tensor)).unwrap_or(size(tensor) * count)
+                })
+                .sum(),
+            _ => (0..all).map(|tensor| size(tensor) * count).sum(),
+        })
+    }
+
+    /// What it achieves of what long copies do.
+    pub(crate) fn share(&self) -> f64 {
+        match self.form {
+            Form::Dense => 0.90,
+            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.85,
+            Form::Unrolled { .. } | Form::Strided { .. } => 0.70,
+        }
+    }
+
+    /// Applies a launch.
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+        if let Form::Range(kind) = self.form {
+            range(kind, arguments, memory);
+            return;
+        }
+        let Some(tensors) = self.tensors(arguments) else { return };
+        if tensors.count == 0 {
+            return;
+        }
+        let inputs = &tensors.addresses[1..=self.inputs];
+        let known = inputs.iter().all(|address| memory.perhaps(*address));
+        let Some(functor) = &self.functor else {
+            // Of which type the elements are is not known either.
+            memory.forget_block(tensors.addresses[0]);
+            return;
+        };
+        let masked = functor.carries_flags() && memory.answers();
+        let half_known = functor.is_decisive() && inputs.iter().any(|address| memory.perhaps(*address));
+        if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked && !half_known {
+            // By far the most common: nothing is known, and nothing follows.
+            memory.forget(tensors.addresses[0], (tensors.count * functor.output.size()) as u64);
+            return;
+        }
+        let Some(work) = self.work(functor, &tensors, arguments) else { return };
+        let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
+        let computed =
+            computed.or_else(|| half_known.then(|| decided(functor, &tensors, &work, memory)).flatten());
+        if let Some((bytes, origin)) = computed {
+            put(&bytes, origin, &tensors, &work, memory);
+        } else if !assume(functor, &tensors, &work, memory) {
+            memory.forget(tensors.addresses[0], work.strides.span(0, work.types[0].size()));
+            if masked {
+                carry_flags(&tensors, &work, memory);
+            }
+        }
+    }
+
+    #[inline]
+    fn tensors(&self, arguments: Arguments) -> Option<Tensors> {
+        let count = usize::try_from(arguments.get::<i32>(0)?).ok()?;
+        let mut addresses = [0; MOST_TENSORS];
+        let (argument, offset) = match self.form {
+            Form::Strided { .. } => (1, Strides::bytes(self.inputs + 1).next_multiple_of(8)),
+            _ => (2, 0),
+        };
+        for (index, address) in addresses[..=self.inputs].iter_mut().enumerate() {
+            *address = arguments.get_at(argument, offset + 8 * index)?;
+        }
+        Some(Tensors { count, addresses })
+    }
+
+    fn work(&self, functor: &Functor, tensors: &Tensors, arguments: Arguments) -> Option<Work> {
+        let all = self.inputs + 1;
+        let own: Vec<Type> = std::iter::once(functor.output).chain(functor.inputs.iter().copied()).collect();
+        let dense = |types: &[Type]| {
+            let sizes: Vec<usize> = types.iter().map(|kind| kind.size()).collect();
+            Strides::dense(tensors.count, &sizes)
+        };
+        match self.form {
+            Form::Dense | Form::Unrolled { strided_inputs: false, strided_output: false, cast: false } => {
+                Some(Work { strides: dense(&own), types: own, fields: arguments.bytes(1, functor.fields())? })
+            }
+            Form::Unrolled { strided_inputs: false, strided_output: false, cast: true } => {
+                let stored: u8 = arguments.get(6)?;
+                let mut types = vec![Type::from_code(stored)?];
+                for index in 0..self.inputs {
+                    types.push(Type::from_code(arguments.get_at(5, index)?)?);
+                }
+                Some(Work { strides: dense(&types), types, fields: arguments.bytes(1, functor.fields())? })
+            }
+            Form::Strided { cast } => {
+                let calculator = Strides::bytes(all);
+                let start = calculator.next_multiple_of(8) + 8 * all;
+                let bytes = arguments.bytes(1, start + functor.fields() + all)?;
+                let types = if cast {
+                    let codes = start + functor.size;
+                    bytes
+                        .get(codes..codes + all)?
+                        .iter()
+                        .map(|code| Type::from_code(*code))
+                        .collect::<Option<_>>()?
+                } else {
+                    own
+                };
+                let strides = Strides::read(&bytes, all)?;
+                Some(Work { types, strides, fields: bytes[start..].to_vec() })
+            }
+            Form::Unrolled { .. } | Form::Range(_) => None,
+        }
+    }
+}
+
+/// Truth values that become numbers are zeros and ones, which bounds what they add up to.
+fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
+    let [_, input] = work.types.as_slice() else { return };
+    let flags = memory.flags(tensors.addresses[1]).or((*input == Type::Bool).then_some(Ones::Some));
+    if let Some(ones) = flags
+        && work.strides.is_dense(0, work.types[0].size())
+    {
+        let bytes = (tensors.count * work.types[0].size()) as u64;
+        memory.mark_flags(tensors.addresses[0], bytes, ones);
+    }
+}
+
+/// Answers what holds for all finite numbers; false if nothing does.
+fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> bool {
+    let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
+    let same = inputs.len() == 2
+        && tensors.addresses[1] == tensors.addresses[2]
+        && inputs[0] == inputs[1]
+        && work.strides.alike(1, 2);
+    match functor.always(&work.fields, same) {
+        Some(value) if work.strides.is_dense(0, 1) && memory.answers() => {
+            let count = tensors.count as u64;
+            if tensors.count <= LARGEST_PIECE {
+                let byte = u8::from(value.is_true());
+                memory.fill(tensors.addresses[0], byte, count, Origin::Answer(Assumption::FINITE));
+            } else {
+                memory.forget(tensors.addresses[0], count);
+                memory.mark_flags(
+                    tensors.addresses[0],
+                    count,
+                    Ones::Exactly(if value.is_true() { count } else { 0 }),
+                );
+            }
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The output's elements where one input alone decides them all.
+fn decided(
+    functor: &Functor,
+    tensors: &Tensors,
+    work: &Work,
+    memory: &dyn Memory,
+) -> Option<(Vec<u8>, Origin)> {
+    let ([output, inputs @ ..], true) = (work.types.as_slice(), tensors.count <= MOST_INTEGERS) else {
+        return None;
+    };
+    inputs.iter().enumerate().find_map(|(index, kind)| {
+        let span = work.strides.span(index + 1, kind.size());
+        let (bytes, origin) = memory.get(tensors.addresses[index + 1], span)?;
+        let mut elements = bytes.chunks_exact(kind.size()).map_while(|element| kind.load(element));
+        let all = elements.all(|value| functor.decides(functor.inputs[index].round(value)));
+        // What decides is the result: zero, or true.
+        let value = Value::from(functor.absorbs_into_true());
+        let mut out = vec![0; tensors.count * output.size()];
+        out.chunks_exact_mut(output.size()).for_each(|element| output.store(value, element));
+        all.then_some((out, origin))
+    })
+}
+
+/// The output's elements, one after the other, if all inputs are known and it is worth it.
+fn compute(
+    functor: &Functor,
+    tensors: &Tensors,
+    work: &Work,
+    memory: &dyn Memory,
+) -> Option<(Vec<u8>, Origin)> {
+    let integers = work.types.iter().all(|kind| kind.is_integer());
+    if tensors.count > if integers { MOST_INTEGERS } else { MOST_REALS } {
+        return None;
+    }
+    functor.rule?;
+    let mut origin = Origin::True;
+    let mut contents = Vec::new();
+    for (index, kind) in work.types.iter().enumerate().skip(1) {
+        let span = work.strides.span(index, kind.size());
+        let (bytes, own) = memory.get(tensors.addresses[index], span)?;
+        origin = origin.and(own);
+        contents.push(bytes);
+    }
+    let size = work.types[0].size();
+    let mut out = vec![0; tensors.count * size];
+    let mut offsets = Vec::new();
+    let mut elements: Vec<Value> = Vec::new();
+    for (element, target) in out.chunks_exact_mut(size).enumerate() {
+        work.strides.offsets(element, &mut offsets);
+        elements.clear();
+        for (index, content) in contents.iter().enumerate() {
+            let loaded = work.types[index + 1].load(content.get(offsets[index + 1] as usize..)?)?;
+            elements.push(functor.inputs[index].round(loaded));
+        }
+        let value = functor.output.round(functor.evaluate(&work.fields, &elements)?);
+        work.types[0].store(value, target);
+    }
+    Some((out, origin))
+}
+
+/// Writes the output's elements to where they belong.
+fn put(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, memory: &dyn Memory) {
+    let size = work.types[0].size();
+    let start = tensors.addresses[0];
+    if work.strides.is_dense(0, size) {
+        memory.write(start, bytes, origin);
+    } else if tensors.count <= MOST_SCATTERED {
+        let mut offsets = Vec::new();
+        for (element, value) in bytes.chunks_exact(size).enumerate() {
+            work.strides.offsets(element, &mut offsets);
+            memory.write(start + offsets[0], value, origin);
+        }
+    } else {
+        memory.forget(start, work.strides.span(0, size));
+    }
+}
+
+/// `arange`: the first value and the step are of the type in which the kernel computes.
+fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) {
+    let (Some(count), Some(target)) = (arguments.get::<i32>(0), arguments.get::<u64>(2)) else { return };
+    let count = usize::try_from(count).unwrap_or(0);
+    let math = kind.for_arithmetic();
+    let most = if kind.is_integer() { MOST_INTEGERS } else { MOST_REALS };
+    // Small integers are computed in 64 bits.
+    let math = if math.is_integer() { Type::I64 } else { math };
+    let fields = arguments.bytes(1, 2 * math.size()).unwrap_or_default();
+    let first = math.load(&fields);
+    let step = fields.get(math.size()..).and_then(|rest| math.load(rest));
+    let (Some(first), Some(step), true) = (first, step, count <= most) else {
+        memory.forget(target, (count * kind.size()) as u64);
+        return;
+    };
+    let mut bytes = vec![0; count * kind.size()];
+    for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
+        let index = Value::Int(index as i64);
+        let distance = math.round(step.with(index, i64::wrapping_mul, |step, index| step * index));
+        kind.store(first.with(distance, i64::wrapping_add, |first, distance| first + distance), element);
+    }
+    memory.write(target, &bytes, Origin::True);
+}

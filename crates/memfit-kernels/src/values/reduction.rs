@@ -1,0 +1,282 @@
+//! PyTorch's reductions (`all`, `any`, `sum`, `mean`, `max`, `min`, `argmax`, `argmin`), along any
+//! dimensions.
+
+use memfit_channel::Assumption;
+
+use super::{
+    functor::enclosing,
+    histogram::spread,
+    number::{Type, Value},
+    signature::{Signature, type_parts},
+    strides::Strides,
+};
+use crate::{
+    launch::Arguments,
+    memory::{Memory, Ones, Origin},
+};
+
+/// What a reduction computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fold {
+    All,
+    Any,
+    Sum,
+    Mean,
+    Max,
+    Min,
+    /// Both, the least first.
+    MinMax,
+    /// Where the greatest is.
+    ArgMax,
+    /// Where the least is.
+    ArgMin,
+    /// The greatest, and where it is.
+    MaxAndWhere,
+    /// The least, and where it is.
+    MinAndWhere,
+}
+
+impl Fold {
+    /// Whether each value is accumulated together with its index.
+    fn keeps_index(self) -> bool {
+        matches!(self, Self::ArgMax | Self::ArgMin | Self::MaxAndWhere | Self::MinAndWhere)
+    }
+
+    /// What goes into the one or two outputs.
+    fn outputs(self) -> (Self, Option<Self>) {
+        match self {
+            Self::MinMax => (Self::Min, Some(Self::Max)),
+            Self::MaxAndWhere => (Self::Max, Some(Self::ArgMax)),
+            Self::MinAndWhere => (Self::Min, Some(Self::ArgMin)),
+            one => (one, None),
+        }
+    }
+}
+
+/// A reduction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reduction {
+    fold: Fold,
+    /// What is read.
+    input: Type,
+    /// In what it is accumulated.
+    accumulator: Type,
+    output: Type,
+}
+
+/// Elements that are reduced.
+const MOST: usize = 1 << 16;
+/// Bytes of the configuration, which stands before the calculators of offsets.
+const CONFIGURATION: usize = 64;
+
+/// One launch, as its arguments tell it.
+struct Launch<'a> {
+    source: u64,
+    folded: usize,
+    kept: usize,
+    along: Strides,
+    across: Strides,
+    memory: &'a dyn Memory,
+}
+
+impl Reduction {
+    /// From a kernel's name; nothing if it is of another family or reduces in another way.
+    pub(super) fn of(signature: &Signature) -> Option<Self> {
+        if signature.name() != "reduce_kernel" {
+            return None;
+        }
+        let (name, arguments) = type_parts(signature.template(2)?);
+        let [scalar, operation, index, output, ..] = arguments.as_slice() else { return None };
+        let (wrapper, wrapped) = type_parts(operation);
+        // Tensors beyond 32-bit indices have another layout.
+        if name != "ReduceOp" || *index != "unsigned int" {
+            return None;
+        }
+        // Operations other than these have fields of their own.
+        let fold = match wrapper {
+            "MinMaxOps" => Fold::MinMax,
+            "ArgMaxOps" => Fold::ArgMax,
+            "ArgMinOps" => Fold::ArgMin,
+            "MaxOps" => Fold::MaxAndWhere,
+            "MinOps" => Fold::MinAndWhere,
+            "MeanOps" => Fold::Mean,
+            "func_wrapper_t" => match enclosing(wrapped.get(1)?) {
+                "and_kernel_cuda" => Fold::All,
+                "or_kernel_cuda" => Fold::Any,
+                // The lambda stands in the functor's own call operator.
+                "sum_functor" => Fold::Sum,
+                "MaxNanFunctor" => Fold::Max,
+                "MinNanFunctor" => Fold::Min,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let accumulator = wrapped.get(usize::from(fold == Fold::Mean))?;
+        Some(Self {
+            fold,
+            input: Type::from_cpp(scalar)?,
+            accumulator: Type::from_cpp(accumulator)?,
+            output: Type::from_cpp(output)?,
+        })
+    }
+
+    /// Applies a launch.
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+        let _ = self.try_apply(arguments, memory);
+    }
+
+    fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        let inputs = self.configuration() + CONFIGURATION;
+        let outputs = inputs + Strides::bytes(1);
+        let pointers = (outputs + Strides::bytes(2)).next_multiple_of(8);
+        let bytes = arguments.bytes(0, pointers)?;
+        let word = |offset: usize| Type::I32.load(bytes.get(offset..)?).map(Value::int);
+        let count = |offset: usize| word(self.configuration() + offset).map(|count| count.max(0) as usize);
+        let launch = Launch {
+            source: arguments.get_at::<u64>(0, pointers)?,
+            folded: count(4)?,
+            kept: count(8)?,
+            along: Strides::read(&bytes[inputs..], 1)?,
+            across: Strides::read(&bytes[outputs..], 2)?,
+            memory,
+        };
+        let target = arguments.get_at::<u64>(0, pointers + 8)?;
+        let (first, second) = self.fold.outputs();
+        self.fold_into(first, target, &launch);
+        if let Some(second) = second {
+            let target = arguments.get_at::<u64>(0, pointers + 16)?;
+            self.fold_into(second, target, &launch);
+        }
+        Some(())
+    }
+
+    /// Where the configuration stands: behind the functor and the value to start from, or the two values.
+    fn configuration(&self) -> usize {
+        let size = self.accumulator.size();
+        match self.fold {
+            // An empty functor; a value and its 64-bit index.
+            fold if fold.keeps_index() => 8 + (size.next_multiple_of(8) + 8),
+            Fold::MinMax => (3 * size).next_multiple_of(4),
+            // An empty functor, or a factor.
+            _ => (2 * size).next_multiple_of(4),
+        }
+    }
+
+    fn output_of(&self, fold: Fold) -> Type {
+        match (fold, self.fold) {
+            (Fold::ArgMax | Fold::ArgMin, _) => Type::I64,
+            _ => self.output,
+        }
+    }
+
+    fn fold_into(&self, fold: Fold, target: u64, launch: &Launch<'_>) {
+        let Launch { folded, kept, memory, .. } = *launch;
+        let output = self.output_of(fold);
+        let result = if memory.perhaps(launch.source) && folded.saturating_mul(kept) <= MOST {
+            self.compute(fold, output, launch)
+        } else {
+            None
+        };
+        let dense = kept <= 1 || launch.across.is_dense(0, output.size());
+        let (bytes, origin) = match result {
+            Some(result) if dense => result,
+            None if dense && kept <= MOST => match Self::suppose(fold, output, launch) {
+                Some(supposed) => supposed,
+                None => return memory.forget(target, launch.across.span(0, output.size())),
+            },
+            _ => return memory.forget(target, launch.across.span(0, output.size())),
+        };
+        if let Origin::Guess(rule) = origin {
+            if !memory.guess(target, &bytes, rule) {
+                memory.forget(target, bytes.len() as u64);
+            }
+        } else {
+            memory.write(target, &bytes, origin);
+        }
+    }
+
+    /// What is answered where the input is not known.
+    fn suppose(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+        let Launch { folded, kept, memory, .. } = *launch;
+        let policy = memory.policy()?;
+        let zeros = || vec![0; kept * output.size()];
+        Some(match fold {
+            Fold::All => {
+                let mut bytes = zeros();
+                bytes
+                    .chunks_exact_mut(output.size())
+                    .for_each(|element| output.store(Value::from(true), element));
+                (bytes, Origin::Answer(Assumption::ALL_TRUE))
+            }
+            Fold::Any => (zeros(), Origin::Answer(Assumption::ANY_FALSE)),
+            Fold::Sum if output.is_integer() => match memory.flags(launch.source) {
+                Some(ones) => {
+                    let most = folded as u64;
+                    let (counts, rule) = match ones {
+                        Ones::Exactly(0) => (vec![0; kept], Assumption::FINITE),
+                        Ones::Exactly(ones) if kept > 1 => {
+                            (spread(ones, kept, most, policy), Assumption::HISTOGRAM)
+                        }
+                        Ones::Exactly(ones) => (vec![ones.min(most); kept], Assumption::TRUE_COUNT),
+                        Ones::Some => (vec![policy.between(0, most); kept], Assumption::TRUE_COUNT),
+                    };
+                    let mut bytes = zeros();
+                    for (element, count) in bytes.chunks_exact_mut(output.size()).zip(counts) {
+                        output.store(Value::Int(count as i64), element);
+                    }
+                    (bytes, Origin::Answer(rule))
+                }
+                None => (zeros(), Origin::Guess(Assumption::INTEGER_SUM)),
+            },
+            Fold::Max | Fold::Min if output.is_integer() => {
+                (zeros(), Origin::Guess(Assumption::INTEGER_EXTREME))
+            }
+            Fold::ArgMax | Fold::ArgMin => (zeros(), Origin::Guess(Assumption::POSITION)),
+            _ => return None,
+        })
+    }
+
+    fn compute(&self, fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+        let Launch { folded, kept, along, across, .. } = launch;
+        let span = along.span(0, 0) + across.span(1, 0) + self.input.size() as u64;
+        let (bytes, origin) = launch.memory.get(launch.source, span)?;
+        let mut out = vec![0; kept * output.size()];
+        let (mut outer, mut inner) = (Vec::new(), Vec::new());
+        for (index, target) in out.chunks_exact_mut(output.size()).enumerate() {
+            across.offsets(index, &mut outer);
+            let mut total: Option<Value> = None;
+            let mut best = 0;
+            for element in 0..*folded {
+                along.offsets(element, &mut inner);
+                let value =
+                    self.accumulator.round(self.input.load(bytes.get((outer[1] + inner[0]) as usize..)?)?);
+                let next = total.map_or(value, |total| self.combine(fold, total, value));
+                // The first of equals.
+                if total.is_some_and(|total| total != next) {
+                    best = element;
+                }
+                total = Some(next);
+            }
+            let result = match fold {
+                Fold::ArgMax | Fold::ArgMin => total.map(|_| Value::Int(best as i64)),
+                Fold::Mean => total.map(|total| Value::Real(total.real() / *folded as f64)),
+                _ => total,
+            };
+            output.store(result?, target);
+        }
+        Some((out, origin))
+    }
+
+    fn combine(&self, fold: Fold, a: Value, b: Value) -> Value {
+        let nan = |choose: fn(f64, f64) -> f64| {
+            move |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { choose(a, b) }
+        };
+        match fold {
+            Fold::All => Value::from(a.is_true() && b.is_true()),
+            Fold::Any => Value::from(a.is_true() || b.is_true()),
+            Fold::Sum | Fold::Mean => self.accumulator.round(a.with(b, i64::wrapping_add, |a, b| a + b)),
+            Fold::Max | Fold::ArgMax | Fold::MaxAndWhere => a.with(b, i64::max, nan(f64::max)),
+            Fold::Min | Fold::ArgMin | Fold::MinAndWhere | Fold::MinMax => a.with(b, i64::min, nan(f64::min)),
+        }
+    }
+}

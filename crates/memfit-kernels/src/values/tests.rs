@@ -1,0 +1,276 @@
+//! Launches as PyTorch makes them, end to end: a mangled name, the bytes of the arguments, and what is known
+//! afterwards.
+
+use std::ffi::c_void;
+
+use memfit_channel::Assumption;
+
+use memfit_abi::In;
+
+use super::{effect::Effect, strides::tests::calculator};
+use crate::{
+    launch::{Arguments, Grid},
+    memory::{Memory, Origin, testing::Bytes},
+};
+
+const X: u64 = 0x7f00_0000_0000;
+const Y: u64 = X + 0x1000;
+const OUT: u64 = X + 0x3000;
+
+/// The bytes of one argument.
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn addresses(list: &[u64]) -> Vec<u8> {
+    list.iter().flat_map(|address| address.to_le_bytes()).collect()
+}
+
+fn longs(list: &[i64]) -> Vec<u8> {
+    list.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn floats(list: &[f32]) -> Vec<u8> {
+    list.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn memory() -> Bytes {
+    Bytes::new(Some(memfit_channel::ValuePolicy::UPPER))
+}
+
+fn know(memory: &Bytes, address: u64, content: &[u8]) {
+    memory.write(address, content, Origin::True);
+}
+
+fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
+    // What the launch is handed may be read past its end by no more than a functor's least size.
+    let padded: Vec<Vec<u8>> =
+        arguments.iter().map(|argument| [argument.as_slice(), &[0; 16]].concat()).collect();
+    let pointers: Vec<*mut c_void> =
+        padded.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
+    let effect = Effect::of(mangled, None, Vec::new);
+    let grid = Grid { blocks: [1, grid_y, 1], threads: 1 };
+    effect.apply(Arguments::new(In::from_address(pointers.as_ptr() as u64)), grid, memory);
+}
+
+/// What is known of `length` bytes, and by which rule.
+fn known(memory: &Bytes, address: u64, length: usize) -> Option<(Vec<u8>, Option<&'static str>)> {
+    let (bytes, origin) = memory.get(address, length as u64)?;
+    Some((
+        bytes,
+        match origin {
+            Origin::True | Origin::Flags(_) => None,
+            Origin::Answer(rule) | Origin::Guess(rule) => Some(rule),
+        },
+    ))
+}
+
+const ALL_BOOL: &str = "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIbNS0_14func_wrapper_tIbZZZNS0_15and_kernel_cudaERNS_14TensorIteratorEENKUlvE_clEvENKUlvE10_clEvEUlbbE_EEjbLi4ELi4EEEEEvT1_";
+const ANY_BOOL: &str = "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIbNS0_14func_wrapper_tIbZZZNS0_14or_kernel_cudaERNS_14TensorIteratorEENKUlvE_clEvENKUlvE10_clEvEUlbbE_EEjbLi4ELi4EEEEEvT1_";
+const COUNT_BOOL: &str = "_ZN14at_cuda_detail3cub6detail6reduce28DeviceReduceSingleTileKernelINS2_10policy_hubIiyN4cuda3std3__44plusIvEEE10Policy1000EN6thrust38_V_300200_SM_750_800_860_900_1000_120018transform_iteratorIN2at6native43_GLOBAL__N__a7e516da_10_Nonzero_cu_cba1aaa09NonZeroOpIbEEPKbNSD_11use_defaultESM_EEPiyS9_iiNS7_8identityEEEvT0_T1_T2_T3_T4_T6_";
+const INDEX_EIGHT: &str = "_ZN2at6native24index_elementwise_kernelILi128ELi4EZNS0_16gpu_index_kernelIZNS0_17index_kernel_implINS0_10OpaqueTypeILi8EEEEEvRNS_18TensorIteratorBaseEN3c108ArrayRefIlEESA_EUlPcPKclE_EEvS7_SA_SA_RKT_bEUliE_EEvlT1_";
+const JOIN_EIGHT: &str = "_ZN2at6native40_GLOBAL__N__f1f992fe_8_Shape_cu_49f7391c35CatArrayBatchedCopy_alignedK_contigINS1_10OpaqueTypeILj8EEEjLi2ELi128ELi1ELi16EEEvPT_NS1_25CatArrInputTensorMetadataIS5_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_";
+const EQUAL_FLOAT: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13BinaryFunctorIffbNS0_51_GLOBAL__N__68c48bfe_18_CompareEQKernel_cu_d8008c9616CompareEqFunctorIfEEEESt5arrayIPcLm3EELb0EEEviT0_T1_";
+const COPY_CAST: &str = "_ZN2at6native27unrolled_elementwise_kernelIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE5_clEvEUlfE_St5arrayIPcLm2EELi4E23TrivialOffsetCalculatorILi1EjESB_NS0_6memory12LoadWithCastILi1EEENSC_13StoreWithCastILi1EEEEEviT_T0_T2_T3_T4_T5_";
+const EQUAL_LONG_STRIDED: &str = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_13BinaryFunctorIllbNS0_51_GLOBAL__N__68c48bfe_18_CompareEQKernel_cu_d8008c9616CompareEqFunctorIlEEEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_";
+const SUM_LONG: &str = "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIlNS0_14func_wrapper_tIlZNS0_11sum_functorIlllEclERNS_14TensorIteratorEEUlllE_EEjlLi4ELi4EEEEEvT1_";
+const FILL_LONG: &str =
+    "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EELb0EEEviT0_T1_";
+const SCATTER_EIGHT: &str = "_ZN2at6native34_scatter_gather_elementwise_kernelILi128ELi8EZNS0_36_cuda_scatter_gather_internal_kernelILb1ENS0_10OpaqueTypeILi8EEEiEclINS0_12TensorAssignEEEvRNS_14TensorIteratorElllRKT_EUliE_EEviT1_";
+const SORT_DOWN: &str = "_ZN2at6native20bitonicSortKVInPlaceILin2ELin1ELi16ELi16EllNS0_4GTOpIlLb1EEEjEEvNS_4cuda6detail10TensorInfoIT3_T6_EES8_S8_S8_NS6_IT4_S8_EES8_T5_";
+
+#[test]
+fn a_fill_is_known() {
+    let memory = memory();
+    launch(&memory, FILL_LONG, &[bytes(&[3]), longs(&[7]), addresses(&[OUT])], 1);
+    assert_eq!(known(&memory, OUT, 24), Some((longs(&[7, 7, 7]), None)));
+}
+
+#[test]
+fn a_sort_takes_values_along() {
+    let memory = memory();
+    know(&memory, X, &longs(&[3, 9, 3, 5]));
+    know(&memory, Y, &longs(&[0, 1, 2, 3]));
+    let info = |address: u64| [addresses(&[address]), vec![0; 208]].concat();
+    let arguments = [info(X), bytes(&[1]), bytes(&[4]), bytes(&[1]), info(Y), bytes(&[1]), vec![0]];
+    launch(&memory, SORT_DOWN, &arguments, 1);
+    assert_eq!(known(&memory, X, 32), Some((longs(&[9, 5, 3, 3]), None)));
+    assert_eq!(known(&memory, Y, 32), Some((longs(&[1, 3, 0, 2]), None)));
+}
+
+#[test]
+fn a_cast_reads_and_writes_the_types_of_the_tensors() {
+    let memory = memory();
+    know(&memory, X, &longs(&[3, -2]));
+    // Loaded as PyTorch's type 4 (long), stored as 6 (float).
+    let arguments =
+        [bytes(&[2]), vec![0], addresses(&[OUT, X]), vec![0], vec![0], bytes(&[4, 8]), bytes(&[6, 4])];
+    launch(&memory, COPY_CAST, &arguments, 1);
+    assert_eq!(known(&memory, OUT, 8), Some((floats(&[3.0, -2.0]), None)));
+}
+
+#[test]
+fn a_comparison_broadcasts() {
+    let memory = memory();
+    know(&memory, X, &longs(&[1, 2]));
+    know(&memory, Y, &longs(&[2, 1, 2]));
+    // x[None, :] == y[:, None], dense output of 3 × 2.
+    let offsets = calculator(&[(2, &[1, 8, 0]), (3, &[2, 0, 8])], 3);
+    let lambda = [offsets, vec![0; 4], addresses(&[OUT, X, Y]), bytes(&[0, 0])].concat();
+    launch(&memory, EQUAL_LONG_STRIDED, &[bytes(&[6]), lambda], 1);
+    assert_eq!(known(&memory, OUT, 6), Some((vec![0, 1, 1, 0, 0, 1], None)));
+}
+
+#[test]
+fn what_follows_from_the_unknown_is_unknown() {
+    let memory = memory();
+    know(&memory, OUT, &floats(&[1.0, 2.0]));
+    let arguments =
+        [bytes(&[2]), vec![0], addresses(&[OUT, X]), vec![0], vec![0], bytes(&[4, 8]), bytes(&[6, 4])];
+    launch(&memory, COPY_CAST, &arguments, 1);
+    assert_eq!(known(&memory, OUT, 4), None);
+}
+
+#[test]
+fn an_unknown_number_equals_itself_by_rule() {
+    let memory = memory();
+    launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
+    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(Assumption::FINITE))));
+    launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, Y])], 1);
+    assert_eq!(known(&memory, OUT, 1), None, "of two tensors nothing is known");
+    let silent = Bytes::new(None);
+    launch(&silent, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
+    assert_eq!(known(&silent, OUT, 1), None, "rules are off");
+}
+
+/// A reduction's one argument: the value to start from, the configuration, both calculators, the addresses.
+fn reduction_of(element: usize, folded: u32, kept: u32, along: &[u8], across: &[u8]) -> Vec<u8> {
+    let mut argument = vec![0xcc; (2 * element).next_multiple_of(4)];
+    let mut configuration = vec![0; 64];
+    configuration[4..8].copy_from_slice(&folded.to_le_bytes());
+    configuration[8..12].copy_from_slice(&kept.to_le_bytes());
+    argument.extend(configuration);
+    argument.extend(along);
+    argument.extend(across);
+    argument.resize(argument.len().next_multiple_of(8), 0xcc);
+    argument.extend(addresses(&[X, OUT, 0, 0, 0, 0]));
+    argument
+}
+
+#[test]
+fn rows_are_summed() {
+    let memory = memory();
+    know(&memory, X, &longs(&[1, 2, 3, 10, 20, 30]));
+    let (along, across) = (calculator(&[(3, &[8])], 1), calculator(&[(2, &[8, 24])], 2));
+    launch(&memory, SUM_LONG, &[reduction_of(8, 3, 2, &along, &across)], 1);
+    assert_eq!(known(&memory, OUT, 16), Some((longs(&[6, 60]), None)));
+    launch(&memory, SUM_LONG, &[reduction_of(8, 3, 2, &along, &calculator(&[(2, &[8, 1024])], 2))], 1);
+    assert_eq!(known(&memory, OUT, 8), None, "the second row is not known");
+}
+
+#[test]
+fn truth_tests_of_the_unknown_are_answered() {
+    let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
+    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::ALL_TRUE), (ANY_BOOL, 0, Assumption::ANY_FALSE)]
+    {
+        let memory = memory();
+        launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
+        assert_eq!(known(&memory, OUT, 1), Some((vec![answer], Some(rule))));
+        // What is known is computed: some are true, not all.
+        know(&memory, X, &[1, 0, 1]);
+        launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
+        assert_eq!(known(&memory, OUT, 1), Some((vec![1 - answer], None)));
+    }
+}
+
+#[test]
+fn a_count_is_exact_where_the_mask_is_known_and_else_the_most_it_can_be() {
+    let memory = memory();
+    let arguments =
+        |items: i64| [addresses(&[X, 0]), addresses(&[OUT]), longs(&[items]), vec![0], bytes(&[0]), vec![0]];
+    launch(&memory, COUNT_BOOL, &arguments(5), 1);
+    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[5]), Some(Assumption::NONZERO))));
+    know(&memory, X, &[1, 0, 1, 1, 0]);
+    launch(&memory, COUNT_BOOL, &arguments(5), 1);
+    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[3]), None)));
+}
+
+#[test]
+fn elements_are_taken_by_index() {
+    let memory = memory();
+    know(&memory, X, &longs(&[10, 20, 30]));
+    know(&memory, Y, &longs(&[2, 0, -1]));
+    let mut lambda = calculator(&[(3, &[8, 0, 8])], 3);
+    lambda.extend([0; 4]);
+    lambda.extend(addresses(&[OUT, X, 1]));
+    let table = |number: i64| [longs(&[number]), vec![0; 192]].concat();
+    lambda.extend([table(Y as i64), table(3), table(8)].concat());
+    launch(&memory, INDEX_EIGHT, &[longs(&[3]), lambda.clone()], 1);
+    assert_eq!(known(&memory, OUT, 24), Some((longs(&[30, 10, 30]), None)));
+    know(&memory, Y, &longs(&[2, 0, 7]));
+    launch(&memory, INDEX_EIGHT, &[longs(&[3]), lambda], 1);
+    assert_eq!(known(&memory, OUT, 8), None, "an index out of range");
+}
+
+#[test]
+fn a_scatter_forgets_its_output_and_nothing_else() {
+    let memory = memory();
+    for address in [X, Y, OUT] {
+        know(&memory, address, &longs(&[1, 2]));
+    }
+    let mut lambda = calculator(&[(2, &[8, 8, 8])], 3);
+    lambda.extend([0; 4]);
+    // The index, its extent, a functor, the output, two numbers, the source.
+    lambda.extend(addresses(&[Y, 2, 0, OUT, 8, 2, X]));
+    launch(&memory, SCATTER_EIGHT, &[bytes(&[2]), lambda], 1);
+    assert_eq!(known(&memory, OUT, 8), None);
+    assert!(known(&memory, X, 16).is_some() && known(&memory, Y, 16).is_some());
+}
+
+#[test]
+fn tensors_are_joined_along_a_dimension() {
+    let memory = memory();
+    know(&memory, X, &longs(&[1, 2, 3, 4]));
+    know(&memory, Y, &longs(&[5, 6]));
+    // 2 × 2 and 2 × 1, joined along the second dimension: 2 × 3.
+    let mut metadata = vec![0; 2720];
+    let mut put = |at: usize, bytes: &[u8]| metadata[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &addresses(&[X, Y]));
+    put(1024, &bytes(&[0, 2]));
+    put(1536, &bytes(&[2, 1]));
+    put(2048, &bytes(&[4, 2]));
+    put(2560, &[1, 1]);
+    let shape = bytes(&[2, 3, 0, 0, 3, 1, 0, 0]);
+    launch(&memory, JOIN_EIGHT, &[addresses(&[OUT]), metadata, shape, bytes(&[1]), bytes(&[1])], 2);
+    assert_eq!(known(&memory, OUT, 48), Some((longs(&[1, 2, 5, 3, 4, 6]), None)));
+}
+
+#[test]
+fn no_name_and_no_argument_is_too_strange() {
+    let memory = memory();
+    for kernel in [
+        FILL_LONG,
+        EQUAL_FLOAT,
+        COPY_CAST,
+        EQUAL_LONG_STRIDED,
+        SUM_LONG,
+        SORT_DOWN,
+        COUNT_BOOL,
+        INDEX_EIGHT,
+        JOIN_EIGHT,
+    ] {
+        let nonsense: Vec<Vec<u8>> = (0..12).map(|_| vec![0xff; 4096]).collect();
+        launch(&memory, kernel, &nonsense, u32::MAX);
+        let zeros: Vec<Vec<u8>> = (0..12).map(|_| vec![0; 4096]).collect();
+        launch(&memory, kernel, &zeros, 0);
+        // Without any arguments at all.
+        Effect::of(kernel, None, Vec::new).apply(
+            Arguments::new(In::from_address(0)),
+            Grid { blocks: [1; 3], threads: 1 },
+            &memory,
+        );
+    }
+    for name in ["", "triton_poi_fused_add_0", "_Z", "\u{0}\u{1}"] {
+        launch(&memory, name, &[], 1);
+    }
+}

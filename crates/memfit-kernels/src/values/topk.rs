@@ -1,0 +1,98 @@
+//! `topk`: the greatest or the least elements of each row, and where they are.
+
+use super::{
+    number::Type,
+    signature::{Signature, type_parts},
+    tensor_info::{TensorInfo, Width},
+};
+use crate::{
+    launch::Arguments,
+    memory::{Memory, Origin},
+};
+
+/// Elements that are looked at.
+const MOST: u64 = 1 << 16;
+
+/// The kernel that picks them; PyTorch sorts them with another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TopK {
+    element: Type,
+    width: Width,
+}
+
+impl TopK {
+    /// From a kernel's name; nothing if it is another.
+    pub(super) fn of(signature: &Signature) -> Option<Self> {
+        if signature.name() != "gatherTopK" {
+            return None;
+        }
+        let (_, parts) = type_parts(signature.param(0)?);
+        let element = parts.first()?.trim_end_matches("const").trim_end();
+        Some(Self { element: Type::from_cpp(element)?, width: Width::of(parts.get(1)?)? })
+    }
+
+    /// Applies a launch: the input, the length of its rows, how many, whether the greatest, how many rows,
+    /// the stride within a row; the values and their stride; the indices and theirs.
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+        let _ = self.try_apply(arguments, memory);
+    }
+
+    fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        let number = |index| match self.width {
+            Width::Narrow => arguments.get::<u32>(index).map(u64::from),
+            Width::Wide => arguments.get::<u64>(index),
+        };
+        let source = TensorInfo::read(arguments, 0, self.width)?;
+        let values = TensorInfo::read(arguments, 6, self.width)?;
+        let indices = TensorInfo::read(arguments, 8, self.width)?;
+        let (length, wanted, rows, stride) = (number(1)?, number(2)?, number(4)?, number(5)?);
+        let greatest = arguments.get::<u8>(3)? != 0;
+        let dense = number(7)? == 1 && number(9)? == 1;
+        // Rows of the outputs that do not follow one another are rare.
+        let plain = dense
+            && (0..rows.min(MOST))
+                .all(|row| values.offset(row) == row * wanted && indices.offset(row) == row * wanted);
+        let mut picked = (Vec::new(), Vec::new(), Origin::True);
+        let complete = plain
+            && length.saturating_mul(rows) <= MOST
+            && (0..rows).all(|row| {
+                let start = source.address + source.offset(row) * self.element.size() as u64;
+                self.pick(start, (length, stride, wanted), greatest, memory, &mut picked).is_some()
+            });
+        if complete {
+            memory.write(values.address, &picked.0, picked.2);
+            memory.write(indices.address, &picked.1, picked.2);
+        } else {
+            memory.forget_from(values.address);
+            memory.forget_from(indices.address);
+        }
+        Some(())
+    }
+
+    fn pick(
+        &self,
+        start: u64,
+        (length, stride, wanted): (u64, u64, u64),
+        greatest: bool,
+        memory: &dyn Memory,
+        (values, indices, origin): &mut (Vec<u8>, Vec<u8>, Origin),
+    ) -> Option<()> {
+        let size = self.element.size() as u64;
+        let span = length.checked_sub(1)?.checked_mul(stride)?.checked_add(1)?.checked_mul(size)?;
+        let (bytes, own) = memory.get(start, span)?;
+        *origin = origin.and(own);
+        let at = |index: usize| index * (stride * size) as usize;
+        let mut order = (0..length as usize)
+            .map(|index| Some((self.element.load(bytes.get(at(index)..)?)?, index)))
+            .collect::<Option<Vec<_>>>()?;
+        order.sort_by(|(a, _), (b, _)| {
+            let ordering = a.order(*b);
+            if greatest { ordering.reverse() } else { ordering }
+        });
+        for (_, index) in order.iter().take(wanted as usize) {
+            values.extend_from_slice(bytes.get(at(*index)..at(*index) + size as usize)?);
+            indices.extend_from_slice(&(*index as i64).to_le_bytes());
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,17 @@
+//! Recordings in the formats of other programs: PyTorch's snapshots, Chrome's and Perfetto's traces, tables
+//! of rows.
+//!
+//! It writes what is there. It works nothing out that a replay would have to.
+
+mod chrome;
+mod from_track;
+mod perfetto;
+mod pickle;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+pub use chrome::write as write_chrome;
+pub use perfetto::write as write_perfetto;
+pub use rows::{RowFormat, Rows, write as write_rows};

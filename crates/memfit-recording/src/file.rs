@@ -1,0 +1,126 @@
+//! The file format: a magic, a version, and one zstd stream of sections, so that it can be written while a
+//! run goes on and read without ever being whole in memory.
+//!
+//! Each section is a tag, and what it brings is new: texts, stacks, calls, blocks, moments, in the order in
+//! which they came about, column by column, which is what compresses best. What was told of a block after it
+//! had been written comes as an amendment. A file that breaks off is good up to there.
+
+mod parts;
+mod read;
+mod v1;
+mod write;
+
+pub use parts::{Amendment, Part, RecordingReader};
+pub use write::RecordingWriter;
+
+use std::io::{Read, Write};
+
+use crate::snapshot::Problem;
+use crate::{NEVER, Recording, RecordingError};
+
+/// The first bytes of a recording. The control character keeps text tools away from it.
+pub const MAGIC: [u8; 8] = *b"MEMFIT\x1a\n";
+/// The version of the format that is written, and the last that is read.
+pub const VERSION: u32 = 2;
+
+/// The tags of sections. They are part of the format.
+mod tag {
+    pub(super) const END: u64 = 0;
+    pub(super) const BEGIN: u64 = 1;
+    pub(super) const TEXTS: u64 = 2;
+    pub(super) const FRAMES: u64 = 3;
+    pub(super) const STACKS: u64 = 4;
+    pub(super) const STREAMS: u64 = 5;
+    pub(super) const POOLS: u64 = 6;
+    pub(super) const CALLS: u64 = 7;
+    pub(super) const SPANS: u64 = 8;
+    pub(super) const RANGES: u64 = 9;
+    pub(super) const BLOCKS: u64 = 10;
+    pub(super) const MOMENTS: u64 = 11;
+    pub(super) const AMENDMENTS: u64 = 12;
+    pub(super) const FACTS: u64 = 13;
+}
+
+/// Most rows of one section that is written. Readers hold one section at a time.
+const ROWS: u32 = 1 << 16;
+
+/// What a reader accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes once unpacked.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: 16 << 30 }
+    }
+}
+
+type Result<T> = std::result::Result<T, RecordingError>;
+
+impl Recording {
+    /// Writes the recording.
+    pub fn write(&self, to: impl Write) -> Result<()> {
+        let mut writer = RecordingWriter::new(to, &self.origin)?;
+        for (number, track) in self.tracks.iter().enumerate() {
+            writer.track(number, track)?;
+        }
+        writer.finish()?;
+        Ok(())
+    }
+
+    /// Reads a recording, trusting nothing. Anything wrong with it is an error.
+    pub fn read(from: impl Read, limits: Limits) -> Result<Self> {
+        let (recording, error) = Self::read_on(from, limits)?;
+        error.map_or(Ok(recording), Err)
+    }
+
+    /// Reads a recording as far as it goes: what is wrong behind that is among the problems.
+    pub fn read_far(from: impl Read, limits: Limits) -> Result<(Self, Vec<Problem>)> {
+        let (mut recording, error) = Self::read_on(from, limits)?;
+        if let Some(error) = &error {
+            for track in &mut recording.tracks {
+                track.unknown.push(crate::Unknown::Rest { why: error.to_string() });
+            }
+        }
+        Ok((recording, error.map(Problem::Recording).into_iter().collect()))
+    }
+}
+
+fn damaged(why: &'static str) -> RecordingError {
+    RecordingError::Damaged { why, at: None }
+}
+
+/// `None` as 0, everything else moved up by one.
+fn optional(value: Option<u64>) -> u64 {
+    value.map_or(0, |value| value.saturating_add(1))
+}
+
+/// [`NEVER`] as 0, every other index moved up by one.
+fn index(value: u32) -> u64 {
+    optional((value != NEVER).then_some(u64::from(value)))
+}
+
+fn from_optional(value: u64) -> Option<u64> {
+    value.checked_sub(1)
+}
+
+fn from_index(value: u64) -> Result<u32> {
+    from_optional(value).map_or(Ok(NEVER), small)
+}
+
+fn small(value: u64) -> Result<u32> {
+    u32::try_from(value).map_err(|_| damaged("a number is too large"))
+}
+
+fn short(value: u64) -> Result<u16> {
+    u16::try_from(value).map_err(|_| damaged("a number is too large"))
+}
+
+fn device(value: u64) -> Result<u8> {
+    u8::try_from(value).map_err(|_| damaged("a device's number is too large"))
+}
+
+#[cfg(test)]
+mod tests;

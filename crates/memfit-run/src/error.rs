@@ -1,0 +1,183 @@
+//! Errors that keep a run from starting or from being recorded, each with advice.
+
+use std::path::PathBuf;
+
+use memfit_channel::ChannelError;
+use memfit_recording::RecordingError;
+
+/// A run could not be performed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A rank that does not exist.
+    #[error("there is no rank {rank} of {size}")]
+    NoSuchRank {
+        /// The requested rank.
+        rank: u32,
+        /// The number of ranks.
+        size: u32,
+    },
+    /// A single rank of many was requested on a real GPU.
+    #[error("one process cannot stand for a rank of many on a real GPU, whose NCCL waits for the others")]
+    LoneRankOfLocal,
+    /// This machine has no usable GPU.
+    #[error("there is no NVIDIA GPU with a working driver here")]
+    NoLocalGpu,
+    /// The program was not found.
+    #[error("the command `{name}` was not found")]
+    CommandNotFound {
+        /// The name as typed.
+        name: String,
+        /// The folders that were searched.
+        looked: Vec<PathBuf>,
+    },
+    /// The script was not found.
+    #[error("there is no script `{}`", path.display())]
+    ScriptNotFound {
+        /// The path as typed.
+        path: PathBuf,
+    },
+    /// PyTorch has no CUDA builds for this operating system or processor.
+    #[error("`memfit run` works on Linux on x86-64, and this is {system}")]
+    UnsupportedSystem {
+        /// The operating system and processor.
+        system: String,
+    },
+    /// The interpreter did not report its version.
+    #[error("`{}` does not work as a Python interpreter", python.display())]
+    BrokenPython {
+        /// The interpreter.
+        python: PathBuf,
+        /// The last line of its output.
+        said: String,
+    },
+    /// The interpreter has no torch.
+    #[error("PyTorch is not installed for `{}`", python.display())]
+    NoTorch {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// The interpreter has a torch that was built without CUDA.
+    #[error("`{}` has PyTorch {version}, which was built without CUDA", python.display())]
+    CpuOnlyTorch {
+        /// The interpreter.
+        python: PathBuf,
+        /// `torch.__version__`.
+        version: String,
+    },
+    /// One of memfit's shared libraries is missing.
+    #[error("memfit's library `{name}` was not found")]
+    LibraryNotFound {
+        /// The library's file name.
+        name: &'static str,
+        /// The folders that were searched.
+        looked: Vec<PathBuf>,
+    },
+    /// A file or a folder could not be used.
+    #[error("cannot {what} `{}`", path.display())]
+    Io {
+        /// The attempted operation.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The command could not be started.
+    #[error("cannot start `{}`", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The run directory could not be used.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The recording could not be saved.
+    #[error("the recording cannot be saved as `{}`", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<RecordingError>,
+    },
+    /// The user interrupted the run before the script was ready.
+    #[error("it was interrupted before the script had run once")]
+    Interrupted,
+    /// The set-up could not be written as JSON.
+    #[error("the set-up of the run cannot be written as JSON")]
+    Json(#[source] serde_json::Error),
+}
+
+impl RunError {
+    /// Returns a closure for `map_err` that attaches the operation and the path to an I/O error.
+    pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+
+    /// A stable name for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NoSuchRank { .. } | Self::LoneRankOfLocal => "usage",
+            Self::NoLocalGpu => "no-local-gpu",
+            Self::CommandNotFound { .. } => "command-not-found",
+            Self::ScriptNotFound { .. } => "script-not-found",
+            Self::UnsupportedSystem { .. } => "unsupported-system",
+            Self::BrokenPython { .. } => "broken-python",
+            Self::NoTorch { .. } => "no-torch",
+            Self::CpuOnlyTorch { .. } => "cpu-only-torch",
+            Self::LibraryNotFound { .. } => "library-not-found",
+            Self::Io { .. } | Self::Channel(_) | Self::Recording { .. } | Self::Json(_) => "io",
+            Self::Start { .. } => "start",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// Advice for the user, one sentence each.
+    pub fn hints(&self) -> Vec<String> {
+        let list = |paths: &[PathBuf]| {
+            let quoted: Vec<_> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+            quoted.join(", ")
+        };
+        match self {
+            Self::NoSuchRank { .. } => vec!["ranks count from 0 to `--world-size` less one".to_owned()],
+            Self::LoneRankOfLocal => vec!["name a virtual GPU with `--gpu`".to_owned()],
+            Self::NoLocalGpu => {
+                vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
+            }
+            Self::CommandNotFound { looked, .. } => vec![format!("looked in {}", list(looked))],
+            Self::ScriptNotFound { .. } => {
+                vec!["paths are taken from the current directory, as the interpreter would".to_owned()]
+            }
+            Self::UnsupportedSystem { .. } => {
+                vec!["on macOS and Windows it runs in a container; the Containerfile makes one".to_owned()]
+            }
+            Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
+            Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],
+            Self::NoTorch { python } => vec![
+                format!("install it: `{} -m pip install torch`", python.display()),
+                "or activate the environment that has it; `memfit doctor` shows what is found".to_owned(),
+            ],
+            Self::CpuOnlyTorch { python, version } => {
+                let plain = version.split('+').next().unwrap_or(version);
+                vec![
+                    format!(
+                        "install the CUDA build, which needs no GPU: `{} -m pip install --force-reinstall torch=={plain}` on Linux, from the default index",
+                        python.display()
+                    ),
+                    "a version that ends in `+cpu` came from PyTorch's CPU index; the CUDA ones end in `+cu...`"
+                        .to_owned(),
+                ]
+            }
+            Self::LibraryNotFound { looked, .. } => vec![
+                format!("looked in {}", list(looked)),
+                "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
+            ],
+            Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
+            Self::Interrupted => vec!["run it again".to_owned()],
+            Self::Io { .. } | Self::Start { .. } | Self::Channel(_) | Self::Json(_) => Vec::new(),
+        }
+    }
+}

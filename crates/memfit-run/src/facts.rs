@@ -1,0 +1,367 @@
+//! What came of a run: everything that the verdict and the report are made of.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
+use memfit_channel::message::{DeviceStats, Done, Oom, Training};
+use memfit_channel::{Assumption, ClockMark, Confession, Setup, Stake, ValuePolicy};
+use memfit_devices::Overhead;
+use memfit_recording::Track;
+use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
+
+use crate::environment::Command;
+use crate::host::HostPeaks;
+use crate::inbox::{Inbox, Speaker};
+use crate::preflight::Torch;
+use crate::recording::{self, Fullest};
+use crate::stage::Stage;
+use crate::watch::{Ended, RealCard, Watched};
+
+/// How much of the end of what a script printed is kept.
+const TAIL: u64 = 64 << 10;
+
+/// Everything that is known of a run that is over.
+#[derive(Debug)]
+pub struct Facts {
+    /// How it ended.
+    pub ended: Ended,
+    /// What was asked of the processes.
+    pub(crate) setup: Setup,
+    /// The command as it was started.
+    pub(crate) command: Vec<String>,
+    /// What lies outside the allocator on a virtual card, with who says so.
+    pub(crate) overhead: Option<Overhead>,
+    /// Its ranks, in order.
+    pub(crate) ranks: Vec<RankFacts>,
+    /// The index in `ranks` of the one with the highest device peak.
+    pub(crate) fullest: usize,
+    /// What was counted by name, of each kind.
+    pub(crate) tally: Tally,
+    /// Remarks of the processes.
+    pub(crate) notes: Vec<String>,
+    /// Whether the probe came into any of the script's processes.
+    pub(crate) watched: bool,
+    /// The first out-of-memory error.
+    pub oom: Option<OomFacts>,
+    /// An exception that nothing caught and that is no out-of-memory error.
+    pub exception: Option<Exception>,
+    /// `torch.__version__`.
+    pub(crate) torch: Option<String>,
+    /// The allocator's settings: those of the script's own process where it told them.
+    pub(crate) alloc_conf: Option<String>,
+    /// The real card, where it is one.
+    pub(crate) real: Option<RealCard>,
+    /// What it had on the host.
+    pub(crate) host: HostPeaks,
+    /// The most page-locked memory.
+    pub(crate) pinned: u64,
+    /// From the start of the command to the end of its processes.
+    pub(crate) wall: Duration,
+    /// The end of what the script wrote to its standard error, or to its standard output where that is
+    /// empty.
+    pub last_output: String,
+}
+
+/// What the device counted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Calls that are not modelled.
+    pub(crate) unmodelled: Vec<CallCount>,
+    /// Values that were answered by policy.
+    pub(crate) values: Vec<CallCount>,
+    /// What each of these may change.
+    pub(crate) stakes: Vec<Stake>,
+    /// Remarks.
+    pub(crate) notes: Vec<String>,
+    /// The most bytes that a remark is about, by its words.
+    pub(crate) at_stake: BTreeMap<String, u64>,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub struct RankFacts {
+    /// Which one.
+    pub(crate) rank: u32,
+    /// The card that it used most.
+    pub(crate) card: u32,
+    /// Its peaks.
+    pub(crate) peak: Peak,
+    /// What lay outside the allocator on that card at its peak.
+    pub(crate) outside: OutsideView,
+    /// Completed steps.
+    pub(crate) steps: u64,
+    /// Its last word.
+    pub done: Option<Done>,
+    /// The device's clock at the end of each step.
+    pub(crate) marks: Vec<ClockMark>,
+    /// Levers that could not be applied, and why.
+    pub refused: Vec<(String, String)>,
+    /// What the training is, where a plan asked.
+    pub training: Option<Training>,
+    /// By how much memory that waited for another stream raised what was in use at its peak.
+    pub(crate) pending: u64,
+    /// What filled the card.
+    pub(crate) at_peak: Option<AtPeak>,
+}
+
+/// An out-of-memory error.
+#[derive(Clone, Debug)]
+pub struct OomFacts {
+    /// Where it struck.
+    pub(crate) oom: Oom,
+    /// Its text.
+    pub(crate) text: Option<String>,
+    /// The process that it struck.
+    pub(crate) process: u32,
+    /// Whether it ended the process.
+    pub(crate) uncaught: bool,
+    /// Steps that were completed after the last one.
+    pub(crate) steps_after: u64,
+}
+
+impl Facts {
+    /// The rank with the highest device peak.
+    pub fn fullest(&self) -> Option<&RankFacts> {
+        self.ranks.get(self.fullest)
+    }
+
+    /// Whether anything was ever allocated on a card.
+    pub(crate) fn used_gpu(&self) -> bool {
+        self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
+    }
+
+    /// The fewest steps that any rank completed.
+    pub(crate) fn steps(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.steps).min().unwrap_or(0)
+    }
+}
+
+/// Puts together what was seen.
+pub(crate) fn gather(
+    command: &Command,
+    torch: Option<&Torch>,
+    stage: &Stage,
+    watched: Watched,
+    tracks: &[Track],
+    wall: Duration,
+) -> Facts {
+    let Watched { ended, inbox, ledger, host, real } = watched;
+    let ledger = ledger.unwrap_or_default();
+    let setup = stage.setup().clone();
+    let mut ranks: Vec<RankFacts> = inbox
+        .ranks()
+        .into_iter()
+        .enumerate()
+        .map(|(index, (pid, speaker))| {
+            let track = tracks.iter().find(|track| track.pid == pid);
+            let fullest = track.and_then(recording::fullest);
+            rank(index as u32, pid, speaker, fullest, &ledger)
+        })
+        .collect();
+    if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
+        // What the card shows beyond what was there before is this run's, as far as it was alone in changing.
+        let seen = real.most_used.saturating_sub(real.before.used);
+        rank.peak.device = rank.peak.reserved.max(seen);
+        rank.peak.device_upper = rank.peak.device;
+        rank.outside.context = rank.peak.device - rank.peak.reserved;
+    }
+    let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
+    Facts {
+        ended,
+        overhead: stage.overhead().cloned(),
+        command: command.words(),
+        fullest,
+        tally: tally(&ledger, setup.values),
+        notes: notes(&inbox, tracks),
+        watched: !inbox.processes.is_empty(),
+        oom: oom(&inbox),
+        exception: exception(&inbox),
+        torch: inbox
+            .processes
+            .values()
+            .find_map(|speaker| speaker.torch.clone())
+            .or_else(|| torch.map(|torch| torch.version.clone())),
+        alloc_conf: match inbox.processes.values().find(|speaker| speaker.torch.is_some()) {
+            Some(speaker) => speaker.alloc_conf.clone(),
+            None => recording::alloc_conf(),
+        },
+        real,
+        host,
+        pinned: ledger.processes.iter().map(|process| process.peak_pinned).sum(),
+        wall,
+        last_output: last_output(stage),
+        ranks,
+        setup,
+    }
+}
+
+fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger: &LedgerView) -> RankFacts {
+    let (ordinal, stats) = statistics(speaker, logged.as_ref());
+    let share = ledger.processes.iter().find(|process| process.pid == pid).and_then(fullest_share);
+    let number = share.map_or(ordinal, |(card, _)| card);
+    let mut peak = Peak { allocated: stats.peak_allocated, reserved: stats.peak_reserved, ..Peak::default() };
+    let mut outside = OutsideView::default();
+    if let Some((_, share)) = share {
+        // Without last words and without a log, what the card lent is still known.
+        peak.reserved = if peak.reserved == 0 { share.peak } else { peak.reserved };
+        peak.device = share.peak_device;
+        peak.device_upper = share.peak_device_upper;
+        outside = share.outside;
+    }
+    if let Some(card) = ledger.cards.get(number as usize) {
+        // The card sees all of its processes, and the verdict is about what the card sees.
+        peak.device = peak.device.max(card.peak_device);
+        peak.device_upper = peak.device_upper.max(card.peak_device_upper);
+        outside = card.outside_at_peak;
+    }
+    peak.device = peak.device.max(peak.reserved);
+    peak.device_upper = peak.device_upper.max(peak.device);
+    RankFacts {
+        rank: speaker.rank.unwrap_or(index),
+        card: number,
+        peak,
+        outside,
+        steps: speaker.all_steps(),
+        done: speaker.done.clone(),
+        marks: speaker.marks.clone(),
+        refused: speaker.refused.clone(),
+        training: speaker.training.clone(),
+        pending: stats.peak_active.saturating_sub(stats.peak_allocated),
+        at_peak: logged.and_then(|logged| logged.at_peak),
+    }
+}
+
+/// PyTorch's own statistics of the device that a process used most, with the process's number for it; or what
+/// the log of a process without last words says.
+fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
+    let last_words = speaker.done.as_ref().and_then(|done| {
+        done.devices
+            .iter()
+            .max_by_key(|(_, stats)| stats.peak_reserved)
+            .map(|(device, stats)| (*device, *stats))
+    });
+    let (device, mut stats) = last_words.unwrap_or_default();
+    stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
+    match logged {
+        Some(logged) if last_words.is_none() => {
+            stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
+            stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
+            (logged.device, stats)
+        }
+        _ => (device, stats),
+    }
+}
+
+fn fullest_share(process: &ProcessView) -> Option<(u32, memfit_channel::ledger::ShareView)> {
+    (0_u32..)
+        .zip(&process.shares)
+        .filter(|(_, share)| share.was_used())
+        .max_by_key(|(_, share)| share.peak_device_upper)
+        .map(|(card, share)| (card, *share))
+}
+
+fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
+    let mut tally = Tally::default();
+    for entry in &ledger.tally {
+        let counted = || CallCount { call: entry.name.clone(), count: entry.count };
+        match entry.kind {
+            TallyKind::Unmodelled => tally.unmodelled.push(counted()),
+            TallyKind::ValuePolicy => {
+                let stake =
+                    Assumption::named(&entry.name).map_or(Stake::Value, |assumption| assumption.stake);
+                let call = match stake {
+                    Stake::Size => format!("{}, {policy} used", entry.name),
+                    Stake::Unbounded => format!("{}; no bound follows", entry.name),
+                    Stake::Value => entry.name.clone(),
+                };
+                tally.stakes.push(stake);
+                tally.values.push(CallCount { call, count: entry.count });
+            }
+            TallyKind::Note => tally.notes.push(entry.name.clone()),
+            TallyKind::AtStake => {
+                tally.at_stake.insert(entry.name.clone(), entry.count);
+            }
+        }
+    }
+    if ledger.tally.len() >= MAX_TALLY {
+        tally.notes.push(format!("{}: there may have been others", Confession::TALLY_FULL.words));
+    }
+    tally
+}
+
+fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for note in inbox.processes.values().flat_map(|speaker| &speaker.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    if inbox.garbled > 0 {
+        notes.push(format!(
+            "messages of the script's processes that could not be understood: {}",
+            inbox.garbled
+        ));
+    }
+    if tracks.iter().any(|track| track.truncated) {
+        notes.push("the log of a process was full before its end: what filled the card is told of the logged part only".to_owned());
+    }
+    notes
+}
+
+fn oom(inbox: &Inbox) -> Option<OomFacts> {
+    let (process, speaker) = inbox
+        .processes
+        .iter()
+        .find(|(_, speaker)| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
+    // An error whose place was not seen, because it struck before the probe could attach to the allocator.
+    let unseen = || Oom {
+        requested: 0,
+        device: 0,
+        step: speaker.steps + 1,
+        phase: "other".to_owned(),
+        module: None,
+        stack: Vec::new(),
+    };
+    let uncaught = speaker.exception.as_ref().is_some_and(|(_, oom)| *oom);
+    // An error that ended the script is the one to tell; of those that it caught, the first.
+    let which = if uncaught { speaker.ooms.last() } else { speaker.ooms.first() };
+    let text = if uncaught { speaker.oom_texts.last() } else { speaker.oom_texts.first() };
+    let last = speaker.ooms.last().map_or(speaker.steps, |(_, steps)| *steps);
+    Some(OomFacts {
+        oom: which.map_or_else(unseen, |(oom, _)| oom.clone()),
+        text: text.cloned(),
+        process: *process,
+        uncaught,
+        steps_after: speaker.all_steps().saturating_sub(last),
+    })
+}
+
+/// A rank's own exception tells more than its launcher's, which only says that a rank failed.
+fn exception(inbox: &Inbox) -> Option<Exception> {
+    let failed = inbox.processes.values().filter_map(|speaker| {
+        let (exception, oom) = speaker.exception.as_ref()?;
+        (!oom).then_some((speaker.rank.is_none(), exception))
+    });
+    failed.min_by_key(|(launcher, _)| *launcher).map(|(_, exception)| exception.clone())
+}
+
+fn last_output(stage: &Stage) -> String {
+    let stderr = tail(&stage.run_dir().stderr());
+    if stderr.trim().is_empty() { tail(&stage.run_dir().stdout()) } else { stderr }
+}
+
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

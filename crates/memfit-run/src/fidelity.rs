@@ -1,0 +1,141 @@
+//! How far the figures can be trusted: what was refused, what was assumed, what else there is to know, and
+//! what each of these may change in the peaks.
+
+use memfit_channel::{Confession, Effect, Stake};
+use memfit_devices::Origin;
+use memfit_report::text::size;
+use memfit_report::wire::{Fidelity, OUTSIDE_IS_MODELLED, PossibleEffect};
+
+use crate::facts::Facts;
+use crate::report::coverage;
+use crate::watch::Ended;
+use crate::{Card, Outcome, Request, outside, time, verdict};
+
+/// What there is to confess of a run.
+pub(crate) fn of(request: &Request, outcome: &Outcome) -> Fidelity {
+    let facts = &outcome.facts;
+    let notes = notes(request, facts);
+    let effects = effects(request, outcome, &notes);
+    Fidelity {
+        unmodelled: facts.tally.unmodelled.clone(),
+        values: facts.tally.values.clone(),
+        notes,
+        effects,
+    }
+}
+
+fn notes(request: &Request, facts: &Facts) -> Vec<String> {
+    let mut notes = facts.notes.clone();
+    notes.extend(facts.tally.notes.iter().cloned());
+    for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
+        notes.push(format!("the plan's `{lever}` was not applied: {why}"));
+    }
+    if facts.ended == Ended::Stalled {
+        notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
+    }
+    if facts.setup.cover_full {
+        let covered = coverage(facts);
+        for (name, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
+            if !ran {
+                notes.push(format!("full cover was asked for, and no {name} was seen"));
+            }
+        }
+    }
+    if facts.real.is_some() {
+        notes.push("on a real card the device peak is the most that was seen in use when it was looked at, five times a second; the other peaks are PyTorch's own".to_owned());
+        if facts.ranks.len() > 1 {
+            notes.push("only the machine's first card was looked at".to_owned());
+        }
+    }
+    notes.extend(time::notes(request, facts));
+    if let Card::Virtual(device, _) = &request.card {
+        notes.push(OUTSIDE_IS_MODELLED.to_owned());
+        notes.extend(outside::note(device));
+    }
+    if request.other_processes > 0 {
+        let how = match request.others {
+            Origin::Calibrated => "taken, as when it was calibrated,",
+            _ => "assumed",
+        };
+        notes
+            .push(format!("other processes are {how} to hold {} of the card", size(request.other_processes)));
+    }
+    notes
+}
+
+/// What each refused call, each assumed value and each note may change.
+fn effects(request: &Request, outcome: &Outcome, notes: &[String]) -> Vec<PossibleEffect> {
+    let facts = &outcome.facts;
+    let effect = |id: &str, what: &str, bytes: Option<u64>, why: &str| PossibleEffect {
+        id: id.to_owned(),
+        what: what.to_owned(),
+        bytes,
+        why: why.to_owned(),
+    };
+    let refused = facts.tally.unmodelled.iter().map(|call| {
+        if verdict::matters(&call.call) {
+            effect("unmodelled", &call.call, None, "what it would have done to memory is not known")
+        } else {
+            effect("unmodelled", &call.call, Some(0), "it has nothing to do with what a training holds")
+        }
+    });
+    let between = sizes_between(outcome);
+    let values =
+        facts.tally.values.iter().zip(&facts.tally.stakes).map(|(value, stake)| match (stake, between) {
+            (Stake::Value, _) => effect(
+                "value",
+                &value.call,
+                None,
+                "no size: a peak changes only where the script turns on it",
+            ),
+            (Stake::Unbounded, _) => {
+                effect("size-unbounded", &value.call, None, "no bound follows from the arguments")
+            }
+            (Stake::Size, Some(bytes)) => {
+                let why =
+                    "between the device peaks with all such sizes at their upper and at their lower bound";
+                effect("size", &value.call, Some(bytes), why)
+            }
+            (Stake::Size, None) => {
+                effect("size", &value.call, None, "`--sizes both` runs with both bounds, and tells")
+            }
+        });
+    let notes = notes.iter().map(|note| {
+        let Some(confession) = Confession::of(note) else {
+            return effect("other", note, None, Effect::Unbounded.words());
+        };
+        let booked = facts.tally.at_stake.get(confession.words).copied();
+        let bytes = match confession.effect {
+            Effect::None => Some(0),
+            Effect::Booked | Effect::Bound => booked,
+            Effect::Said => said(confession, request, facts),
+            Effect::Unbounded => None,
+        };
+        effect(confession.id, note, bytes, confession.effect.words())
+    });
+    refused.chain(values).chain(notes).collect()
+}
+
+/// By how much the peaks of the two runs differ, where both bounds were run to the end.
+fn sizes_between(outcome: &Outcome) -> Option<u64> {
+    let lower = outcome.lower.as_ref()?;
+    let upper = &outcome.facts;
+    let complete = lower.oom.is_none() && upper.oom.is_none() && lower.steps() >= upper.steps();
+    let peak = |facts: &Facts| facts.fullest().map(|rank| rank.peak.device);
+    complete.then(|| Some(peak(upper)?.abs_diff(peak(lower)?))).flatten()
+}
+
+/// What a note itself says.
+fn said(confession: Confession, request: &Request, facts: &Facts) -> Option<u64> {
+    match confession {
+        Confession::PENDING => facts.ranks.iter().map(|rank| rank.pending).max(),
+        Confession::OTHER_PROCESSES => Some(request.other_processes),
+        Confession::OUTSIDE => {
+            let rank = facts.fullest()?;
+            let outside = outside::of(facts, rank.outside, &rank.peak);
+            let parts = outside::parts(request, facts, &outside);
+            Some(parts.iter().map(|part| (part.high - part.typical).max(part.typical - part.low)).sum())
+        }
+        _ => None,
+    }
+}

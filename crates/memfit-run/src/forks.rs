@@ -1,0 +1,112 @@
+//! A process of the script that gets ready once, and is forked for each run from there.
+//!
+//! Importing torch and building a model takes seconds, a step on the virtual card milliseconds. The script
+//! runs until it first needs the card; each candidate of a plan goes on from that point in a child of its
+//! own, with a run directory of its own. The children become memfit's, so they are watched and ended as if it
+//! had started them.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use memfit_channel::{Planned, ValuePolicy};
+
+use crate::environment::Command;
+use crate::keeper::Keeper;
+use crate::preflight::Torch;
+use crate::process::{self, Running};
+use crate::stage::{Changes, Stage};
+use crate::{Home, Interrupt, Request, RunError};
+
+/// How often it is looked whether something has been said.
+const TICK: Duration = Duration::from_millis(5);
+/// How long a fork may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The process that is forked.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Running,
+    stage: Stage,
+    requests: File,
+    _keeper: Keeper,
+}
+
+impl Server {
+    /// Starts the command and waits until it is ready to be forked; nothing where it never is: it may train
+    /// in several processes, or come to its end without a card.
+    pub(crate) fn start(
+        request: &Request,
+        command: &Command,
+        torch: Option<&Torch>,
+        home: &Home,
+    ) -> Result<Option<Self>, RunError> {
+        let planned = Some(Planned { serves: true, ..Planned::default() });
+        let request = Request { planned, ..request.clone() };
+        let stage = Stage::set_up(&request, torch, ValuePolicy::UPPER, &Changes::default(), home)?;
+        let requests = stage.run_dir().requests();
+        make_pipe(&requests)?;
+        let interrupt = Interrupt::listen();
+        process::adopt_orphans();
+        let keeper = Keeper::start(stage.run_dir(), false)
+            .map_err(RunError::io("start a keeper for the run in", stage.run_dir().path()))?;
+        let mut child = Running::Child(process::start(command, &stage)?);
+        let started = Instant::now();
+        loop {
+            let ended = child.try_wait().is_some();
+            let said = std::fs::read_to_string(stage.run_dir().forks()).unwrap_or_default();
+            if said == "ready" {
+                break;
+            }
+            let late = request.timeout.is_some_and(|timeout| started.elapsed() >= timeout);
+            if ended || late || !said.is_empty() || interrupt.happened() {
+                process::end_all(&mut child, stage.run_dir());
+                if interrupt.happened() {
+                    return Err(RunError::Interrupted);
+                }
+                return Ok(None);
+            }
+            std::thread::sleep(TICK);
+        }
+        let requests =
+            OpenOptions::new().write(true).open(&requests).map_err(RunError::io("write to", &requests))?;
+        Ok(Some(Self { child, stage, requests, _keeper: keeper }))
+    }
+
+    /// Forks it for the run in `stage`; nothing where it does not answer.
+    pub(crate) fn fork(&mut self, stage: &Stage) -> Option<Running> {
+        let mut line = stage.run_dir().path().as_os_str().as_bytes().to_vec();
+        line.push(b'\n');
+        self.requests.write_all(&line).ok()?;
+        let asked = Instant::now();
+        while asked.elapsed() < PATIENCE {
+            if let Some(pid) =
+                std::fs::read_to_string(stage.run_dir().forks()).ok().and_then(|text| text.parse().ok())
+            {
+                return Some(Running::Fork(pid));
+            }
+            if self.child.try_wait().is_some() {
+                return None;
+            }
+            std::thread::sleep(TICK);
+        }
+        None
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        process::end_all(&mut self.child, self.stage.run_dir());
+    }
+}
+
+/// Makes a pipe with a name.
+fn make_pipe(path: &Path) -> Result<(), RunError> {
+    let mut name = path.as_os_str().as_bytes().to_vec();
+    name.push(0);
+    // SAFETY: the name ends in a zero byte and is read only during the call.
+    let made = unsafe { libc::mkfifo(name.as_ptr().cast(), 0o600) };
+    if made == 0 { Ok(()) } else { Err(RunError::io("make the pipe", path)(std::io::Error::last_os_error())) }
+}

@@ -1,0 +1,148 @@
+//! The host's side of a run: resident memory, and `/dev/shm`.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Peaks of what the processes of a run have had on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostPeaks {
+    /// Resident memory; pages that processes share are counted once.
+    pub(crate) resident: u64,
+    /// Growth of `/dev/shm`.
+    pub(crate) shared_memory: u64,
+}
+
+/// Samples the host's side now and then.
+#[derive(Debug)]
+pub(crate) struct HostWatch {
+    shm_before: u64,
+    peaks: HostPeaks,
+}
+
+impl HostWatch {
+    /// Begins to watch, before the first process starts.
+    pub(crate) fn start() -> Self {
+        Self { shm_before: used_shared_memory().unwrap_or(0), peaks: HostPeaks::default() }
+    }
+
+    /// Looks at these processes.
+    pub(crate) fn sample(&mut self, pids: &BTreeSet<u32>) {
+        let memories: Vec<Memory> = pids.iter().filter_map(|pid| Memory::of(*pid)).collect();
+        let together: u64 = match memories.as_slice() {
+            [one] => one.resident,
+            // Forked workers share most pages with their parent: only the proportional size adds up.
+            _ => pids.iter().map(|pid| proportional(*pid).unwrap_or(0)).sum(),
+        };
+        // Between two samples a process may have had more: the kernel remembers that for each process alone.
+        let alone = memories.iter().map(|memory| memory.peak).max().unwrap_or(0);
+        self.peaks.resident = self.peaks.resident.max(together).max(alone);
+        let growth = used_shared_memory().unwrap_or(0).saturating_sub(self.shm_before);
+        // Other programs use /dev/shm as well, but not more of it is this run's than what its processes have
+        // mapped.
+        let mapped: u64 = memories.iter().map(|memory| memory.shared).sum();
+        self.peaks.shared_memory = self.peaks.shared_memory.max(growth.min(mapped));
+    }
+
+    /// What was seen.
+    pub(crate) fn peaks(&self) -> HostPeaks {
+        self.peaks
+    }
+}
+
+/// What `/proc/PID/status` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Memory {
+    resident: u64,
+    peak: u64,
+    shared: u64,
+}
+
+impl Memory {
+    fn of(pid: u32) -> Option<Self> {
+        Some(Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?))
+    }
+
+    fn parse(status: &str) -> Self {
+        Self {
+            resident: field(status, "VmRSS:"),
+            peak: field(status, "VmHWM:"),
+            shared: field(status, "RssShmem:"),
+        }
+    }
+}
+
+/// The resident memory of a process now.
+pub(crate) fn resident(pid: u32) -> Option<u64> {
+    Memory::of(pid).map(|memory| memory.resident)
+}
+
+fn proportional(pid: u32) -> Option<u64> {
+    Some(field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"))
+}
+
+/// The size in a line such as `VmRSS:     1234 kB`, where the kernel's kB are KiB.
+fn field(text: &str, name: &str) -> u64 {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}
+
+/// The resources of this machine that a data loader can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Processors.
+    pub processors: u64,
+    /// Free bytes of `/dev/shm`.
+    pub shared_memory: u64,
+    /// Bytes of memory that are available.
+    pub memory: u64,
+}
+
+impl Machine {
+    /// The machine that this process runs on.
+    pub fn here() -> Self {
+        let memory = fs::read_to_string("/proc/meminfo").map_or(0, |text| field(&text, "MemAvailable:"));
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        Self { processors, shared_memory: free_shared_memory().unwrap_or(0), memory }
+    }
+}
+
+fn used_shared_memory() -> Option<u64> {
+    let stat = shared_memory()?;
+    Some(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize))
+}
+
+/// Free bytes of `/dev/shm`.
+pub fn free_shared_memory() -> Option<u64> {
+    let stat = shared_memory()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// The statistics of the file system that `/dev/shm` is.
+fn shared_memory() -> Option<libc::statvfs> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in a zero, and there is room for the structure that the call writes.
+    let status = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), stat.as_mut_ptr()) };
+    // SAFETY: a call that succeeds has written the whole structure.
+    (status == 0).then(|| unsafe { stat.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_text_is_read() {
+        let status = "Name:\tpython\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nRssShmem:\t 8 kB\n";
+        let memory = Memory::parse(status);
+        assert_eq!(memory, Memory { resident: 1 << 20, peak: 2 << 20, shared: 8 << 10 });
+        assert_eq!(Memory::parse(""), Memory::default());
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let mut watch = HostWatch::start();
+        watch.sample(&BTreeSet::from([std::process::id()]));
+        assert!(watch.peaks().resident > 1 << 20);
+    }
+}

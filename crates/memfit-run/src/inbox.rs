@@ -1,0 +1,231 @@
+//! What the processes of a run have said, read as it comes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+
+use memfit_channel::message::{Done, Oom, Training};
+use memfit_channel::{ClockMark, Message, RunDir};
+use memfit_report::wire::Exception;
+
+/// The longest line that is waited for; what does not end by then is no message.
+const LONGEST_LINE: usize = 16 << 20;
+
+/// Everything that was said.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    /// By process id.
+    pub(crate) processes: BTreeMap<u32, Speaker>,
+    tails: BTreeMap<u32, Tail>,
+    /// How many messages there were.
+    pub(crate) count: u64,
+    /// Lines that could not be understood.
+    pub(crate) garbled: u64,
+}
+
+/// One process and what it said.
+#[derive(Debug, Default)]
+pub(crate) struct Speaker {
+    /// `RANK`.
+    pub(crate) rank: Option<u32>,
+    /// `WORLD_SIZE`.
+    pub(crate) world_size: Option<u32>,
+    /// `torch.__version__`.
+    pub(crate) torch: Option<String>,
+    /// The allocator's settings when PyTorch was imported.
+    pub(crate) alloc_conf: Option<String>,
+    /// Completed optimizer steps.
+    pub(crate) steps: u64,
+    /// Bytes in blocks after the last step.
+    pub(crate) allocated: u64,
+    /// The most bytes in blocks in any step.
+    pub(crate) peak_allocated: u64,
+    /// The device's clock at the end of each step.
+    pub(crate) marks: Vec<ClockMark>,
+    /// Out-of-memory errors, each with the steps that were complete then.
+    pub(crate) ooms: Vec<(Oom, u64)>,
+    /// Their texts.
+    pub(crate) oom_texts: Vec<String>,
+    /// Remarks on how far the figures can be trusted.
+    pub(crate) notes: Vec<String>,
+    /// What nothing caught, and whether it was an out-of-memory error.
+    pub(crate) exception: Option<(Exception, bool)>,
+    /// Levers that could not be applied, and why.
+    pub(crate) refused: Vec<(String, String)>,
+    /// What the training is.
+    pub(crate) training: Option<Training>,
+    /// Its last word.
+    pub(crate) done: Option<Done>,
+}
+
+impl Speaker {
+    /// Whether the asked number of steps is complete, and the process waits to be ended.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.done.as_ref().is_some_and(|done| done.reason == "steps")
+    }
+
+    /// Steps, or forward passes of a script without an optimizer.
+    pub(crate) fn all_steps(&self) -> u64 {
+        self.done.as_ref().map_or(self.steps, |done| done.steps.max(self.steps))
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Hello { rank, world_size, .. } => {
+                self.rank = rank;
+                self.world_size = world_size;
+            }
+            Message::Torch { version, alloc_conf, .. } => {
+                self.torch = Some(version);
+                self.alloc_conf = alloc_conf;
+            }
+            Message::Step { step, allocated, peak_allocated, clock } => {
+                if self.steps == 0 {
+                    // What was marked before the first step were passes of something else.
+                    self.marks.clear();
+                }
+                self.marks.extend(clock);
+                self.steps = self.steps.max(step);
+                self.allocated = allocated;
+                self.peak_allocated = self.peak_allocated.max(peak_allocated);
+            }
+            // They are the marks of its time where there are no steps.
+            Message::Pass { clock } if self.steps == 0 => self.marks.push(clock),
+            Message::Pass { .. } => {}
+            Message::Oom(oom) => self.ooms.push((oom, self.steps)),
+            Message::OomText { text } => self.oom_texts.push(text),
+            Message::Note { text } => self.notes.push(text),
+            Message::Exception { r#type, message, traceback, oom } => {
+                self.exception = Some((Exception { r#type, message, traceback }, oom));
+            }
+            Message::Refused { lever, why } => self.refused.push((lever, why)),
+            Message::Training(training) => self.training = Some(*training),
+            Message::Done(done) => self.done = Some(done),
+        }
+    }
+}
+
+/// How far a file was read.
+#[derive(Debug, Default)]
+struct Tail {
+    read: u64,
+    partial: Vec<u8>,
+}
+
+impl Inbox {
+    /// Reads what is new. A file that cannot be read is tried again the next time.
+    pub(crate) fn poll(&mut self, run_dir: &RunDir) {
+        for pid in run_dir.message_pids().unwrap_or_default() {
+            let tail = self.tails.entry(pid).or_default();
+            let Some(new) = tail.read_on(&run_dir.messages(pid)) else { continue };
+            for line in new.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+                match serde_json::from_slice(line) {
+                    Ok(message) => {
+                        self.count += 1;
+                        self.processes.entry(pid).or_default().hear(message);
+                    }
+                    Err(_) => self.garbled += 1,
+                }
+            }
+        }
+    }
+
+    /// The processes that are ranks of a training: those that said so, else those that trained.
+    pub(crate) fn ranks(&self) -> Vec<(u32, &Speaker)> {
+        let with = |wanted: &dyn Fn(&Speaker) -> bool| -> Vec<(u32, &Speaker)> {
+            self.processes
+                .iter()
+                .filter(|(_, speaker)| wanted(speaker))
+                .map(|(pid, speaker)| (*pid, speaker))
+                .collect()
+        };
+        let mut ranks = with(&|speaker| speaker.rank.is_some() && speaker.torch.is_some());
+        if ranks.is_empty() {
+            ranks =
+                with(&|speaker| speaker.torch.is_some() && (speaker.steps > 0 || speaker.has_used_memory()));
+        }
+        if ranks.is_empty() {
+            ranks = with(&|speaker| speaker.torch.is_some());
+        }
+        ranks.sort_by_key(|(pid, speaker)| (speaker.rank, *pid));
+        ranks
+    }
+}
+
+impl Speaker {
+    fn has_used_memory(&self) -> bool {
+        !self.ooms.is_empty()
+            || self
+                .done
+                .as_ref()
+                .is_some_and(|done| done.devices.values().any(|stats| stats.peak_reserved > 0))
+    }
+}
+
+impl Tail {
+    /// The complete lines that were not read before.
+    fn read_on(&mut self, path: &std::path::Path) -> Option<Vec<u8>> {
+        let mut file = File::open(path).ok()?;
+        if file.metadata().ok()?.len() <= self.read {
+            return None;
+        }
+        file.seek(SeekFrom::Start(self.read)).ok()?;
+        let before = self.partial.len();
+        let read = file.read_to_end(&mut self.partial);
+        self.read += (self.partial.len() - before) as u64;
+        read.ok()?;
+        let end = match self.partial.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None if self.partial.len() > LONGEST_LINE => self.partial.len(),
+            None => return None,
+        };
+        let rest = self.partial.split_off(end);
+        Some(std::mem::replace(&mut self.partial, rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_come_and_half_lines_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let mut file = File::create(run_dir.messages(7)).unwrap();
+        let mut inbox = Inbox::default();
+
+        file.write_all(b"{\"kind\":\"torch\",\"version\":\"2.15.0\",\"cuda\":\"13.2\"}\n{\"kind\":\"st")
+            .unwrap();
+        inbox.poll(&run_dir);
+        assert_eq!(inbox.processes[&7].torch.as_deref(), Some("2.15.0"));
+        assert_eq!((inbox.count, inbox.processes[&7].steps), (1, 0));
+
+        file.write_all(b"ep\",\"step\":1,\"allocated\":5,\"peak_allocated\":9}\nnot json\n").unwrap();
+        inbox.poll(&run_dir);
+        inbox.poll(&run_dir);
+        let speaker = &inbox.processes[&7];
+        assert_eq!((speaker.steps, speaker.allocated, speaker.peak_allocated), (1, 5, 9));
+        assert_eq!((inbox.count, inbox.garbled), (2, 1));
+    }
+
+    #[test]
+    fn an_error_remembers_the_steps_before_it() {
+        let mut speaker = Speaker::default();
+        speaker.hear(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
+        let oom = Oom {
+            requested: 1,
+            device: 0,
+            step: 3,
+            phase: "forward".into(),
+            module: None,
+            stack: Vec::new(),
+        };
+        speaker.hear(Message::Oom(oom));
+        speaker.hear(Message::Step { step: 3, allocated: 0, peak_allocated: 0, clock: None });
+        assert_eq!(speaker.ooms[0].1, 2);
+        assert_eq!(speaker.steps, 3);
+    }
+}

@@ -1,0 +1,83 @@
+//! A small process that outlives memfit by a moment, if memfit is killed.
+//!
+//! A run must not leave processes behind, even if memfit itself gets a signal that cannot be handled. The
+//! keeper waits on a pipe whose other end only memfit has. Once that is closed, it ends the run's processes
+//! and removes the run directory. A run that ends in order ends its keeper first.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use memfit_channel::RunDir;
+
+use crate::{process, tree};
+
+/// The keeper, as memfit sees it.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pid: libc::pid_t,
+    /// What it waits for the end of.
+    _alive: PipeWriter,
+}
+
+impl Keeper {
+    /// Starts it. This must happen before memfit starts threads of its own.
+    pub(crate) fn start(run_dir: &RunDir, keep_files: bool) -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        // SAFETY: the child runs only code of this file, which takes no lock that another thread could have
+        // held at the fork but the C library's own, which glibc makes usable in the child; and it
+        // leaves by `_exit`.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(writer);
+                keep(reader, run_dir, keep_files)
+            }
+            pid => Ok(Self { pid, _alive: writer }),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // SAFETY: the process is our child and has not been waited for, so the id is still its own.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What the keeper does.
+fn keep(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
+    leave_the_terminal();
+    let _end = alive.read(&mut [0]);
+    let mut quiet = 0;
+    while quiet < 3 {
+        let left = tree::marked(run_dir);
+        quiet = if left.is_empty() { quiet + 1 } else { 0 };
+        left.into_iter().for_each(process::kill);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if !keep_files {
+        let _gone = std::fs::remove_dir_all(run_dir.path());
+    }
+    // SAFETY: ends the process without running anything that belongs to memfit.
+    unsafe { libc::_exit(0) }
+}
+
+/// Gets out of the terminal's reach, and lets go of the files that whoever reads memfit's output waits for
+/// the end of.
+fn leave_the_terminal() {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    // SAFETY: these calls change only this process's session and its own three descriptors.
+    unsafe {
+        libc::setsid();
+        if let Ok(null) = null {
+            for descriptor in 0..3 {
+                libc::dup2(null.as_raw_fd(), descriptor);
+            }
+        }
+    }
+}

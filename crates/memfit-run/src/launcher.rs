@@ -1,0 +1,137 @@
+//! What a launcher of PyTorch's starts on one machine: the script, and how many processes of it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::environment::Command;
+
+/// Options of `torchrun` that take no word of their own and change nothing that a single process would
+/// notice.
+const FLAGS: &[&str] = &["standalone"];
+/// Those that take a value.
+const VALUED: &[&str] = &[
+    "nproc-per-node",
+    "nnodes",
+    "node-rank",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "master-addr",
+    "master-port",
+    "local-addr",
+    "max-restarts",
+    "monitor-interval",
+    "start-method",
+    "role",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-ranks-filter",
+];
+
+/// The processes of one script that a launcher starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Launched {
+    /// One of them, started by itself.
+    pub(crate) alone: Command,
+    /// How many there are.
+    pub(crate) processes: u32,
+    /// The script.
+    pub(crate) script: PathBuf,
+}
+
+/// What a command launches; nothing where it is no launcher, or says something that is not understood here.
+pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
+    let python = command.python.clone()?;
+    let words = arguments(command)?;
+    let mut words = words.iter();
+    let mut processes = None;
+    while let Some(word) = words.next() {
+        let text = word.to_str()?;
+        let Some(option) = text.strip_prefix("--") else {
+            if text.starts_with('-') {
+                return None;
+            }
+            let args: Vec<OsString> = std::iter::once(word).chain(words).cloned().collect();
+            let script = PathBuf::from(word);
+            let alone = Command { program: python.clone(), args, python: Some(python) };
+            return Some(Launched { alone, processes: processes?, script });
+        };
+        let (name, joined) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        // Underscores are an older spelling of the same.
+        let name = name.replace('_', "-");
+        if joined.is_none() && FLAGS.contains(&name.as_str()) {
+            continue;
+        }
+        if !VALUED.contains(&name.as_str()) {
+            return None;
+        }
+        let value = match joined {
+            Some(value) => value,
+            None => words.next()?.to_str()?,
+        };
+        match name.as_str() {
+            "nproc-per-node" => {
+                processes = Some(match value {
+                    "gpu" | "auto" => cards,
+                    number => number.parse().ok()?,
+                });
+            }
+            // Several machines, or a number that may change, are not this one's.
+            "nnodes" if value != "1" && value != "1:1" => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What stands behind the launcher's own name.
+fn arguments(command: &Command) -> Option<&[OsString]> {
+    if command.program.file_name().is_some_and(|name| name == "torchrun") {
+        return Some(&command.args);
+    }
+    match command.args.as_slice() {
+        [option, module, rest @ ..] if option == "-m" && module == "torch.distributed.run" => Some(rest),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str, wanted: Option<(u32, &str)>) {
+        let mut words = line.split_whitespace().map(OsString::from);
+        let program = PathBuf::from(words.next().unwrap());
+        let command = Command { program, args: words.collect(), python: Some("/v/python".into()) };
+        let found = launched(&command, 4);
+        let told = found.as_ref().map(|found| {
+            assert_eq!(found.alone.program, PathBuf::from("/v/python"), "{line}");
+            assert_eq!(found.alone.args.first().map(PathBuf::from), Some(found.script.clone()), "{line}");
+            (found.processes, found.alone.words()[1..].join(" "))
+        });
+        assert_eq!(told, wanted.map(|(count, words)| (count, words.to_owned())), "{line}");
+    }
+
+    #[test]
+    fn one_process_of_a_launcher_is_its_script_alone() {
+        check("/v/bin/torchrun --nproc-per-node 2 train.py --epochs 3", Some((2, "train.py --epochs 3")));
+        check("torchrun --standalone --nproc_per_node=gpu a/train.py", Some((4, "a/train.py")));
+        check(
+            "/v/python -m torch.distributed.run --nnodes 1 --nproc-per-node 8 t.py -m x",
+            Some((8, "t.py -m x")),
+        );
+        check("torchrun --nnodes=1:4 --nproc-per-node 2 train.py", None);
+        check("torchrun --nproc-per-node 2 -m package.train", None);
+        check("torchrun --nproc-per-node 2 --no-python train.sh", None);
+        check("torchrun --nproc-per-node many train.py", None);
+        check("torchrun train.py", None);
+        check("torchrun --nproc-per-node 2", None);
+        check("/v/python train.py --nproc-per-node 2", None);
+        check("accelerate launch train.py", None);
+    }
+}

@@ -1,0 +1,186 @@
+//! A run of a script on a card, from the request to the result.
+//!
+//! Owns the life of the processes that `memfit run` starts (set-up, watching, ending), the facts that they
+//! leave behind and the verdict on these. It must not know how a command line is parsed, how memory is
+//! simulated or analysed, or how a report looks: it asks the crates that judge, fills a wire type, and talks
+//! to the user through a [`Console`].
+//!
+//! [`Request`] is the question; [`environment`] and [`preflight`] find out whether the command can be
+//! started; `stage` sets up the run directory; `process` starts and ends processes; `watch` follows them;
+//! `facts` collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
+//! [`report`](fn@report) puts all of it into the wire type.
+
+mod console;
+pub mod environment;
+mod error;
+mod facts;
+mod fidelity;
+mod forks;
+mod host;
+mod inbox;
+mod interrupt;
+mod keeper;
+mod launcher;
+mod libraries;
+mod live;
+mod local;
+mod outside;
+pub mod preflight;
+mod process;
+mod progress;
+mod recording;
+mod rehearsal;
+mod remedies;
+mod report;
+mod request;
+mod script;
+mod sizes;
+mod stage;
+mod synthetic;
+mod time;
+mod tree;
+mod verdict;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use memfit_channel::ValuePolicy;
+use memfit_explain::{Asked, Explanation};
+
+pub use console::{Console, Progress};
+pub use error::RunError;
+pub use facts::{Facts, OomFacts, RankFacts};
+pub use host::{Machine, free_shared_memory};
+pub use interrupt::Interrupt;
+pub use libraries::Library;
+pub use live::LiveRun;
+pub use local::{LocalGpu, Reading};
+pub use rehearsal::Rehearsal;
+pub use report::{failure, report};
+pub use request::{Card, LOCAL, LoneRank, Request};
+pub use sizes::Sizes;
+pub use stage::Changes;
+pub use synthetic::Samples;
+pub use watch::Ended;
+
+use self::environment::Command;
+use self::preflight::Torch;
+use self::remedies::Diagnosis;
+use self::stage::Stage;
+
+/// The version of this build.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The installation that memfit runs from. A stand-alone program and a Python package find these parts
+/// differently.
+#[derive(Clone, Debug, Default)]
+pub struct Home {
+    /// The interpreter that memfit is installed beside.
+    pub python: Option<PathBuf>,
+    /// A folder with the device libraries.
+    pub libraries: Option<PathBuf>,
+}
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The facts.
+    pub facts: Facts,
+    /// The facts of a second run with each size that is read back at its lower bound; `None` without one.
+    lower: Option<Facts>,
+    /// The reason why memory ran out, and remedies.
+    diagnosis: Option<Diagnosis>,
+    /// The saved recording.
+    recording: Option<PathBuf>,
+}
+
+/// Performs the requested run, and where memory runs out, the runs that try remedies.
+pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
+    preflight::system()?;
+    let local = match request.card {
+        Card::Local(_) => Some(LocalGpu::find().ok_or(RunError::NoLocalGpu)?),
+        Card::Virtual(..) => None,
+    };
+    let command = environment::resolve(&request.command, home)?;
+    let torch = match &command.python {
+        Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
+        None => None,
+    };
+    let runner = Runner { command: &command, torch: torch.as_ref(), local: local.as_ref(), home, console };
+    let policy = match request.sizes {
+        Sizes::At(policy) => policy,
+        Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
+    };
+    let first = runner.first(request, policy)?;
+    // Sizes at their upper bound may be to blame. If it fails with the lower one as well, they are not.
+    let told = matches!(request.sizes, Sizes::At(_));
+    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
+    let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
+        console.remark("once more, with sizes that are read back at their lower bound");
+        let trial = Request { output: None, ..request.clone() };
+        Some(runner.once(&trial, ValuePolicy::LOWER, &Changes::default())?.facts)
+    } else {
+        None
+    };
+    let mut outcome = Outcome {
+        facts: first.facts,
+        lower,
+        diagnosis: first.explanation.map(Diagnosis::new),
+        recording: request.output.clone(),
+    };
+    remedies::prove(request, &mut outcome, &runner, policy)?;
+    Ok(outcome)
+}
+
+/// What a run came to, and why it ran out of memory where it did.
+struct Ran {
+    facts: Facts,
+    explanation: Option<Explanation>,
+}
+
+/// Everything that stays the same from run to run of one command.
+struct Runner<'run> {
+    command: &'run Command,
+    torch: Option<&'run Torch>,
+    local: Option<&'run LocalGpu>,
+    home: &'run Home,
+    console: &'run dyn Console,
+}
+
+impl Runner<'_> {
+    /// The run that was asked for: what it recorded is saved, and explained where memory ran out.
+    fn first(&self, request: &Request, values: ValuePolicy) -> Result<Ran, RunError> {
+        self.once(request, values, &Changes::default())
+    }
+
+    /// One run, with something changed about it. What it recorded is saved where the request says so.
+    fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, RunError> {
+        let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
+        let started = Instant::now();
+        let watched = watch::run(request, self.command, &stage, self.local, None, self.console)?;
+        let wall = started.elapsed();
+        let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
+        let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
+        let recording = recording::whole(request, &facts, tracks);
+        if let Some(path) = request.output.as_deref() {
+            recording::save(path, &recording)?;
+        }
+        // Lines of a changed source are not the user's.
+        let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());
+        let explanation = failed.and_then(|_| {
+            memfit_explain::explain_recording(&Asked::default(), &recording, &read_source).ok()
+        });
+        if request.keep {
+            self.console.remark(&format!("the run's files are in `{}`", stage.keep().display()));
+        }
+        Ok(Ran { facts, explanation })
+    }
+}
+
+/// The text of a source file, if it is here and of a size that source files have.
+pub fn read_source(file: &str) -> Option<String> {
+    const MAX_SOURCE_BYTES: u64 = 4 << 20;
+    let meta = std::fs::metadata(file).ok()?;
+    (meta.is_file() && meta.len() <= MAX_SOURCE_BYTES).then(|| std::fs::read_to_string(file).ok()).flatten()
+}

@@ -1,0 +1,125 @@
+//! What lay outside PyTorch's allocator: each part with what it lies between, and who says so.
+
+use memfit_channel::ledger::OutsideView;
+use memfit_devices::{Device, Interval, Origin};
+use memfit_report::wire::{Outside, OutsidePart, Peak};
+
+use crate::facts::Facts;
+use crate::{Card, Request};
+
+/// What lay outside the allocator when the card was fullest.
+pub(crate) fn of(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside {
+    let outside = Outside {
+        context: seen.context,
+        libraries: seen.libraries,
+        communication: seen.communication,
+        other_processes: 0,
+    };
+    let other_processes = match &facts.real {
+        Some(real) => real.before.used,
+        // What the card held beyond this rank's own segments: other processes, or memory from `cudaMalloc`
+        // itself.
+        None => peak.device.saturating_sub(peak.reserved + outside.total()),
+    };
+    Outside { other_processes, ..outside }
+}
+
+/// Each part of it that there is.
+pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<OutsidePart> {
+    if facts.real.is_some() {
+        return vec![
+            exact("context", outside.context, Origin::Counted, "the card's use beyond PyTorch's segments"),
+            exact(
+                "other_processes",
+                outside.other_processes,
+                Origin::Counted,
+                "the card's use before the run",
+            ),
+        ];
+    }
+    let Some(overhead) = &facts.overhead else { return Vec::new() };
+    let [context, libraries, communication] = &overhead.sources;
+    let mut parts = vec![
+        part("context", outside.context, overhead.context, context),
+        part("libraries", outside.libraries, overhead.libraries, libraries),
+        part("communication", outside.communication, overhead.per_communicator, communication),
+        others(request, outside.other_processes),
+    ];
+    parts.retain(|part| part.high > 0);
+    parts
+}
+
+/// A part of which so much was booked, where one of its kind lies in an interval: with several processes or
+/// communicators there are several of a kind.
+fn part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
+    let scaled = |end: u64| match one.typical.get() {
+        0 => end,
+        typical => (u128::from(booked) * u128::from(end) / u128::from(typical)) as u64,
+    };
+    OutsidePart {
+        name: name.to_owned(),
+        low: scaled(one.low.get()).min(booked),
+        typical: booked,
+        high: if booked == 0 { 0 } else { scaled(one.high.get()).max(booked) },
+        origin: Origin::of(source),
+        source: source.to_owned(),
+    }
+}
+
+fn others(request: &Request, bytes: u64) -> OutsidePart {
+    const NAME: &str = "other_processes";
+    let calibrated = match &request.card {
+        Card::Virtual(device, _) => device.calibrated_by(),
+        Card::Local(_) => None,
+    };
+    match calibrated {
+        _ if request.other_processes == 0 => exact(
+            NAME,
+            bytes,
+            Origin::Counted,
+            "memory of the run's processes beside the fullest one's segments",
+        ),
+        Some(source) if request.others == Origin::Calibrated => {
+            exact(NAME, bytes, Origin::Calibrated, source)
+        }
+        _ => exact(NAME, bytes, Origin::Stated, "`--other-processes`"),
+    }
+}
+
+fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
+    OutsidePart {
+        name: name.to_owned(),
+        low: bytes,
+        typical: bytes,
+        high: bytes,
+        origin,
+        source: source.to_owned(),
+    }
+}
+
+/// What there is to say of a card that was calibrated.
+pub(crate) fn note(device: &Device) -> Option<String> {
+    let source = device.calibrated_by()?;
+    Some(format!("the card's memory, what lies outside the allocator, and its speeds: {source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_devices::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn several_of_a_kind_have_an_interval_of_several() {
+        let mib = Bytes::from_mib;
+        let one = Interval { low: mib(10), typical: mib(20), high: mib(50) };
+        let two = part("communication", 40 << 20, one, "modelled: as on Turing");
+        assert_eq!((two.low, two.typical, two.high), (20 << 20, 40 << 20, 100 << 20));
+        assert_eq!(two.origin, Origin::Modelled);
+        let none = part("communication", 0, one, "NCCL issues 864");
+        assert_eq!((none.low, none.typical, none.high), (0, 0, 0));
+        // Part of one, as where a process is on its way out.
+        let less = part("context", 5 << 20, one, "seen");
+        assert!(less.low <= less.typical && less.typical <= less.high);
+    }
+}

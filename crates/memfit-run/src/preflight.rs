@@ -1,0 +1,147 @@
+//! What can be known before anything is started, cheaply: torch is looked at, not imported.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::RunError;
+
+/// The system, if CUDA builds of PyTorch exist for it.
+pub fn system() -> Result<String, RunError> {
+    let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        Ok(system)
+    } else {
+        Err(RunError::UnsupportedSystem { system })
+    }
+}
+
+/// What an interpreter says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Interpreter {
+    /// `sys.executable`.
+    pub executable: PathBuf,
+    /// Its version.
+    pub version: String,
+    /// The folder of torch, if it has one.
+    torch: Option<PathBuf>,
+}
+
+/// A torch with CUDA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torch {
+    /// `torch.__version__`.
+    pub version: String,
+    /// `torch.version.cuda`.
+    pub cuda: String,
+}
+
+impl Torch {
+    /// CUDA's major version.
+    pub fn cuda_major(&self) -> Option<u32> {
+        self.cuda.split('.').next()?.parse().ok()
+    }
+}
+
+/// Asks an interpreter where its torch is. This finds packages as an import would, and imports nothing of
+/// theirs.
+const QUESTION: &str = "\
+import importlib.util, json, os, platform, sys
+spec = importlib.util.find_spec('torch')
+folder = os.path.dirname(spec.origin) if spec and spec.origin else None
+print(json.dumps({'executable': sys.executable, 'version': platform.python_version(), 'torch': folder}))";
+
+/// What an interpreter says of itself.
+pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
+    let broken = |said: String| RunError::BrokenPython { python: python.to_owned(), said };
+    let output = Command::new(python)
+        .args(["-c", QUESTION])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| RunError::Start { program: python.to_owned(), source })?;
+    let last_line = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes)
+            .lines()
+            .map(str::trim)
+            .rfind(|line| !line.is_empty())
+            .map(str::to_owned)
+    };
+    let answer = last_line(&output.stdout).filter(|_| output.status.success());
+    let answer = answer.ok_or_else(|| broken(last_line(&output.stderr).unwrap_or_default()))?;
+    serde_json::from_str(&answer).map_err(|_| broken(answer))
+}
+
+/// The interpreter's torch, if it was built with CUDA.
+pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
+    let python = &interpreter.executable;
+    let Some(folder) = &interpreter.torch else { return Err(RunError::NoTorch { python: python.clone() }) };
+    let file = folder.join("version.py");
+    // A folder that happens to be called torch is not PyTorch.
+    let Ok(text) = std::fs::read_to_string(&file) else {
+        return Err(RunError::NoTorch { python: python.clone() });
+    };
+    let version = assigned(&text, "__version__").unwrap_or_else(|| "of an unknown version".to_owned());
+    match assigned(&text, "cuda") {
+        Some(cuda) => Ok(Torch { version, cuda }),
+        None => Err(RunError::CpuOnlyTorch { python: python.clone(), version }),
+    }
+}
+
+/// The text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`; none for `None`.
+fn assigned(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let (annotation, value) = rest.split_once('=')?;
+        let annotated = annotation.trim().is_empty() || annotation.trim_start().starts_with(':');
+        let value = value.trim();
+        let quote = value.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
+        annotated.then(|| value.trim_matches(quote).to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torch_with(version_py: Option<&str>) -> Result<Torch, RunError> {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(text) = version_py {
+            std::fs::write(folder.path().join("version.py"), text).unwrap();
+        }
+        torch(&Interpreter {
+            executable: "/venv/bin/python".into(),
+            version: "3.11.7".into(),
+            torch: Some(folder.path().to_owned()),
+        })
+    }
+
+    #[test]
+    fn a_cuda_build_is_read_from_its_version_file() {
+        let text = "from typing import Optional\n__all__ = ['__version__', 'cuda']\n__version__ = '2.15.0+cu132'\ndebug = False\ncuda: Optional[str] = '13.2'\ngit_version = 'abc'\nhip: Optional[str] = None\n";
+        let torch = torch_with(Some(text)).unwrap();
+        assert_eq!(torch, Torch { version: "2.15.0+cu132".into(), cuda: "13.2".into() });
+        assert_eq!(torch.cuda_major(), Some(13));
+    }
+
+    #[test]
+    fn a_cpu_build_is_refused_with_its_version() {
+        let error = torch_with(Some("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\n")).unwrap_err();
+        assert!(
+            matches!(&error, RunError::CpuOnlyTorch { version, .. } if version == "2.15.0+cpu"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_only_called_torch_is_no_torch() {
+        assert!(matches!(torch_with(None), Err(RunError::NoTorch { .. })));
+    }
+
+    #[test]
+    fn only_the_name_itself_is_read() {
+        assert_eq!(assigned("cuda_home = 'x'\ncuda = '12.8'", "cuda").as_deref(), Some("12.8"));
+        assert_eq!(assigned("cuda = None", "cuda"), None);
+        assert_eq!(assigned("", "cuda"), None);
+    }
+}

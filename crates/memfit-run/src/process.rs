@@ -1,0 +1,167 @@
+//! Starting the command, and ending everything that came of it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use memfit_channel::RunDir;
+
+use crate::environment::Command;
+use crate::stage::Stage;
+use crate::{RunError, tree};
+
+/// How long processes get to disappear after they were killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A run's first process.
+#[derive(Debug)]
+pub(crate) enum Running {
+    /// Started by memfit.
+    Child(Child),
+    /// Forked by a process that memfit started, and adopted.
+    Fork(u32),
+}
+
+impl Running {
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        match self {
+            Self::Child(child) => child.id(),
+            Self::Fork(pid) => *pid,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
+        match self {
+            Self::Child(child) => child.try_wait().ok().flatten(),
+            Self::Fork(pid) => adopted(*pid),
+        }
+    }
+
+    /// Waits for its end.
+    fn wait(&mut self) {
+        match self {
+            Self::Child(child) => {
+                let _status = child.wait();
+            }
+            Self::Fork(pid) => {
+                let _status = adopted(*pid);
+            }
+        }
+    }
+}
+
+/// How an adopted process ended, if it has. One that somebody else has reaped ended well, for all that is
+/// known.
+fn adopted(pid: u32) -> Option<ExitStatus> {
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    let mut status = 0;
+    // SAFETY: `status` is a place of its own for the call to write to.
+    match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+        0 => None,
+        found if found == pid => Some(ExitStatus::from_raw(status)),
+        // Not ours yet: its parent between is about to end.
+        _ if std::path::Path::new(&format!("/proc/{pid}")).exists() => None,
+        _ => Some(ExitStatus::from_raw(0)),
+    }
+}
+
+/// Starts the command in a session of its own, with its output in the run directory.
+pub(crate) fn start(command: &Command, stage: &Stage) -> Result<Child, RunError> {
+    let create = |path: std::path::PathBuf| File::create(&path).map_err(RunError::io("write", path));
+    let stdout = create(stage.run_dir().stdout())?;
+    let stderr = create(stage.run_dir().stderr())?;
+    let mut child = StdCommand::new(&command.program);
+    child.args(&command.args).stdout(stdout).stderr(stderr);
+    // A script in a session of its own cannot read the terminal; what is piped in is meant for it.
+    if io::stdin().is_terminal() {
+        child.stdin(Stdio::null());
+    }
+    for (name, value) in stage.environment() {
+        match value {
+            Some(value) => child.env(name, value),
+            None => child.env_remove(name),
+        };
+    }
+    // SAFETY: between fork and exec only `setsid` is called, which is async-signal-safe.
+    unsafe {
+        child.pre_exec(|| if libc::setsid() == -1 { Err(io::Error::last_os_error()) } else { Ok(()) });
+    }
+    child.spawn().map_err(|source| RunError::Start { program: command.program.clone(), source })
+}
+
+/// Makes memfit the parent of those whose parents die, so that they can be found and reaped.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: sets a flag of this process; a kernel that does not know it answers with an error, which
+    // changes nothing.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    }
+}
+
+/// Ends a process at once.
+pub(crate) fn kill(pid: u32) {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    // SAFETY: `pid` is positive, so one process is meant and never a group.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+    }
+}
+
+/// Takes note of the end of an adopted process.
+fn reap(pid: u32) {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    // SAFETY: a null status is allowed, and a process that is not our child is refused with an error.
+    unsafe {
+        libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG);
+    }
+}
+
+/// Ends all processes of the run, and returns when they are gone.
+pub(crate) fn end_all(child: &mut Running, run_dir: &RunDir) {
+    let mut known = BTreeSet::new();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let all = tree::all();
+        // Orphans have become memfit's own children, so what was once seen is remembered.
+        known.append(&mut tree::descendants(&all, child.id()));
+        known.append(&mut tree::marked(run_dir));
+        known.retain(|pid| all.contains_key(pid));
+        let running: Vec<u32> = known.iter().copied().filter(|pid| !all[pid].ended).collect();
+        running.iter().copied().for_each(kill);
+        let _status = child.try_wait();
+        known.iter().copied().filter(|pid| *pid != child.id() && all[pid].ended).for_each(reap);
+        if running.is_empty() || Instant::now() > deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait();
+}
+
+/// The name of a signal.
+pub(crate) fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGILL => "SIGILL",
+        libc::SIGINT => "SIGINT",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGXCPU => "SIGXCPU",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}

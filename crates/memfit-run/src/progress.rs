@@ -1,0 +1,78 @@
+//! The line that tells how far a run is.
+
+use std::time::Duration;
+
+use memfit_channel::ledger::LedgerView;
+use memfit_report::text::size;
+
+use crate::console::Progress;
+use crate::inbox::Inbox;
+
+/// The line.
+#[derive(Debug)]
+pub(crate) struct Line {
+    progress: Box<dyn Progress>,
+    steps: u64,
+}
+
+impl Line {
+    /// A line for a run of so many steps; 0 means to the end.
+    pub(crate) fn new(progress: Box<dyn Progress>, steps: u64) -> Self {
+        Self { progress, steps }
+    }
+
+    /// Draws it anew.
+    pub(crate) fn draw(&mut self, inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration) {
+        if self.progress.is_shown() {
+            self.progress.draw(&text(inbox, ledger, elapsed, self.steps));
+        }
+    }
+
+    /// Takes it away.
+    pub(crate) fn clear(&mut self) {
+        self.progress.clear();
+    }
+}
+
+fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u64) -> String {
+    let torch = inbox.processes.values().find_map(|speaker| speaker.torch.as_deref());
+    let steps = inbox.processes.values().map(|speaker| speaker.steps).max().unwrap_or(0);
+    let fullest = ledger.and_then(|ledger| ledger.cards.iter().max_by_key(|card| card.used));
+    let doing = match (torch, steps) {
+        (None, _) => "starting".to_owned(),
+        (Some(torch), 0) => format!("torch {torch}"),
+        (Some(_), steps) if wanted == 0 => format!("step {steps}"),
+        (Some(_), steps) => format!("step {steps} of {wanted}"),
+    };
+    let memory = fullest
+        .filter(|card| card.used > 0)
+        .map(|card| format!(", {} of {}", size(card.in_use()), size(card.capacity)));
+    format!("{doing}{}, {} s", memory.unwrap_or_default(), elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_channel::ledger::CardView;
+
+    use super::*;
+    use crate::inbox::Speaker;
+
+    #[test]
+    fn the_line_says_what_is_known() {
+        let mut inbox = Inbox::default();
+        assert_eq!(text(&inbox, None, Duration::from_secs(1), 3), "starting, 1 s");
+        inbox.processes.insert(7, Speaker { torch: Some("2.15.0".into()), ..Speaker::default() });
+        assert_eq!(text(&inbox, None, Duration::from_secs(2), 3), "torch 2.15.0, 2 s");
+        inbox.processes.get_mut(&7).unwrap().steps = 2;
+        let card = CardView { capacity: 8 << 30, used: 1 << 30, ..CardView::default() };
+        let ledger = LedgerView { cards: vec![card], ..LedgerView::default() };
+        assert_eq!(
+            text(&inbox, Some(&ledger), Duration::from_secs(3), 3),
+            "step 2 of 3, 1.00 GiB of 8.00 GiB, 3 s"
+        );
+        assert_eq!(
+            text(&inbox, Some(&ledger), Duration::from_secs(3), 0),
+            "step 2, 1.00 GiB of 8.00 GiB, 3 s"
+        );
+    }
+}

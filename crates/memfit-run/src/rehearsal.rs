@@ -1,0 +1,118 @@
+//! The same command run again and again, each time with other levers or on another card, at little cost each.
+
+use std::time::Instant;
+
+use memfit_channel::ValuePolicy;
+
+use crate::environment::{self, Command};
+use crate::forks::Server;
+use crate::launcher::{self, Launched};
+use crate::preflight::{self, Torch};
+use crate::request::LoneRank;
+use crate::stage::{Changes, Stage};
+use crate::{Card, Outcome, Request, facts, recording, script, watch};
+use crate::{Console, Home, RunError};
+
+/// A command that is ready to be run many times.
+#[derive(Debug)]
+pub struct Rehearsal<'a> {
+    command: Command,
+    torch: Option<Torch>,
+    server: Option<Server>,
+    /// The processes that the command launches, of which the first stands for all.
+    standing_in: Option<(Launched, LoneRank)>,
+    home: &'a Home,
+    console: &'a dyn Console,
+}
+
+impl<'a> Rehearsal<'a> {
+    /// Gets it ready.
+    pub fn open(request: &Request, home: &'a Home, console: &'a dyn Console) -> Result<Self, RunError> {
+        preflight::system()?;
+        let command = environment::resolve(&request.command, home)?;
+        let torch = match &command.python {
+            Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
+            None => None,
+        };
+        let cards = match &request.card {
+            Card::Virtual(_, count) => *count,
+            Card::Local(_) => 1,
+        };
+        let launched = launcher::launched(&command, cards);
+        let several = launched.filter(|launched| (2..=cards).contains(&launched.processes));
+        let standing_in = several.map(|several| {
+            let lone = LoneRank::first_of(several.processes, cards);
+            (several, lone)
+        });
+        let server = match &standing_in {
+            Some((launched, lone)) => {
+                let request = Request { lone_rank: Some(*lone), ..request.clone() };
+                Server::start(&request, &launched.alone, torch.as_ref(), home)?
+            }
+            None => Server::start(request, &command, torch.as_ref(), home)?,
+        };
+        // One that cannot be forked saves little by being alone.
+        let standing_in = standing_in.filter(|_| server.is_some());
+        Ok(Self { command, torch, server, standing_in, home, console })
+    }
+
+    /// Runs it once: where several processes train, the first of them, which stands for all.
+    pub fn run(&mut self, request: &Request) -> Result<Outcome, RunError> {
+        match &self.standing_in {
+            Some((launched, lone)) => {
+                let request = Request { lone_rank: Some(*lone), ..request.clone() };
+                let command = launched.alone.clone();
+                self.run_command(&request, &command, &Changes::default(), true)
+            }
+            None => self.run_with(request, &Changes::default()),
+        }
+    }
+
+    /// Runs it once with something changed, from its very beginning: what was ready is the unchanged script.
+    pub fn run_with(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
+        let command = self.command.clone();
+        let forked = changes.is_none() && self.standing_in.is_none();
+        self.run_command(request, &command, changes, forked)
+    }
+
+    fn run_command(
+        &mut self,
+        request: &Request,
+        command: &Command,
+        changes: &Changes,
+        forked: bool,
+    ) -> Result<Outcome, RunError> {
+        let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
+        let started = Instant::now();
+        let server = self.server.as_mut().filter(|_| forked);
+        let watched = watch::run(request, command, &stage, None, server, self.console)?;
+        let wall = started.elapsed();
+        let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
+        let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
+        Ok(Outcome { facts, lower: None, diagnosis: None, recording: None })
+    }
+
+    /// How many processes the one that is run stands for.
+    pub fn stands_for(&self) -> Option<u32> {
+        self.standing_in.as_ref().map(|(launched, _)| launched.processes)
+    }
+
+    /// From now on all of them are run, each time anew.
+    pub fn run_all(&mut self) {
+        self.standing_in = None;
+        self.server = None;
+    }
+
+    /// The script, where the command names one.
+    pub fn script(&self) -> Option<std::path::PathBuf> {
+        if let Some((launched, _)) = &self.standing_in {
+            return Some(launched.script.clone());
+        }
+        self.command.python.as_ref().and_then(|_| script::of_interpreter(&self.command.args))
+    }
+
+    /// Whether each run begins where the script first needs the card.
+    pub fn forks(&self) -> bool {
+        self.server.is_some()
+    }
+}

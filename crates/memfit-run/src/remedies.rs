@@ -1,0 +1,283 @@
+//! What would have kept a run from running out of memory, and whether it does: remedies that can be applied
+//! from outside are tried by another run, the best first, and nothing of the user's files is touched for it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use memfit_channel::ValuePolicy;
+use memfit_devices::Bytes;
+use memfit_explain::{Apply, Explanation, Fix};
+use memfit_report::wire::{ExplainFix, FixProof, Verdict};
+use memfit_vocabulary::{Cause, Lever, Proof};
+
+use crate::stage::Changes;
+use crate::watch::Ended;
+use crate::{Card, Outcome, Ran, Request, RunError, Runner, report};
+
+/// How many remedies a report has.
+const SHOWN: usize = 8;
+/// How many remedies are tried until one holds.
+const TRIALS: usize = 3;
+/// Another run may take so many times as long as the first, and this longer: it gets further than the first
+/// did.
+const PATIENCE: u32 = 5;
+const LEAST: Duration = Duration::from_mins(1);
+/// The two names of the variable with the allocator's settings.
+const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+
+/// Why a run ran out of memory, and what would have helped.
+#[derive(Clone, Debug)]
+pub(crate) struct Diagnosis {
+    /// The explanation of what was recorded.
+    pub(crate) explanation: Explanation,
+    /// For each remedy, what another run with it came to.
+    proofs: Vec<Option<FixProof>>,
+}
+
+impl Diagnosis {
+    /// Of what was recorded; nothing is proven yet.
+    pub(crate) fn new(mut explanation: Explanation) -> Self {
+        explanation.fixes.truncate(SHOWN);
+        let proofs = vec![None; explanation.fixes.len()];
+        Self { explanation, proofs }
+    }
+
+    fn names_cause(&self) -> bool {
+        self.explanation.cause != Cause::None
+    }
+
+    /// The next remedy that nobody has tried and that may be enough, and how it is tried.
+    fn next(&self, request: &Request, tried: &[(Lever, String)]) -> Option<(usize, Trial)> {
+        let untried = |fix: &Fix| !tried.iter().any(|(lever, how)| *lever == fix.lever && *how == fix.how);
+        (self.explanation.fixes.iter().enumerate())
+            .filter(|(_, fix)| fix.fits != Some(false) && untried(fix))
+            .find_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
+    }
+
+    /// Memory was in pieces, and a setting that mends that was not enough: what it ran out for then is the
+    /// cause. What was tried stays among the remedies, as refuted.
+    fn go_on_from(&mut self, later: Explanation) {
+        let earlier =
+            std::mem::replace(&mut self.explanation, later).fixes.into_iter().zip(self.proofs.drain(..));
+        let refuted: Vec<(Fix, Option<FixProof>)> = earlier.filter(|(_, proof)| proof.is_some()).collect();
+        let fixes = &mut self.explanation.fixes;
+        // Settings were weighed against one that the script does not have.
+        fixes.retain(|fix| !matches!(fix.apply, Apply::Environment(..)));
+        fixes.truncate(SHOWN.saturating_sub(refuted.len()));
+        self.proofs = vec![None; fixes.len()];
+        for (fix, proof) in refuted {
+            fixes.push(fix);
+            self.proofs.push(proof);
+        }
+    }
+
+    /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted
+    /// last of those that were thought to be.
+    pub(crate) fn wire(&self) -> Vec<ExplainFix> {
+        let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
+            .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
+            .collect();
+        fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
+            (Some(true), true) => 0,
+            (Some(true) | None, _) => 1,
+            (Some(false), _) => 2,
+        });
+        fixes
+    }
+}
+
+/// Tries remedies until one holds, where memory ran out.
+pub(crate) fn prove(
+    request: &Request,
+    outcome: &mut Outcome,
+    runner: &Runner<'_>,
+    policy: ValuePolicy,
+) -> Result<(), RunError> {
+    let died = report(request, outcome).verdict == Verdict::Oom;
+    if !died || !request.prove || request.card.is_local() || outcome.facts.ended == Ended::Interrupted {
+        return Ok(());
+    }
+    if !outcome.facts.setup.stacks {
+        runner.console.remark("out of memory; once more, to see which lines asked for what");
+        let changes = Changes { stacks: true, ..Changes::default() };
+        let request = Request { output: None, ..request.clone() };
+        let again = runner.once(&request, policy, &changes)?;
+        if again.facts.ended == Ended::Interrupted {
+            return Ok(());
+        }
+        let again = again.explanation.map(Diagnosis::new);
+        outcome.diagnosis = with_stacks(outcome.diagnosis.take(), again);
+    }
+    let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
+    let patience = outcome.facts.wall * PATIENCE + LEAST;
+    let mut tried = Vec::new();
+    while tried.len() < TRIALS
+        && let Some((index, mut trial)) = diagnosis.next(request, &tried)
+    {
+        let fix = &mut diagnosis.explanation.fixes[index];
+        tried.push((fix.lever, fix.how.clone()));
+        // A change can make a script wait for ever.
+        trial.request.timeout = Some(trial.request.timeout.map_or(patience, |own| own.min(patience)));
+        runner.console.remark(&format!("out of memory; once more with {}", trial.with));
+        let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
+        let interrupted = facts.ended == Ended::Interrupted;
+        let came = report(&trial.request, &Outcome { facts, lower: None, diagnosis: None, recording: None });
+        let holds = match came.verdict {
+            Verdict::Fits => true,
+            Verdict::Oom => false,
+            Verdict::Unknown | Verdict::Error if interrupted => break,
+            // It failed in another way: that proves nothing.
+            Verdict::Unknown | Verdict::Error => continue,
+        };
+        fix.fits = Some(holds);
+        fix.proof = Proof::Run;
+        let setting = matches!(fix.apply, Apply::Environment(..));
+        diagnosis.proofs[index] =
+            Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
+        if holds {
+            break;
+        }
+        let named = |later: &Explanation| !matches!(later.cause, Cause::None | Cause::Fragmented);
+        if setting
+            && diagnosis.explanation.cause == Cause::Fragmented
+            && let Some(later) = explanation.filter(named)
+        {
+            diagnosis.go_on_from(later);
+        }
+    }
+    Ok(())
+}
+
+/// What is known after another run that recorded stacks: these say more, unless the same did not come of it
+/// again. Processes that fill a card together need not fail twice.
+fn with_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Diagnosis> {
+    let known = first.as_ref().is_some_and(Diagnosis::names_cause);
+    again.filter(|again| again.names_cause() || !known).or(first)
+}
+
+/// A run with a remedy.
+struct Trial {
+    request: Request,
+    changes: Changes,
+    /// What is different, for a sentence.
+    with: String,
+}
+
+/// How a remedy is tried; nothing where it takes somebody who knows the program.
+fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
+    let mut trial = Trial {
+        request: Request { output: None, keep: false, ..request.clone() },
+        changes: Changes::default(),
+        with: String::new(),
+    };
+    match &fix.apply {
+        Apply::ByHand => return None,
+        Apply::Environment(name, value) => {
+            // The newer name wins, and the older must not be left to say otherwise.
+            let value = (!value.is_empty()).then(|| OsString::from(value));
+            trial.with = match &value {
+                Some(value) => format!("{name}={}", value.display()),
+                None => format!("{name} unset"),
+            };
+            let others = VARIABLES.iter().filter(|other| *other != name).map(|other| (*other, None));
+            trial.changes.environment = others.chain([(*name, value)]).collect();
+            // Where it is not enough, the question is what it ran out for.
+            trial.changes.stacks = true;
+        }
+        Apply::Edit { file, line, after, .. } => {
+            trial.with = format!("line {line} of `{file}` changed ({})", fix.lever);
+            trial.changes.files.insert(file.clone(), after.clone());
+            if fix.lever == Lever::DropSetting {
+                // What the script sets may have been set for it as well.
+                trial.changes.environment = VARIABLES.map(|name| (name, None)).into();
+            }
+        }
+        Apply::Card(bytes) => {
+            let Card::Virtual(device, count) = &request.card else { return None };
+            let device = device.as_ref().clone().with_memory(Bytes::new(*bytes));
+            trial.with = format!("a card of {}", device.memory);
+            trial.request.card = Card::Virtual(Box::new(device), *count);
+        }
+    }
+    Some(trial)
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_report::wire::Peak;
+    use memfit_vocabulary::Label;
+
+    use super::*;
+
+    fn fix(lever: Lever, apply: Apply) -> Fix {
+        let how = lever.to_string();
+        Fix {
+            lever,
+            saves: 1 << 30,
+            label: Label::Exact,
+            how,
+            proof: Proof::Modelled,
+            fits: Some(true),
+            apply,
+        }
+    }
+
+    fn setting(value: &str) -> Apply {
+        Apply::Environment("PYTORCH_ALLOC_CONF", value.to_owned())
+    }
+
+    fn explained(cause: Cause, fixes: Vec<Fix>) -> Explanation {
+        Explanation { cause, fixes, ..Explanation::of_nothing(0) }
+    }
+
+    #[test]
+    fn a_setting_that_was_not_enough_gives_way_to_what_it_ran_out_for() {
+        let pieces = vec![
+            fix(Lever::ExpandableSegments, setting("expandable_segments:True")),
+            fix(Lever::MaxSplitSize, setting("max_split_size_mb:64")),
+        ];
+        let mut diagnosis = Diagnosis::new(explained(Cause::Fragmented, pieces));
+        diagnosis.explanation.fixes[0].fits = Some(false);
+        let refuted = FixProof { verdict: Verdict::Oom, steps: 1, peak: Peak::default() };
+        diagnosis.proofs[0] = Some(refuted);
+        let mut later = vec![fix(Lever::MaxSplitSize, setting("max_split_size_mb:64"))];
+        later.resize(SHOWN + 3, fix(Lever::MicroBatch, Apply::ByHand));
+        diagnosis.go_on_from(explained(Cause::TooBig, later));
+
+        assert_eq!(diagnosis.explanation.cause, Cause::TooBig);
+        let fixes = diagnosis.wire();
+        assert_eq!(fixes.len(), SHOWN);
+        assert!(fixes[..SHOWN - 1].iter().all(|fix| fix.lever == Lever::MicroBatch && fix.proof.is_none()));
+        let last = &fixes[SHOWN - 1];
+        assert_eq!(
+            (last.lever, last.fits, last.proof),
+            (Lever::ExpandableSegments, Some(false), Some(refuted))
+        );
+    }
+
+    fn diagnosis(cause: Cause, run: u8) -> Diagnosis {
+        Diagnosis::new(Explanation { cause, ..Explanation::of_nothing(run) })
+    }
+
+    /// Which run's diagnosis it is, by the device that stands for it, and the cause.
+    fn told(diagnosis: Option<Diagnosis>) -> Option<(u8, Cause)> {
+        diagnosis.map(|diagnosis| (diagnosis.explanation.device, diagnosis.explanation.cause))
+    }
+
+    #[test]
+    fn the_run_that_looks_for_lines_takes_no_cause_away() {
+        let first = |cause| Some(diagnosis(cause, 1));
+        let again = |cause| Some(diagnosis(cause, 2));
+        for (before, after, expected) in [
+            (first(Cause::Outside), again(Cause::None), Some((1, Cause::Outside))),
+            (first(Cause::Outside), again(Cause::TooBig), Some((2, Cause::TooBig))),
+            (first(Cause::None), again(Cause::None), Some((2, Cause::None))),
+            (first(Cause::None), again(Cause::Leaking), Some((2, Cause::Leaking))),
+            (first(Cause::Outside), None, Some((1, Cause::Outside))),
+            (None, again(Cause::None), Some((2, Cause::None))),
+            (None, None, None),
+        ] {
+            assert_eq!(told(with_stacks(before, after)), expected);
+        }
+    }
+}

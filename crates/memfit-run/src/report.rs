@@ -1,0 +1,152 @@
+//! Puts the facts and the verdict into the report's wire type.
+
+use memfit_report::wire::{
+    Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank,
+    RunReport, Script, Time, Verdict, schema,
+};
+use memfit_vocabulary::Phase;
+
+use crate::facts::Facts;
+use crate::process::signal_name;
+use crate::remedies::Diagnosis;
+use crate::verdict::{Evidence, judge};
+use crate::watch::Ended;
+use crate::{Outcome, Request, Sizes, fidelity, outside, time};
+
+/// The report of a run.
+pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
+    let facts = &outcome.facts;
+    let device = device(request, facts);
+    let evidence =
+        Evidence::of(facts, device.capacity, outcome.lower.as_ref(), matches!(request.sizes, Sizes::At(_)));
+    let (verdict, mut problem) = judge(&evidence);
+    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
+        && problem.kind == "exception"
+    {
+        let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
+    }
+    let fullest = facts.fullest();
+    let peak = fullest.map(|rank| rank.peak).unwrap_or_default();
+    let outside = fullest.map(|rank| outside::of(facts, rank.outside, &rank.peak)).unwrap_or_default();
+    RunReport {
+        schema: schema::RUN.to_owned(),
+        verdict,
+        headroom: device.capacity as i64 - peak.device_upper as i64,
+        peak,
+        peak_interval: outcome.lower.as_ref().map(|lower| interval(lower, facts)),
+        steps: facts.steps(),
+        coverage: coverage(facts),
+        at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
+        outside_parts: outside::parts(request, facts, &outside),
+        outside,
+        host: Host {
+            rss: facts.host.resident,
+            pinned: facts.pinned,
+            shared_memory: facts.host.shared_memory,
+        },
+        oom: facts.oom.as_ref().map(|oom| Oom {
+            caught: !oom.uncaught,
+            requested: oom.oom.requested,
+            step: oom.oom.step,
+            phase: phase(&oom.oom.phase),
+            module: oom.oom.module.clone(),
+            stack: oom.oom.stack.clone(),
+            message: oom.text.clone(),
+        }),
+        ranks: facts
+            .ranks
+            .iter()
+            .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
+            .collect(),
+        time: time::of(request, facts),
+        fidelity: fidelity::of(request, outcome),
+        torch: facts.torch.clone(),
+        recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
+        script: script(facts),
+        cause: outcome
+            .diagnosis
+            .as_ref()
+            .filter(|_| facts.oom.is_some())
+            .map(|found| found.explanation.cause),
+        fixes: outcome.diagnosis.as_ref().map(Diagnosis::wire).unwrap_or_default(),
+        problem,
+        device,
+    }
+}
+
+/// The peaks between which the sizes that were read back leave it.
+fn interval(lower: &Facts, upper: &Facts) -> PeakInterval {
+    let end = |facts: &Facts| PeakEnd {
+        peak: facts.fullest().map(|rank| rank.peak).unwrap_or_default(),
+        out_of_memory: facts.oom.is_some(),
+        completed: facts.oom.is_none() && facts.exception.is_none() && facts.steps() >= upper.steps(),
+    };
+    PeakInterval { lower: end(lower), upper: end(upper) }
+}
+
+/// The card: a real one says itself what it is.
+fn device(request: &Request, facts: &Facts) -> DeviceInfo {
+    let info = request.card.info();
+    match &facts.real {
+        Some(real) => DeviceInfo { name: real.before.name.clone(), capacity: real.before.total, ..info },
+        None => info,
+    }
+}
+
+/// The report of a run that could not begin.
+pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> RunReport {
+    RunReport {
+        schema: schema::RUN.to_owned(),
+        verdict: Verdict::Error,
+        headroom: device.capacity as i64,
+        device,
+        peak: Peak::default(),
+        peak_interval: None,
+        steps: 0,
+        coverage: Coverage::default(),
+        at_peak: None,
+        outside: Outside::default(),
+        outside_parts: Vec::new(),
+        host: Host::default(),
+        oom: None,
+        ranks: Vec::new(),
+        time: Time::default(),
+        fidelity: Fidelity::default(),
+        torch: None,
+        recording: None,
+        script: Script { command, ..Script::default() },
+        cause: None,
+        fixes: Vec::new(),
+        problem: Some(problem),
+    }
+}
+
+fn phase(name: &str) -> Phase {
+    Phase::ALL.iter().copied().find(|phase| phase.name() == name).unwrap_or(Phase::Other)
+}
+
+/// What every rank covered.
+pub(crate) fn coverage(facts: &Facts) -> Coverage {
+    let dones: Vec<_> = facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
+    let all = |what: fn(&memfit_channel::message::Done) -> bool| {
+        dones.len() == facts.ranks.len() && !dones.is_empty() && dones.iter().all(|done| what(done))
+    };
+    Coverage {
+        steps: facts.steps(),
+        forward_only: all(|done| done.forward_only),
+        evaluation: all(|done| done.evaluation),
+        largest_batch: all(|done| done.largest_batch),
+        epoch_end: all(|done| done.epoch_end),
+        growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
+    }
+}
+
+fn script(facts: &Facts) -> Script {
+    let (exit_status, signal) = match facts.ended {
+        Ended::Exited(code) => (Some(code), None),
+        Ended::Signalled(signal) => (None, Some(signal_name(signal))),
+        Ended::Complete | Ended::Stalled | Ended::Interrupted | Ended::TimedOut => (None, None),
+    };
+    Script { command: facts.command.clone(), exit_status, signal, exception: facts.exception.clone() }
+}

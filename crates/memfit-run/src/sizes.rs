@@ -1,0 +1,56 @@
+//! The question about sizes that only a real GPU computes: at which bound, or at both.
+
+use std::str::FromStr;
+
+use memfit_channel::ValuePolicy;
+use serde::Deserialize;
+
+/// The position of sizes that a kernel would compute between their bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Sizes {
+    /// The upper bound; the lower one as well where the verdict depends on it.
+    #[default]
+    Bounds,
+    /// Both bounds in any case.
+    Both,
+    /// A position that the user chose.
+    At(ValuePolicy),
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            "both" => Ok(Self::Both),
+            "upper" => Ok(Self::Bounds),
+            other => other.parse().map(Self::At),
+        }
+    }
+}
+
+impl TryFrom<String> for Sizes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_a_position_between_their_bounds() {
+        let parse = |text: &str| text.parse::<Sizes>();
+        assert_eq!(parse("upper"), Ok(Sizes::Bounds));
+        assert_eq!(parse("both"), Ok(Sizes::Both));
+        assert_eq!(parse("lower"), Ok(Sizes::At(ValuePolicy::LOWER)));
+        assert_eq!(parse("0.25"), Ok(Sizes::At(ValuePolicy::part(0.25).unwrap())));
+        for wrong in ["", "most", "2", "-1"] {
+            assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+}

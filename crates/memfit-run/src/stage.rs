@@ -1,0 +1,238 @@
+//! The run directory with everything in it that the processes of a run need, and the environment that leads
+//! them there.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use memfit_channel::env::RUN_DIR;
+use memfit_channel::{CardSetup, RunDir, Setup, ValuePolicy};
+use memfit_devices::{Bytes, Overhead};
+use tempfile::TempDir;
+
+use crate::libraries::Library;
+use crate::preflight::Torch;
+use crate::request::LoneRank;
+use crate::{Card, Home, Request, RunError};
+
+/// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
+const UNKNOWN_CUDA: u32 = 12;
+
+/// Of so many steps the stacks are recorded in any case.
+const FEW_STEPS: u64 = 8;
+
+/// The probe's files, by their path in its folder.
+const PROBE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/probe.rs"));
+
+/// A run directory that is ready.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    folder: Option<TempDir>,
+    run_dir: RunDir,
+    setup: Setup,
+    overhead: Option<Overhead>,
+    local: bool,
+    lone_rank: Option<LoneRank>,
+    environment: Vec<(&'static str, Option<OsString>)>,
+}
+
+/// What is changed about a run to see what comes of it: nothing of the user's own is touched.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Variables of the environment: a value, or nothing where one goes.
+    pub environment: Vec<(&'static str, Option<OsString>)>,
+    /// Source files, and what stands in them instead.
+    pub files: BTreeMap<String, String>,
+    /// Whether each allocation's place in the program is recorded, though nobody asked for a recording.
+    pub stacks: bool,
+}
+
+impl Changes {
+    /// Whether the run is the script's own.
+    pub(crate) fn is_none(&self) -> bool {
+        self.environment.is_empty() && self.files.is_empty()
+    }
+}
+
+impl Stage {
+    /// Makes the run directory.
+    pub(crate) fn set_up(
+        request: &Request,
+        torch: Option<&Torch>,
+        values: ValuePolicy,
+        changes: &Changes,
+        home: &Home,
+    ) -> Result<Self, RunError> {
+        let folder = folder()?;
+        let run_dir = RunDir::new(folder.path());
+        let overhead = overhead(request, torch);
+        let mut setup = setup(request, overhead.as_ref(), values);
+        setup.stacks |= changes.stacks;
+        setup.write(&run_dir)?;
+        if !changes.files.is_empty() {
+            let path = run_dir.edits();
+            let text = serde_json::to_vec(&changes.files).map_err(RunError::Json)?;
+            std::fs::write(&path, text).map_err(RunError::io("write", path))?;
+        }
+        if let Some(planned) = &request.planned {
+            planned.write(&run_dir)?;
+        }
+        write_probe(&run_dir.probe())?;
+        link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
+        Ok(Self {
+            folder: Some(folder),
+            run_dir,
+            setup,
+            overhead,
+            local: request.card.is_local(),
+            lone_rank: request.lone_rank,
+            environment: changes.environment.clone(),
+        })
+    }
+
+    /// Where everything is.
+    pub(crate) fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+
+    /// What the processes were told.
+    pub(crate) fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// What lies outside the allocator on a virtual card, with who says so.
+    pub(crate) fn overhead(&self) -> Option<&Overhead> {
+        self.overhead.as_ref()
+    }
+
+    /// Leaves the run directory where it is.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        match self.folder.take() {
+            Some(folder) => folder.keep(),
+            None => self.run_dir.path().to_owned(),
+        }
+    }
+
+    /// Changes to the environment, in order: a value to set, or nothing where the variable must go.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let libraries = self.run_dir.libraries();
+        let preloaded: Vec<PathBuf> =
+            preloads(self.local).iter().map(|library| libraries.join(library.soname())).collect();
+        let preload = preloaded.iter().map(|path| path.as_os_str());
+        let mut environment = vec![
+            (RUN_DIR, Some(self.run_dir.path().as_os_str().to_owned())),
+            ("LD_PRELOAD", Some(in_front("LD_PRELOAD", preload))),
+            ("PYTHONPATH", Some(in_front("PYTHONPATH", [self.run_dir.probe().as_os_str()]))),
+        ];
+        if !self.local {
+            let path = [libraries.as_os_str()];
+            environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
+            environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
+            // Where a compiler looks for `-lcuda`: ahead-of-time packages of Inductor are linked with it.
+            let folder = [libraries.as_os_str()];
+            environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));
+            // Which real GPUs a shell may use says nothing about virtual ones.
+            environment.push(("CUDA_VISIBLE_DEVICES", None));
+        }
+        if let Some(lone) = self.lone_rank {
+            environment
+                .extend(lone.environment().into_iter().map(|(name, value)| (name, Some(value.into()))));
+        }
+        environment.extend(self.environment.iter().cloned());
+        environment
+    }
+}
+
+/// An empty folder whose path can stand in `LD_PRELOAD`, which is split at spaces and colons and knows no
+/// quotes.
+fn folder() -> Result<TempDir, RunError> {
+    let plain = |path: &Path| {
+        !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'$'))
+    };
+    let wanted = std::env::temp_dir();
+    let parent =
+        wanted.canonicalize().ok().filter(|path| plain(path)).unwrap_or_else(|| PathBuf::from("/tmp"));
+    tempfile::Builder::new()
+        .prefix("memfit-")
+        .tempdir_in(&parent)
+        .map_err(RunError::io("make a folder in", parent))
+}
+
+/// What lies outside the allocator on the card that the question is about, if it is a virtual one.
+fn overhead(request: &Request, torch: Option<&Torch>) -> Option<Overhead> {
+    match &request.card {
+        Card::Local(_) => None,
+        Card::Virtual(device, _) => {
+            Some(device.overhead(torch.and_then(Torch::cuda_major).unwrap_or(UNKNOWN_CUDA)))
+        }
+    }
+}
+
+fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) -> Setup {
+    let cards = match (&request.card, overhead) {
+        (Card::Virtual(device, count), Some(overhead)) => {
+            let card = CardSetup {
+                device: (**device).clone(),
+                overhead: overhead.clone(),
+                other_processes: Bytes::new(request.other_processes),
+            };
+            vec![card; *count as usize]
+        }
+        _ => Vec::new(),
+    };
+    Setup {
+        steps: request.steps,
+        forward_steps: request.forward_steps,
+        cover_full: request.cover_full,
+        // For a few steps they cost next to nothing, and say which line to change should memory run out.
+        stacks: request.output.is_some() || (1..=FEW_STEPS).contains(&request.steps),
+        values,
+        synthetic: request.synthetic.clone(),
+        clock: request.clock,
+        host_time: request.host_time,
+        ..Setup::new(cards)
+    }
+}
+
+/// Names in front of what the user already has in a variable that holds a list.
+fn in_front<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+    let mut words: Vec<OsString> = paths.into_iter().map(OsStr::to_owned).collect();
+    words.extend(std::env::var_os(name).filter(|value| !value.is_empty()));
+    words.join(OsStr::new(":"))
+}
+
+fn preloads(local: bool) -> &'static [Library] {
+    if local { &[Library::Watch] } else { &[Library::Device, Library::Watch] }
+}
+
+fn write_probe(folder: &Path) -> Result<(), RunError> {
+    for (name, text) in PROBE {
+        let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(RunError::io("make the folder", parent))?;
+        }
+        std::fs::write(&path, text).map_err(RunError::io("write", path))?;
+    }
+    Ok(())
+}
+
+/// The libraries under the names that loaders look for.
+fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), RunError> {
+    std::fs::create_dir(folder).map_err(RunError::io("make the folder", folder))?;
+    let link = |library: Library, name: &str| {
+        let path = folder.join(name);
+        std::os::unix::fs::symlink(library.find(home)?, &path).map_err(RunError::io("make the link", path))
+    };
+    link(Library::Watch, Library::Watch.soname())?;
+    if !local {
+        link(Library::Device, Library::Device.soname())?;
+        // What a linker looks for: Triton builds an extension against it.
+        link(Library::Device, "libcuda.so")?;
+        // Few programs ask NVML anything: a run without it is better than none.
+        if Library::Nvml.find(home).is_ok() {
+            link(Library::Nvml, Library::Nvml.soname())?;
+        }
+    }
+    Ok(())
+}

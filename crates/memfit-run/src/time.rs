@@ -1,0 +1,105 @@
+//! What the report says of time: how long a step is, and whether the clock mattered to the peaks.
+
+use memfit_channel::ClockMode;
+use memfit_channel::clock::{SpeedRange, StepTime};
+use memfit_report::wire::Time;
+
+use crate::facts::{Facts, RankFacts};
+use crate::{Card, Request};
+
+/// Memory that waits for another stream is worth a remark from this share of the peak on.
+const WORTH_A_REMARK: f64 = 0.005;
+
+/// The slowest rank's step, and how long the run itself took.
+pub(crate) fn of(request: &Request, facts: &Facts) -> Time {
+    let wall_s = thousandths(facts.wall.as_secs_f64());
+    let Card::Virtual(device, _) = &request.card else { return Time { wall_s, ..Time::default() } };
+    let range = |(best, worst)| SpeedRange { best, worst };
+    let compute = range(device.achieved.tensor.time_range());
+    let memory = range(device.achieved.memory.time_range());
+    let step = facts
+        .ranks
+        .iter()
+        .filter_map(|rank| {
+            let time = StepTime::of(&rank.marks, compute, memory)?;
+            match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some() && !ran_whole(rank))
+            {
+                // Too few steps to tell what the pieces that were left out would take: no time is better than
+                // a part of one.
+                Some(planned) => Some(stretched(time, planned.stretch(&rank.marks)?)),
+                None => Some(time),
+            }
+        })
+        .max_by(|a, b| a.typical.total_cmp(&b.typical))
+        // A clock that takes no time for any work tells nothing of a step.
+        .filter(|_| facts.setup.clock != ClockMode::Instant);
+    let clock = match facts.setup.clock {
+        ClockMode::Estimate => "estimate",
+        ClockMode::Instant => "instant",
+        ClockMode::Never => "never",
+    };
+    let milliseconds = |nanoseconds: f64| thousandths(nanoseconds / 1e6);
+    Time {
+        wall_s,
+        step_ms_estimate: step.as_ref().map(|step| milliseconds(step.typical)),
+        step_ms_low: step.as_ref().map(|step| milliseconds(step.low)),
+        step_ms_high: step.as_ref().map(|step| milliseconds(step.high)),
+        busy_ms: step
+            .map(|step| {
+                step.busy
+                    .iter()
+                    .map(|(kind, length)| (kind.name().to_owned(), milliseconds(*length)))
+                    .collect()
+            })
+            .unwrap_or_default(),
+        clock: Some(clock.to_owned()),
+    }
+}
+
+/// Whether all pieces of its steps were run, though only some were asked for.
+fn ran_whole(rank: &RankFacts) -> bool {
+    rank.training.as_ref().is_some_and(|training| training.whole)
+}
+
+/// A step of which only some of the pieces were run, as long as all of them make it.
+fn stretched(time: StepTime, stretch: f64) -> StepTime {
+    StepTime {
+        typical: time.typical * stretch,
+        low: time.low * stretch,
+        high: time.high * stretch,
+        busy: time.busy.into_iter().map(|(kind, length)| (kind, length * stretch)).collect(),
+    }
+}
+
+/// What there is to say of the clock's part in the peaks.
+pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<String> {
+    let mut notes = Vec::new();
+    let pending = facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0);
+    let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
+    if pending as f64 > WORTH_A_REMARK * reserved as f64 {
+        let mib = pending.div_ceil(1 << 20);
+        notes.push(format!(
+            "{mib} MiB at the peak had been freed and still waited for another stream, for as long as the clock says; `--clock instant` and `--clock never` bound what that changes"
+        ));
+    }
+    if let Some(planned) = &request.planned
+        && let Some(most) = planned.most_pieces
+        && !facts.ranks.iter().any(ran_whole)
+    {
+        notes.push(format!(
+            "of the {} pieces of a batch no more than {} were run: from the third on they are alike; times are those of a whole step",
+            planned.pieces,
+            most + 1
+        ));
+    }
+    match facts.setup.clock {
+        ClockMode::Estimate => {}
+        ClockMode::Instant => notes.push("the clock was stopped: all work on the card counted as done at once, a lower bound for memory that streams share".to_owned()),
+        ClockMode::Never => notes.push("no work on the card counted as done before the script waited for it, an upper bound for memory that streams share".to_owned()),
+    }
+    notes
+}
+
+fn thousandths(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}

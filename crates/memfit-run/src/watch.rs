@@ -1,0 +1,286 @@
+//! Follows a run from its first process to its last, and decides when it is over.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use memfit_channel::ledger::LedgerView;
+use memfit_channel::proc::Stat;
+
+use crate::environment::Command;
+use crate::forks::Server;
+use crate::host::{HostPeaks, HostWatch};
+use crate::inbox::{Inbox, Speaker};
+use crate::keeper::Keeper;
+use crate::local::{LocalGpu, Reading};
+use crate::process::{self, Running};
+use crate::progress::Line;
+use crate::stage::Stage;
+use crate::tree;
+use crate::{Console, RunError};
+use crate::{Interrupt, Request};
+
+/// How often messages are read.
+const TICK: Duration = Duration::from_millis(10);
+/// How often everything that costs more is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a rank that is not done may show no sign of life once another is done.
+const STALL: Duration = Duration::from_secs(10);
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every rank has completed the steps that were asked for.
+    Complete,
+    /// A rank has, and others stood still.
+    Stalled,
+    /// The command came to its own end, with this status.
+    Exited(i32),
+    /// A signal that memfit did not send ended the command.
+    Signalled(i32),
+    /// The user has had enough.
+    Interrupted,
+    /// The time was up.
+    TimedOut,
+}
+
+/// What was seen of a run.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// How it ended.
+    pub(crate) ended: Ended,
+    /// What the processes said.
+    pub(crate) inbox: Inbox,
+    /// What they booked, where the card is virtual.
+    pub(crate) ledger: Option<LedgerView>,
+    /// What they had on the host.
+    pub(crate) host: HostPeaks,
+    /// The real card, where it is one.
+    pub(crate) real: Option<RealCard>,
+}
+
+/// A real card over a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RealCard {
+    /// The card before the run.
+    pub(crate) before: Reading,
+    /// The most of its memory that was taken, by whatever, at any time that it was looked at.
+    pub(crate) most_used: u64,
+}
+
+/// Starts the command and follows it to its end. When this returns, none of its processes is left.
+pub(crate) fn run(
+    request: &Request,
+    command: &Command,
+    stage: &Stage,
+    local: Option<&LocalGpu>,
+    server: Option<&mut Server>,
+    console: &dyn Console,
+) -> Result<Watched, RunError> {
+    let interrupted = Interrupt::listen();
+    process::adopt_orphans();
+    let keeper = Keeper::start(stage.run_dir(), request.keep)
+        .map_err(RunError::io("start a keeper for the run in", stage.run_dir().path()))?;
+    let host = HostWatch::start();
+    let real = local.and_then(LocalGpu::read).map(|before| RealCard { most_used: before.used, before });
+    let forked = server.and_then(|server| server.fork(stage));
+    let mut child = match forked {
+        Some(forked) => forked,
+        None => Running::Child(process::start(command, stage)?),
+    };
+    let mut watch = Watch {
+        request,
+        stage,
+        console,
+        inbox: Inbox::default(),
+        ledger: None,
+        host,
+        local,
+        real,
+        line: Line::new(console.progress(), request.steps),
+        output: [Show::new(&stage.run_dir().stdout()), Show::new(&stage.run_dir().stderr())],
+        started: Instant::now(),
+        looked: None,
+        life: Life::default(),
+    };
+    let ended = watch.follow(&mut child, &interrupted);
+    // Once more before the end, for what a process has as long as it lives, and after it, for its last words.
+    watch.look(child.id());
+    process::end_all(&mut child, stage.run_dir());
+    drop(keeper);
+    watch.hear();
+    watch.line.clear();
+    let ledger = LedgerView::read(stage.run_dir())?.or(watch.ledger);
+    Ok(Watched { ended, inbox: watch.inbox, ledger, host: watch.host.peaks(), real: watch.real })
+}
+
+struct Watch<'a> {
+    request: &'a Request,
+    stage: &'a Stage,
+    console: &'a dyn Console,
+    inbox: Inbox,
+    ledger: Option<LedgerView>,
+    host: HostWatch,
+    local: Option<&'a LocalGpu>,
+    real: Option<RealCard>,
+    line: Line,
+    output: [Show; 2],
+    started: Instant,
+    looked: Option<Instant>,
+    life: Life,
+}
+
+impl Watch<'_> {
+    fn follow(&mut self, child: &mut Running, interrupt: &Interrupt) -> Ended {
+        loop {
+            // The status first: what a process said before its end has been written by the time it is reaped.
+            let status = child.try_wait();
+            self.hear();
+            if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+                self.look(child.id());
+            }
+            if let Some(ended) = self.complete() {
+                return ended;
+            }
+            if let Some(status) = status {
+                return end_of(status);
+            }
+            if interrupt.happened() {
+                return Ended::Interrupted;
+            }
+            if self.request.timeout.is_some_and(|timeout| self.started.elapsed() >= timeout) {
+                return Ended::TimedOut;
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Reads what was said, and passes on what was printed.
+    fn hear(&mut self) {
+        self.inbox.poll(self.stage.run_dir());
+        if self.request.show_output {
+            for show in &mut self.output {
+                if let Some(new) = show.new_bytes() {
+                    self.line.clear();
+                    self.console.script_output(&new);
+                }
+            }
+        }
+    }
+
+    /// Looks at the processes, the ledger and the host.
+    fn look(&mut self, root: u32) {
+        self.looked = Some(Instant::now());
+        let all = tree::all();
+        let mut pids = tree::descendants(&all, root);
+        pids.extend(self.inbox.processes.keys().filter(|pid| all.contains_key(pid)));
+        self.host.sample(&pids);
+        if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
+            real.most_used = real.most_used.max(used);
+        }
+        // A ledger that is not there yet, or not whole, is looked at again the next time.
+        self.ledger = LedgerView::read(self.stage.run_dir()).ok().flatten().or_else(|| self.ledger.take());
+        self.life.note(&all, &self.inbox);
+        self.line.draw(&self.inbox, self.ledger.as_ref(), self.started.elapsed());
+    }
+
+    /// Whether every rank has what was asked of it.
+    fn complete(&self) -> Option<Ended> {
+        let speakers = || self.inbox.processes.values();
+        if !speakers().any(Speaker::is_complete) {
+            return None;
+        }
+        let world = speakers().filter_map(|speaker| speaker.world_size).max().unwrap_or(1);
+        let waiting = if world > 1 {
+            // A rank may also have come to its own end before the steps were complete.
+            speakers().filter(|speaker| speaker.rank.is_some() && speaker.done.is_some()).count()
+                < world as usize
+        } else {
+            self.inbox.processes.iter().any(|(pid, speaker)| {
+                speaker.done.is_none()
+                    && self.life.is_alive(*pid)
+                    && (speaker.steps > 0 || self.holds_memory(*pid))
+            })
+        };
+        match waiting {
+            false => Some(Ended::Complete),
+            true if self.life.last_sign.elapsed() > STALL => Some(Ended::Stalled),
+            true => None,
+        }
+    }
+
+    fn holds_memory(&self, pid: u32) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| {
+            let process = ledger.processes.iter().find(|process| process.pid == pid && process.alive);
+            process.is_some_and(|process| process.shares.iter().any(|share| share.used > 0))
+        })
+    }
+}
+
+fn end_of(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (None, signal) => Ended::Signalled(signal.unwrap_or_default()),
+    }
+}
+
+/// Signs of life of the ranks that are not done: a message, or processor time.
+#[derive(Debug)]
+struct Life {
+    last_sign: Instant,
+    messages: u64,
+    ticks: u64,
+    alive: BTreeMap<u32, Stat>,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self { last_sign: Instant::now(), messages: 0, ticks: 0, alive: BTreeMap::new() }
+    }
+}
+
+impl Life {
+    /// Processor time, in clock ticks, below which a process only waits: a tenth of a second's hundred or so.
+    const IDLE: u64 = 10;
+
+    fn note(&mut self, all: &BTreeMap<u32, Stat>, inbox: &Inbox) {
+        let busy = inbox.processes.iter().filter(|(_, speaker)| speaker.done.is_none());
+        let ticks = busy.filter_map(|(pid, _)| all.get(pid)).map(|entry| entry.ticks).sum::<u64>();
+        if inbox.count != self.messages || ticks.abs_diff(self.ticks) > Self::IDLE {
+            (self.messages, self.ticks, self.last_sign) = (inbox.count, ticks, Instant::now());
+        }
+        self.alive = all.clone();
+    }
+
+    fn is_alive(&self, pid: u32) -> bool {
+        self.alive.get(&pid).is_some_and(|stat| !stat.ended)
+    }
+}
+
+/// One of the script's outputs, shown as it grows.
+#[derive(Debug)]
+struct Show {
+    file: Option<File>,
+}
+
+impl Show {
+    fn new(path: &Path) -> Self {
+        Self { file: File::open(path).ok() }
+    }
+
+    fn new_bytes(&mut self) -> Option<Vec<u8>> {
+        let file = self.file.as_mut()?;
+        let at = file.stream_position().ok()?;
+        if file.metadata().ok()?.len() < at {
+            // The script has truncated its own output.
+            file.seek(SeekFrom::Start(0)).ok()?;
+        }
+        let mut new = Vec::new();
+        file.take(1 << 20).read_to_end(&mut new).ok()?;
+        (!new.is_empty()).then_some(new)
+    }
+}
