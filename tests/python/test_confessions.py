@@ -24,7 +24,7 @@ from test_stand_ins import STATIC
 # What needs no PyTorch to happen is made to happen in tests of its own: where, and the name that it goes by
 # there.
 RANKS, SPARSE = "crates/memfit-vgpu/tests/libraries/nccl.rs", "crates/memfit-vgpu/tests/libraries/sparse.rs"
-REMARKS, HERE = "crates/memfit/tests/remarks.rs", "tests/python/test_confessions.py"
+REMARKS, HERE = "crates/memfit-cli/tests/remarks.rs", "tests/python/test_confessions.py"
 ELSEWHERE = {
     "ranks-full": (RANKS, "Confession::RANKS_FULL"),
     "rank-silent": (RANKS, "Confession::RANK_SILENT"),

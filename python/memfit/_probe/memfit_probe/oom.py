@@ -149,7 +149,7 @@ class OutOfMemory:
             traceback = traceback.tb_next
         mine = [frame for frame in reversed(frames) if not frame.f_code.co_filename.startswith(HERE)]
         return {
-            "requested": cards[0]["libraries"]["high"] if cards else 0,
+            "requested": cards[0]["overhead"]["libraries"]["high"] if cards else 0,
             "device": 0,
             "step": session.steps.complete + 1,
             "phase": codes.PHASES.get(phase_of(frames), "other"),
