@@ -137,7 +137,7 @@ static void *__cudaRegisterFatBinary(void *p) { return p; }
 void *PyInit_carrier(void) { return __cudaRegisterFatBinary((void *)wrapper); }
 """
 
-CONFESSIONS = """
+DOUBTS = """
     import ctypes
     folder = os.path.dirname(__file__)
     sys.path.insert(0, folder)
@@ -162,14 +162,14 @@ CONFESSIONS = """
 """
 
 
-def test_the_report_confesses_each_thing(tmp_path: Path) -> None:
+def test_the_report_names_each_stand_in(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     assert compiler is not None
     (tmp_path / "carrier.c").write_text(STATIC)
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-o", tmp_path / "carrier.so", tmp_path / "carrier.c"], check=True
     )
-    answer = ask(CONFESSIONS, tmp_path, "--other-processes", "700MiB")
+    answer = ask(DOUBTS, tmp_path, "--other-processes", "700MiB")
     # Refused calls are among the doubts, and little of this card is used: it fits all the same.
     assert answer.status == 0, answer.output
     assert len(answer.said["errors"]) == 2

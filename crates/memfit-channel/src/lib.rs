@@ -13,10 +13,8 @@
 //!
 //! This crate knows neither end: not how a device is simulated, nor how a run is judged.
 
-mod assumption;
 pub mod board;
 pub mod clock;
-mod confession;
 pub mod env;
 pub mod events;
 mod hash;
@@ -27,17 +25,17 @@ mod planned;
 pub mod proc;
 mod run_dir;
 mod setup;
+mod value_policy;
 
-pub use assumption::{Assumption, Stake, ValuePolicy};
 pub use board::Board;
 pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
-pub use confession::{Confession, Effect};
 pub use hash::hash;
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use planned::{LeverSetup, Planned};
 pub use run_dir::RunDir;
 pub use setup::{CardSetup, ChannelError, Setup, Synthetic, SyntheticData, SyntheticField};
+pub use value_policy::ValuePolicy;
 
 /// The version of everything in a run directory. Both ends must agree on it exactly.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;

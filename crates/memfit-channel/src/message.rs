@@ -60,10 +60,13 @@ pub enum Message {
         /// The text.
         text: String,
     },
-    /// Something that belongs in `fidelity.notes`.
+    /// A remark on how far the figures can be trusted.
     Note {
-        /// The sentence.
-        text: String,
+        /// Its id.
+        id: String,
+        /// Values for the placeholders of its text.
+        #[serde(default)]
+        values: BTreeMap<String, String>,
     },
     /// An exception that nothing caught ended the process.
     Exception {

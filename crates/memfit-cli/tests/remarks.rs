@@ -7,9 +7,10 @@ mod support;
 
 use std::process::Command;
 
+use memfit_channel::Message;
 use memfit_channel::events::{self, Event, Writer};
 use memfit_channel::ledger::{MAX_TALLY, TallyKind};
-use memfit_channel::{Confession, Message};
+use memfit_vocabulary::Remark;
 use serde_json::Value;
 use support::{GIB, PART, Place, Script, wait};
 
@@ -76,8 +77,8 @@ fn start_ranks(parts: &[&str]) {
     }
 }
 
-/// The ids of what a report confesses, each held to be told among the notes.
-fn confessed(report: &Value) -> Vec<String> {
+/// The ids of a report's remarks; each must stand among the notes.
+fn remarks(report: &Value) -> Vec<String> {
     let fidelity = &report["fidelity"];
     let effects = fidelity["effects"].as_array().unwrap_or_else(|| panic!("{report:#}"));
     let notes = fidelity["notes"].as_array().unwrap();
@@ -86,14 +87,14 @@ fn confessed(report: &Value) -> Vec<String> {
     found.iter().map(|effect| effect["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn check(part: &str, options: &[&str], expected: &[Confession]) {
+fn check(part: &str, options: &[&str], expected: &[Remark]) {
     let (output, report) = Place::new().report(part, options);
-    let found = confessed(&report);
-    for confession in expected {
+    let found = remarks(&report);
+    for remark in expected {
         assert!(
-            found.iter().any(|id| id == confession.id),
+            found.iter().any(|id| id == remark.id()),
             "{part}: {} is not among {found:?}\n{}",
-            confession.id,
+            remark.id(),
             support::text(&output.stderr)
         );
     }
@@ -101,22 +102,22 @@ fn check(part: &str, options: &[&str], expected: &[Confession]) {
 
 #[test]
 fn more_names_than_are_counted() {
-    check("counts too much", &[], &[Confession::TALLY_FULL]);
+    check("counts too much", &[], &[Remark::TallyFull]);
 }
 
 #[test]
 fn more_events_than_a_log_holds() {
-    check("logs too much", &[], &[Confession::LOG_FULL]);
+    check("logs too much", &[], &[Remark::LogFull]);
 }
 
 #[test]
 fn a_lever_that_was_not_applied() {
-    check("refuses a lever", &[], &[Confession::PLAN]);
+    check("refuses a lever", &[], &[Remark::LeverRefused]);
 }
 
 #[test]
 fn a_rank_that_stands_still_while_the_others_are_done() {
-    check("one moves, one stands still", &["--gpu", "rtx-4090:2"], &[Confession::STALLED]);
+    check("one moves, one stands still", &["--gpu", "rtx-4090:2"], &[Remark::Stalled]);
 }
 
 #[test]
@@ -125,9 +126,19 @@ fn a_plan_whose_batches_have_many_pieces() {
     let plan = place.folder.path().join("plan.toml");
     std::fs::write(&plan, "version = 1\nmicro_batch = 2\n\n[made_for]\nbatch = 64\n").unwrap();
     let (output, report) = place.report("trains", &["--plan", plan.to_str().unwrap()]);
-    let found = confessed(&report);
+    let found = remarks(&report);
+    assert!(found.iter().any(|id| id == Remark::Pieces.id()), "{found:?}\n{}", support::text(&output.stderr));
+}
+
+#[test]
+fn a_plan_for_another_card() {
+    let place = Place::new();
+    let plan = place.folder.path().join("plan.toml");
+    std::fs::write(&plan, "version = 1\n\n[made_for]\ngpu = \"Tesla T4\"\n").unwrap();
+    let (output, report) = place.report("trains", &["--plan", plan.to_str().unwrap()]);
+    let found = remarks(&report);
     assert!(
-        found.iter().any(|id| id == Confession::PIECES.id),
+        found.iter().any(|id| id == Remark::PlanDiffers.id()),
         "{found:?}\n{}",
         support::text(&output.stderr)
     );
@@ -164,8 +175,8 @@ fn a_real_card_is_looked_at_now_and_then_and_only_the_first() {
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
     assert_eq!(report["device"]["kind"], "real", "{report:#}");
-    let found = confessed(&report);
-    for confession in [Confession::SAMPLED, Confession::FIRST_CARD] {
-        assert!(found.iter().any(|id| id == confession.id), "{found:?}\n{stderr}");
+    let found = remarks(&report);
+    for remark in [Remark::Sampled, Remark::FirstCard] {
+        assert!(found.iter().any(|id| id == remark.id()), "{found:?}\n{stderr}");
     }
 }

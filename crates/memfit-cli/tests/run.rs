@@ -8,8 +8,9 @@ mod support;
 
 use std::process::{Command, Stdio};
 
+use memfit_channel::ValuePolicy;
 use memfit_channel::ledger::TallyKind;
-use memfit_channel::{Assumption, ValuePolicy};
+use memfit_vocabulary::Assumption;
 use serde_json::Value;
 use support::{GIB, MIB, PART, Place, Script, is_alive, note_pid, text, wait};
 
@@ -97,7 +98,7 @@ fn play_with_torch(part: &str, mut script: Script) {
         }
         "oom by sizes" | "oom in any case" => {
             script.allocate(3 * GIB);
-            script.tally(TallyKind::ValuePolicy, Assumption::NONZERO);
+            script.tally(TallyKind::ValuePolicy, Assumption::Nonzero.id());
             if part == "oom in any case" || script.setup.values == ValuePolicy::UPPER {
                 script.oom(1);
                 script.uncaught("torch.OutOfMemoryError", true);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::entry::{In, Out, Ptr, entry_points};
 use super::real::{forward, real};
@@ -187,7 +187,7 @@ fn work_size(sizes: &[i64], batch: i64, elements: Elements) -> Option<usize> {
         total = total.checked_mul(padded(positive(size)?))?;
     }
     let bytes = total.checked_mul(batch)?.checked_mul(elements.complex)?;
-    card::confess_bytes(Confession::CUFFT, bytes);
+    card::remark_on_bytes(Remark::CufftAreas, bytes);
     usize::try_from(bytes).ok()
 }
 

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::entry::{Handle, Kind, Out, Ptr, entry_points};
 use memfit_cuda::card;
@@ -45,7 +45,7 @@ fn now() -> u64 {
 
 /// Enables some activity.
 fn enable() -> i32 {
-    card::confess(Confession::CUPTI);
+    card::remark(Remark::Cupti);
     status::SUCCESS
 }
 

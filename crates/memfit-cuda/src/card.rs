@@ -2,10 +2,11 @@
 
 use std::ffi::CString;
 
-use memfit_channel::{Confession, TallyKind};
+use memfit_channel::TallyKind;
 use memfit_devices::Device;
 use memfit_devices::Interval;
 use memfit_vocabulary::Category;
+use memfit_vocabulary::Remark;
 
 use memfit_abi::Ptr;
 use memfit_kernels::cost::{Speeds, Work};
@@ -103,15 +104,15 @@ pub fn workspace(address: Ptr) {
     }
 }
 
-/// Something that a report must say wherever it happened.
-pub fn confess(confession: Confession) {
-    machine::count(TallyKind::Note, confession.words);
+/// Adds a remark to the report.
+pub fn remark(remark: Remark) {
+    machine::count(TallyKind::Note, remark.id());
 }
 
-/// The same of something that so many bytes were booked for.
-pub fn confess_bytes(confession: Confession, bytes: u64) {
-    confess(confession);
-    machine::at_stake(confession.words, bytes);
+/// Adds a remark on something that `bytes` were booked for.
+pub fn remark_on_bytes(remark: Remark, bytes: u64) {
+    self::remark(remark);
+    machine::at_stake(remark.id(), bytes);
 }
 
 /// Device memory as the runtime gives it; `None` where the card has no room.

@@ -18,14 +18,12 @@ use std::{
     slice,
 };
 
-use memfit_channel::{Assumption, TallyKind, ValuePolicy};
+use memfit_channel::{TallyKind, ValuePolicy};
 use memfit_kernels::memory::{LARGEST_PIECE, Memory, Origin};
+use memfit_vocabulary::Assumption;
 use memory::KnownMemory;
 
 use crate::{machine, space::blocks};
-
-/// The rule that stands for those of another process.
-const ELSEWHERE: &str = "values that another process was answered";
 
 static MEMORY: KnownMemory = KnownMemory::new(policy);
 
@@ -63,12 +61,12 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64, is_
         clear(bytes);
     }
     let found = MEMORY.read(source, bytes);
-    for name in &found.answers {
-        machine::count(TallyKind::ValuePolicy, name);
+    for assumption in &found.answers {
+        machine::count(TallyKind::ValuePolicy, assumption.id());
     }
     if found.known == 0 && size <= MOST_VALUES {
-        let name = if size == 1 { Assumption::UNKNOWN_TRUTH } else { Assumption::UNKNOWN_NUMBER };
-        machine::count(TallyKind::ValuePolicy, name);
+        let assumption = if size == 1 { Assumption::UnknownTruth } else { Assumption::UnknownNumber };
+        machine::count(TallyKind::ValuePolicy, assumption.id());
     }
 }
 
@@ -86,7 +84,7 @@ pub(crate) fn known(address: u64, size: u64, all: bool) -> Option<(Vec<u8>, bool
 /// Bytes came from another process of the run, where they were known; there, a rule may have `answered` for
 /// them.
 pub(crate) fn received(target: u64, bytes: &[u8], answered: bool) {
-    let origin = if answered { Origin::Answer(ELSEWHERE) } else { Origin::True };
+    let origin = if answered { Origin::Answer(Assumption::Elsewhere) } else { Origin::True };
     MEMORY.write(target, bytes, origin);
 }
 
@@ -150,7 +148,7 @@ pub(crate) fn freed(address: u64, size: u64) {
     blocks::gone(address, size);
 }
 
-/// The probe has assumed something that belongs among the values: the name of an [`Assumption`].
+/// Counts an assumption that the probe made: the id of an [`Assumption`].
 ///
 /// # Safety
 /// `name` is a string that ends with NUL.
@@ -161,8 +159,8 @@ unsafe extern "C" fn memfit_vgpu_assumed(name: *const c_char) {
     }
     // SAFETY: the caller vouches for the string.
     let name = unsafe { CStr::from_ptr(name) };
-    if let Some(assumption) = name.to_str().ok().and_then(Assumption::named) {
-        machine::count(TallyKind::ValuePolicy, assumption.name);
+    if let Ok(id) = name.to_str() {
+        machine::count(TallyKind::ValuePolicy, id);
     }
 }
 

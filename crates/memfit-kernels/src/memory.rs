@@ -1,6 +1,7 @@
 //! The device's memory as kernels see it: which contents are known, and how far an address reaches.
 
-use memfit_channel::{Assumption, ValuePolicy};
+use memfit_channel::ValuePolicy;
+use memfit_vocabulary::Assumption;
 
 /// Longer contents are not kept.
 pub const LARGEST_PIECE: usize = 1 << 20;
@@ -23,10 +24,10 @@ pub enum Origin {
     True,
     /// A rule of this device put it in place of what a kernel would have computed; the name is for the
     /// report.
-    Answer(&'static str),
+    Answer(Assumption),
     /// The host reads it, under this rule's name, but nothing follows from it: what is computed of it stays
     /// unknown, so that sizes keep their bounds.
-    Guess(&'static str),
+    Guess(Assumption),
     /// Nothing is known but that each element is zero or one, and perhaps how many are one.
     Flags(Ones),
 }
@@ -39,11 +40,11 @@ impl Origin {
     }
 
     /// The rule that the host hears of when it reads this.
-    pub fn rule(self) -> Option<&'static str> {
+    pub fn rule(self) -> Option<Assumption> {
         match self {
             Self::True => None,
-            Self::Answer(name) | Self::Guess(name) => Some(name),
-            Self::Flags(_) => Some(Assumption::UNKNOWN_NUMBER),
+            Self::Answer(rule) | Self::Guess(rule) => Some(rule),
+            Self::Flags(_) => Some(Assumption::UnknownNumber),
         }
     }
 
@@ -59,7 +60,7 @@ pub struct Found {
     /// Bytes of the range that are known.
     pub known: usize,
     /// The rules that supplied some of them.
-    pub answers: Vec<&'static str>,
+    pub answers: Vec<Assumption>,
     /// Whether some of it is only a guess.
     pub guessed: bool,
 }
@@ -115,7 +116,7 @@ pub trait Memory {
 
     /// Records what the host is to read of unknown numbers, without anything following from it; false if
     /// there are too many of them.
-    fn guess(&self, address: u64, bytes: &[u8], rule: &'static str) -> bool {
+    fn guess(&self, address: u64, bytes: &[u8], rule: Assumption) -> bool {
         let kept = self.answers() && bytes.len() <= LARGEST_GUESS;
         if kept {
             self.write(address, bytes, Origin::Guess(rule));

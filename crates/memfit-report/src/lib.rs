@@ -7,6 +7,7 @@
 
 pub mod findings;
 mod plan_page;
+pub mod remarks;
 pub mod text;
 pub mod wire;
 

@@ -33,8 +33,8 @@ pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, Rep
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem,
-    Rank, RunReport, Script, Time, Verdict,
+    Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem, Rank, RunReport, Script,
+    Time, Verdict,
 };
 pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
 use memfit_channel::message::{DeviceStats, Done, Oom, Training};
-use memfit_channel::{Assumption, ClockMark, Confession, Setup, Stake, ValuePolicy};
+use memfit_channel::{ClockMark, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
+use memfit_report::remarks::{Note, Stake, assumption_text};
 use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
+use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
 use crate::host::HostPeaks;
@@ -42,7 +44,7 @@ pub struct Facts {
     /// What was counted by name, of each kind.
     pub(crate) tally: Tally,
     /// Remarks of the processes.
-    pub(crate) notes: Vec<String>,
+    pub(crate) notes: Vec<Note>,
     /// Whether the probe came into any of the script's processes.
     pub(crate) watched: bool,
     /// The first out-of-memory error.
@@ -76,8 +78,8 @@ pub(crate) struct Tally {
     /// What each of these may change.
     pub(crate) stakes: Vec<Stake>,
     /// Remarks.
-    pub(crate) notes: Vec<String>,
-    /// The most bytes that a remark is about, by its words.
+    pub(crate) notes: Vec<Note>,
+    /// The most bytes that a remark is about, by its id.
     pub(crate) at_stake: BTreeMap<String, u64>,
 }
 
@@ -271,29 +273,28 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
         match entry.kind {
             TallyKind::Unmodelled => tally.unmodelled.push(counted()),
             TallyKind::ValuePolicy => {
-                let stake =
-                    Assumption::named(&entry.name).map_or(Stake::Value, |assumption| assumption.stake);
+                let (text, stake) = assumption_text(&entry.name);
                 let call = match stake {
-                    Stake::Size => format!("{}, {policy} used", entry.name),
-                    Stake::Unbounded => format!("{}; no bound follows", entry.name),
-                    Stake::Value => entry.name.clone(),
+                    Stake::Size => format!("{text}, {policy} used"),
+                    Stake::Unbounded => format!("{text}; no bound follows"),
+                    Stake::Value => text.to_owned(),
                 };
                 tally.stakes.push(stake);
                 tally.values.push(CallCount { call, count: entry.count });
             }
-            TallyKind::Note => tally.notes.push(entry.name.clone()),
+            TallyKind::Note => tally.notes.push(Note::received(&entry.name, BTreeMap::new())),
             TallyKind::AtStake => {
                 tally.at_stake.insert(entry.name.clone(), entry.count);
             }
         }
     }
     if ledger.tally.len() >= MAX_TALLY {
-        tally.notes.push(format!("{}: there may have been others", Confession::TALLY_FULL.words));
+        tally.notes.push(Note::new(Remark::TallyFull));
     }
     tally
 }
 
-fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<String> {
+fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<Note> {
     let mut notes = Vec::new();
     for note in inbox.processes.values().flat_map(|speaker| &speaker.notes) {
         if !notes.contains(note) {
@@ -301,13 +302,10 @@ fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<String> {
         }
     }
     if inbox.garbled > 0 {
-        notes.push(format!(
-            "messages of the script's processes that could not be understood: {}",
-            inbox.garbled
-        ));
+        notes.push(Note::new(Remark::Garbled).with("count", inbox.garbled.to_string()));
     }
     if tracks.iter().any(|track| track.truncated) {
-        notes.push("the log of a process was full before its end: what filled the card is told of the logged part only".to_owned());
+        notes.push(Note::new(Remark::LogFull));
     }
     notes
 }

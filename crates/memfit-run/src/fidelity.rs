@@ -1,17 +1,18 @@
 //! How far the figures can be trusted: what was refused, what was assumed, what else there is to know, and
 //! what each of these may change in the peaks.
 
-use memfit_channel::{Confession, Effect, Stake};
 use memfit_devices::Origin;
+use memfit_report::remarks::{Effect, Note, Stake};
 use memfit_report::text::size;
-use memfit_report::wire::{Fidelity, OUTSIDE_IS_MODELLED, PossibleEffect};
+use memfit_report::wire::{Fidelity, PossibleEffect};
+use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
 use crate::report::coverage;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, outside, time, verdict};
 
-/// What there is to confess of a run.
+/// The fidelity of a run's figures.
 pub(crate) fn of(request: &Request, outcome: &Outcome) -> Fidelity {
     let facts = &outcome.facts;
     let notes = notes(request, facts);
@@ -19,37 +20,37 @@ pub(crate) fn of(request: &Request, outcome: &Outcome) -> Fidelity {
     Fidelity {
         unmodelled: facts.tally.unmodelled.clone(),
         values: facts.tally.values.clone(),
-        notes,
+        notes: notes.iter().map(Note::text).collect(),
         effects,
     }
 }
 
-fn notes(request: &Request, facts: &Facts) -> Vec<String> {
+fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = facts.notes.clone();
     notes.extend(facts.tally.notes.iter().cloned());
     for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
-        notes.push(format!("the plan's `{lever}` was not applied: {why}"));
+        notes.push(Note::new(Remark::LeverRefused).with("lever", lever).with("why", why));
     }
     if facts.ended == Ended::Stalled {
-        notes.push("some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran".to_owned());
+        notes.push(Note::new(Remark::Stalled));
     }
     if facts.setup.cover_full {
         let covered = coverage(facts);
-        for (name, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
+        for (what, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
             if !ran {
-                notes.push(format!("full cover was asked for, and no {name} was seen"));
+                notes.push(Note::new(Remark::NotCovered).with("what", what));
             }
         }
     }
     if facts.real.is_some() {
-        notes.push("on a real card the device peak is the most that was seen in use when it was looked at, five times a second; the other peaks are PyTorch's own".to_owned());
+        notes.push(Note::new(Remark::Sampled));
         if facts.ranks.len() > 1 {
-            notes.push("only the machine's first card was looked at".to_owned());
+            notes.push(Note::new(Remark::FirstCard));
         }
     }
     notes.extend(time::notes(request, facts));
     if let Card::Virtual(device, _) = &request.card {
-        notes.push(OUTSIDE_IS_MODELLED.to_owned());
+        notes.push(Note::new(Remark::Outside));
         notes.extend(outside::note(device));
     }
     if request.other_processes > 0 {
@@ -57,14 +58,14 @@ fn notes(request: &Request, facts: &Facts) -> Vec<String> {
             Origin::Calibrated => "taken, as when it was calibrated,",
             _ => "assumed",
         };
-        notes
-            .push(format!("other processes are {how} to hold {} of the card", size(request.other_processes)));
+        let held = size(request.other_processes);
+        notes.push(Note::new(Remark::OtherProcesses).with("how", how).with("held", held));
     }
     notes
 }
 
 /// What each refused call, each assumed value and each note may change.
-fn effects(request: &Request, outcome: &Outcome, notes: &[String]) -> Vec<PossibleEffect> {
+fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<PossibleEffect> {
     let facts = &outcome.facts;
     let effect = |id: &str, what: &str, bytes: Option<u64>, why: &str| PossibleEffect {
         id: id.to_owned(),
@@ -101,17 +102,13 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[String]) -> Vec<Possib
             }
         });
     let notes = notes.iter().map(|note| {
-        let Some(confession) = Confession::of(note) else {
-            return effect("other", note, None, Effect::Unbounded.words());
-        };
-        let booked = facts.tally.at_stake.get(confession.words).copied();
-        let bytes = match confession.effect {
+        let bytes = match note.effect() {
             Effect::None => Some(0),
-            Effect::Booked | Effect::Bound => booked,
-            Effect::Said => said(confession, request, facts),
+            Effect::Booked | Effect::Bound => facts.tally.at_stake.get(&note.id).copied(),
+            Effect::Stated => note.remark().and_then(|remark| stated_bytes(remark, request, facts)),
             Effect::Unbounded => None,
         };
-        effect(confession.id, note, bytes, confession.effect.words())
+        note.possible_effect(bytes)
     });
     refused.chain(values).chain(notes).collect()
 }
@@ -125,12 +122,12 @@ fn sizes_between(outcome: &Outcome) -> Option<u64> {
     complete.then(|| Some(peak(upper)?.abs_diff(peak(lower)?))).flatten()
 }
 
-/// What a note itself says.
-fn said(confession: Confession, request: &Request, facts: &Facts) -> Option<u64> {
-    match confession {
-        Confession::PENDING => facts.ranks.iter().map(|rank| rank.pending).max(),
-        Confession::OTHER_PROCESSES => Some(request.other_processes),
-        Confession::OUTSIDE => {
+/// The bytes that a remark itself states.
+fn stated_bytes(remark: Remark, request: &Request, facts: &Facts) -> Option<u64> {
+    match remark {
+        Remark::Pending => facts.ranks.iter().map(|rank| rank.pending).max(),
+        Remark::OtherProcesses => Some(request.other_processes),
+        Remark::Outside => {
             let rank = facts.fullest()?;
             let outside = outside::of(facts, rank.outside, &rank.peak);
             let parts = outside::parts(request, facts, &outside);

@@ -6,6 +6,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 
 use memfit_channel::message::{Done, Oom, Training};
 use memfit_channel::{ClockMark, Message, RunDir};
+use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
 
 /// The longest line that is waited for; what does not end by then is no message.
@@ -47,7 +48,7 @@ pub(crate) struct Speaker {
     /// Their texts.
     pub(crate) oom_texts: Vec<String>,
     /// Remarks on how far the figures can be trusted.
-    pub(crate) notes: Vec<String>,
+    pub(crate) notes: Vec<Note>,
     /// What nothing caught, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
     /// Levers that could not be applied, and why.
@@ -94,7 +95,7 @@ impl Speaker {
             Message::Pass { .. } => {}
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
-            Message::Note { text } => self.notes.push(text),
+            Message::Note { id, values } => self.notes.push(Note::received(&id, values)),
             Message::Exception { r#type, message, traceback, oom } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
             }

@@ -2,7 +2,9 @@
 
 use memfit_channel::ledger::OutsideView;
 use memfit_devices::{Device, Interval, Origin};
+use memfit_report::remarks::Note;
 use memfit_report::wire::{Outside, OutsidePart, Peak};
+use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
 use crate::{Card, Request};
@@ -98,9 +100,9 @@ fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
 }
 
 /// What there is to say of a card that was calibrated.
-pub(crate) fn note(device: &Device) -> Option<String> {
+pub(crate) fn note(device: &Device) -> Option<Note> {
     let source = device.calibrated_by()?;
-    Some(format!("the card's memory, what lies outside the allocator, and its speeds: {source}"))
+    Some(Note::new(Remark::Calibrated).with("source", source))
 }
 
 #[cfg(test)]

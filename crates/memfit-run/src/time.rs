@@ -2,7 +2,9 @@
 
 use memfit_channel::ClockMode;
 use memfit_channel::clock::{SpeedRange, StepTime};
+use memfit_report::remarks::Note;
 use memfit_report::wire::Time;
+use memfit_vocabulary::Remark;
 
 use crate::facts::{Facts, RankFacts};
 use crate::{Card, Request};
@@ -72,30 +74,28 @@ fn stretched(time: StepTime, stretch: f64) -> StepTime {
 }
 
 /// What there is to say of the clock's part in the peaks.
-pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<String> {
+pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = Vec::new();
     let pending = facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0);
     let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
     if pending as f64 > WORTH_A_REMARK * reserved as f64 {
         let mib = pending.div_ceil(1 << 20);
-        notes.push(format!(
-            "{mib} MiB at the peak had been freed and still waited for another stream, for as long as the clock says; `--clock instant` and `--clock never` bound what that changes"
-        ));
+        notes.push(Note::new(Remark::Pending).with("mib", mib.to_string()));
     }
     if let Some(planned) = &request.planned
         && let Some(most) = planned.most_pieces
         && !facts.ranks.iter().any(ran_whole)
     {
-        notes.push(format!(
-            "of the {} pieces of a batch no more than {} were run: from the third on they are alike; times are those of a whole step",
-            planned.pieces,
-            most + 1
-        ));
+        notes.push(
+            Note::new(Remark::Pieces)
+                .with("pieces", planned.pieces.to_string())
+                .with("run", (most + 1).to_string()),
+        );
     }
     match facts.setup.clock {
         ClockMode::Estimate => {}
-        ClockMode::Instant => notes.push("the clock was stopped: all work on the card counted as done at once, a lower bound for memory that streams share".to_owned()),
-        ClockMode::Never => notes.push("no work on the card counted as done before the script waited for it, an upper bound for memory that streams share".to_owned()),
+        ClockMode::Instant => notes.push(Note::new(Remark::ClockInstant)),
+        ClockMode::Never => notes.push(Note::new(Remark::ClockNever)),
     }
     notes
 }

@@ -19,7 +19,7 @@
 //! Where the user said at which part of their bounds sizes lie, the verdict is about that, and such sizes
 //! raise no doubt.
 
-use memfit_channel::Stake;
+use memfit_report::remarks::Stake;
 use memfit_report::wire::{Problem, Verdict};
 
 use crate::facts::{Facts, OomFacts};

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-channel", &["memfit-devices"]),
     ("memfit-prototypes", &[]),
     ("memfit-abi", &[]),
-    ("memfit-kernels", &["memfit-abi", "memfit-channel", "memfit-devices"]),
+    ("memfit-kernels", &["memfit-abi", "memfit-channel", "memfit-devices", "memfit-vocabulary"]),
     (
         "memfit-cuda",
         &[
@@ -32,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-devices",
             "memfit-channel",
             "memfit-prototypes",
+            "memfit-vocabulary",
         ],
     ),
     ("memfit-vgpu", &["memfit-abi", "memfit-cuda", "memfit-cuda-libraries", "memfit-prototypes"]),

@@ -4,11 +4,15 @@
 //! Names are the contract's; codes are what event logs carry. This crate knows nothing of how any of it is
 //! found or done.
 
+mod assumption;
 mod lever;
+mod remark;
 
 use std::fmt;
 
+pub use assumption::Assumption;
 pub use lever::{Harm, Stage};
+pub use remark::Remark;
 use serde::{Deserialize, Serialize};
 
 /// Declares an enum whose variants have a stable code, a name in JSON, and a text for people.

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use memfit_plan::{Here, Plan, sha256};
+use memfit_report::remarks::Note;
 use memfit_report::text;
 use memfit_report::wire::{CardKind, DeviceInfo, Problem, RunReport, Verdict};
 use memfit_run::{Home, Outcome, Request, failure};
+use memfit_vocabulary::Remark;
 
 use super::{answer, calibrated_catalogue};
 use crate::args::{Format, OutputArgs, RunArgs};
@@ -35,7 +37,11 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
         let mut report = memfit_run::report(&request, &outcome);
         if let Some(plan) = plan {
             let differences = plan.made_for.differs(&here(&report, &plan));
-            report.fidelity.notes.extend(differences.iter().map(ToString::to_string));
+            for difference in &differences {
+                report
+                    .fidelity
+                    .add(&Note::new(Remark::PlanDiffers).with("difference", difference.to_string()));
+            }
         }
         Ok(report)
     });

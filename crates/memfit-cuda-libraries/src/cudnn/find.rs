@@ -3,7 +3,7 @@
 //! The real library would run each one. Here the order is that of its heuristics, and a caller that names its
 //! workspace gets those that fit into it.
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::status;
 use crate::entry::{Out, Ptr, entry_points};
@@ -44,7 +44,7 @@ fn answer(
         return result;
     }
     let most = found.iter().map(|each| each.memory).filter(|bytes| *bytes <= limit).max();
-    card::confess_bytes(Confession::CUDNN_FIND, most.unwrap_or(0) as u64);
+    card::remark_on_bytes(Remark::CudnnFind, most.unwrap_or(0) as u64);
     let found = found.iter().take(usize::try_from(count).unwrap_or(0));
     let working: Vec<Performance> = found
         .filter(|each| each.status == status::SUCCESS && each.memory <= limit)

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
-use memfit_channel::Confession;
 use memfit_devices::Device;
+use memfit_vocabulary::Remark;
 use serde_json::Value;
 
 use super::status;
@@ -145,7 +145,7 @@ fn layout() -> &'static Layout {
             let places = told.iter().filter_map(|(name, value)| place(name, value)).collect();
             return Layout { places, told: Some(told) };
         }
-        card::confess(Confession::CUDNN_LAYOUT);
+        card::remark(Remark::CudnnLayout);
         let version = real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0);
         let places = if version < 90_500 { BEFORE_9_5 } else { SINCE_9_5 };
         let places = places.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
@@ -230,7 +230,7 @@ pub(super) fn descriptor() -> Option<Ptr> {
         if [created, set, finalized] == [status::SUCCESS; 3] {
             return Some(descriptor);
         }
-        card::confess(Confession::CUDNN_CARD);
+        card::remark(Remark::CudnnCard);
         None
     });
     made.map(|address| address as Ptr)

@@ -5,7 +5,7 @@
 //! cuSOLVER is known to keep a copy: an upper bound for what matters, a few columns beside a matrix or two.
 //! Each use is noted.
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::handle::Context;
 use super::status;
@@ -81,7 +81,7 @@ fn answer(handle: Handle<Context>, valid: bool, size: Out<i32>, count: i64) -> i
         return status::NOT_INITIALIZED;
     }
     let bytes = u64::try_from(count).unwrap_or(0).saturating_mul(WIDEST);
-    card::confess_bytes(Confession::CUSOLVER, bytes);
+    card::remark_on_bytes(Remark::CusolverWorkspaces, bytes);
     if valid && size.write(i32::try_from(count).unwrap_or(i32::MAX)) {
         status::SUCCESS
     } else {
@@ -196,7 +196,7 @@ fn answer_bytes(
         return status::NOT_INITIALIZED;
     }
     let bytes = |count: i64| usize::try_from(count.saturating_mul(width(kind))).unwrap_or(0);
-    card::confess_bytes(Confession::CUSOLVER, bytes(count) as u64);
+    card::remark_on_bytes(Remark::CusolverWorkspaces, bytes(count) as u64);
     if !valid || device.is_null() {
         return status::INVALID_VALUE;
     }

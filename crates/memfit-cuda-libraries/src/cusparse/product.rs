@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::handle::Context;
 use super::status;
@@ -147,7 +147,7 @@ entry_points! {
         let bytes = |first: Shape, second| first.meetings(second).saturating_mul(BYTES_OF_MEETING).saturating_add(256);
         step(handle, a, b, size, buffer, bytes, |first, second| {
             let entries = u64::try_from(first.product_entries(second)).unwrap_or(0);
-            card::confess_bytes(Confession::CUSPARSE_PRODUCT, entries.saturating_mul(BYTES_OF_ENTRY));
+            card::remark_on_bytes(Remark::CusparseProduct, entries.saturating_mul(BYTES_OF_ENTRY));
             products(|products| products.insert(c as usize, first.product_entries(second)));
         })
     }
@@ -188,7 +188,7 @@ entry_points! {
         if context.scalars_on_host() {
             let both = i64::from(a_entries) + i64::from(b_entries);
             let bytes = u64::try_from(both).unwrap_or(0).saturating_mul(BYTES_OF_ENTRY);
-            card::confess_bytes(Confession::CUSPARSE_SUM, bytes);
+            card::remark_on_bytes(Remark::CusparseSum, bytes);
             total.put(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
         }
         status::SUCCESS

@@ -2,7 +2,7 @@
 //! algorithms must hold: row offsets once more, a transposed copy, keys and values to be sorted. Each use is
 //! noted.
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::handle::{Context, answer};
 use super::product::Shape;
@@ -45,12 +45,12 @@ fn size_of(handle: Handle<Context>, matrix: Ptr, size: Out<usize>, bytes: impl F
 }
 
 fn write(handle: Handle<Context>, size: Out<usize>, bytes: i64) -> i32 {
-    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
+    card::remark_on_bytes(Remark::CusparseBuffers, u64::try_from(bytes).unwrap_or(0));
     answer(handle, size, usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 fn write_int(handle: Handle<Context>, size: Out<i32>, bytes: i64) -> i32 {
-    card::confess_bytes(Confession::CUSPARSE, u64::try_from(bytes).unwrap_or(0));
+    card::remark_on_bytes(Remark::CusparseBuffers, u64::try_from(bytes).unwrap_or(0));
     answer(handle, size, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 

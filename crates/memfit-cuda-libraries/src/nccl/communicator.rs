@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use super::buffers::Buffers;
 use super::meeting::{EVERYONE, Meeting};
@@ -151,7 +151,7 @@ impl Communicator {
         let (size, rank) = if let Some(all) = others {
             within(&all, mine)
         } else {
-            card::confess(Confession::NCCL_SPLIT);
+            card::remark(Remark::NcclSplit);
             (place.size, if (0..place.size).contains(&key) { key } else { place.rank })
         };
         make(target, Place { size, rank, ..place }, name)

@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use memfit_channel::{Board, Confession, ProcessId, RunDir, env::LONE_RANK};
+use memfit_channel::{Board, ProcessId, RunDir, env::LONE_RANK};
+use memfit_vocabulary::Remark;
 
 use super::communicator::Place;
 use memfit_cuda::card;
@@ -109,7 +110,7 @@ impl Meeting {
         };
         let rank = rank_word(self.place.rank);
         if !matches!(self.board.post([kind, rank, lane, number], bytes), Ok(true)) {
-            card::confess(Confession::RANKS_FULL);
+            card::remark(Remark::RanksFull);
         }
     }
 
@@ -129,7 +130,7 @@ impl Meeting {
                 checked = Instant::now();
                 if begun.elapsed() > PATIENCE || self.is_gone(rank) {
                     self.absent.insert(rank);
-                    card::confess(Confession::RANK_SILENT);
+                    card::remark(Remark::RankSilent);
                     // Its last words may have come in the meantime.
                     self.look();
                     return self.read.remove(&(lane, number, rank)).flatten();

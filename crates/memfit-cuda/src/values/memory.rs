@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use memfit_channel::ValuePolicy;
 
 use memfit_kernels::memory::{Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
+use memfit_vocabulary::Assumption;
 
 use super::{
     filter::Filter,
@@ -53,7 +54,8 @@ impl KnownMemory {
                 self.with(|store| match change {
                     Change::Unknown(at, length) => store.forget(at, length, &self.filter),
                     Change::Known(at, bytes, answered) => {
-                        let origin = if answered { Origin::Answer(super::ELSEWHERE) } else { Origin::True };
+                        let origin =
+                            if answered { Origin::Answer(Assumption::Elsewhere) } else { Origin::True };
                         store.write(at, &bytes, origin, &self.filter);
                     }
                 });

@@ -198,7 +198,7 @@ impl Store {
         }
         let mut bytes = vec![0; length];
         let found = self.read(address, &mut bytes);
-        let origin = found.answers.first().map_or(Origin::True, |name| Origin::Answer(name));
+        let origin = found.answers.first().map_or(Origin::True, |rule| Origin::Answer(*rule));
         (found.known == length && !found.guessed).then_some((bytes, origin))
     }
 

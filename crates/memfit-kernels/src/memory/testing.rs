@@ -60,7 +60,7 @@ impl Memory for Bytes {
         }
         let mut bytes = vec![0; length as usize];
         let found = self.read(address, &mut bytes);
-        let origin = found.answers.first().map_or(Origin::True, |name| Origin::Answer(name));
+        let origin = found.answers.first().map_or(Origin::True, |rule| Origin::Answer(*rule));
         (found.known as u64 == length && !found.guessed).then_some((bytes, origin))
     }
 

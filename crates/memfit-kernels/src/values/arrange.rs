@@ -4,7 +4,7 @@
 //! Scripts do this to lengths, labels and positions before they read them back. Each is computed if all that
 //! it reads is known and there is little of it; otherwise nothing is known of what it writes.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     number::{Type, Value},
@@ -175,7 +175,7 @@ fn suppose_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize
         let total = if flags { policy.between(0, reached) } else { reached };
         kind.store(Value::Int(total as i64), element);
     }
-    let rule = if flags { Assumption::TRUE_COUNT } else { Assumption::RUNNING_TOTAL };
+    let rule = if flags { Assumption::TrueCount } else { Assumption::RunningTotal };
     memory.write(target, &bytes, Origin::Guess(rule));
 }
 

@@ -1,6 +1,6 @@
 //! PyTorch's elementwise kernels: which elements of which tensors a launch computes, and from which.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     functor::{Functor, enclosing},
@@ -267,7 +267,7 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
             let count = tensors.count as u64;
             if tensors.count <= LARGEST_PIECE {
                 let byte = u8::from(value.is_true());
-                memory.fill(tensors.addresses[0], byte, count, Origin::Answer(Assumption::FINITE));
+                memory.fill(tensors.addresses[0], byte, count, Origin::Answer(Assumption::Finite));
             } else {
                 memory.forget(tensors.addresses[0], count);
                 memory.mark_flags(

@@ -3,7 +3,8 @@
 //! What is known is counted. What is not adds up to the number of elements all the same: the policy says
 //! where it lies between an even spread and everything in as few bins as can hold it.
 
-use memfit_channel::{Assumption, ValuePolicy};
+use memfit_channel::ValuePolicy;
+use memfit_vocabulary::Assumption;
 
 use super::{
     number::{Type, Value},
@@ -74,7 +75,7 @@ impl Histogram {
             (Some(known), _) => known,
             (None, Some(policy)) => {
                 // With one bin nobody said how many there are: that was read back too.
-                let rule = if bins == 1 { Assumption::BIN_COUNT } else { Assumption::HISTOGRAM };
+                let rule = if bins == 1 { Assumption::BinCount } else { Assumption::Histogram };
                 (spread(elements, bins as usize, elements, policy), Origin::Answer(rule))
             }
             (None, None) => {

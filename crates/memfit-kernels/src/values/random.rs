@@ -1,7 +1,7 @@
 //! Random numbers that the device would draw: what the host reads of them is a number that could have been
 //! drawn, and nothing follows from it.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     number::{Type, Value},
@@ -76,7 +76,7 @@ impl Random {
         let mut bytes = vec![0; count * self.element.size()];
         let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
-        memory.guess(target, &bytes, Assumption::RANDOM);
+        memory.guess(target, &bytes, Assumption::Random);
     }
 
     fn likely(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {

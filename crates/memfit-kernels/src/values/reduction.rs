@@ -1,7 +1,7 @@
 //! PyTorch's reductions (`all`, `any`, `sum`, `mean`, `max`, `min`, `argmax`, `argmin`), along any
 //! dimensions.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     functor::enclosing,
@@ -206,19 +206,19 @@ impl Reduction {
                 bytes
                     .chunks_exact_mut(output.size())
                     .for_each(|element| output.store(Value::from(true), element));
-                (bytes, Origin::Answer(Assumption::ALL_TRUE))
+                (bytes, Origin::Answer(Assumption::AllTrue))
             }
-            Fold::Any => (zeros(), Origin::Answer(Assumption::ANY_FALSE)),
+            Fold::Any => (zeros(), Origin::Answer(Assumption::AnyFalse)),
             Fold::Sum if output.is_integer() => match memory.flags(launch.source) {
                 Some(ones) => {
                     let most = folded as u64;
                     let (counts, rule) = match ones {
-                        Ones::Exactly(0) => (vec![0; kept], Assumption::FINITE),
+                        Ones::Exactly(0) => (vec![0; kept], Assumption::Finite),
                         Ones::Exactly(ones) if kept > 1 => {
-                            (spread(ones, kept, most, policy), Assumption::HISTOGRAM)
+                            (spread(ones, kept, most, policy), Assumption::Histogram)
                         }
-                        Ones::Exactly(ones) => (vec![ones.min(most); kept], Assumption::TRUE_COUNT),
-                        Ones::Some => (vec![policy.between(0, most); kept], Assumption::TRUE_COUNT),
+                        Ones::Exactly(ones) => (vec![ones.min(most); kept], Assumption::TrueCount),
+                        Ones::Some => (vec![policy.between(0, most); kept], Assumption::TrueCount),
                     };
                     let mut bytes = zeros();
                     for (element, count) in bytes.chunks_exact_mut(output.size()).zip(counts) {
@@ -226,12 +226,12 @@ impl Reduction {
                     }
                     (bytes, Origin::Answer(rule))
                 }
-                None => (zeros(), Origin::Guess(Assumption::INTEGER_SUM)),
+                None => (zeros(), Origin::Guess(Assumption::IntegerSum)),
             },
             Fold::Max | Fold::Min if output.is_integer() => {
-                (zeros(), Origin::Guess(Assumption::INTEGER_EXTREME))
+                (zeros(), Origin::Guess(Assumption::IntegerExtreme))
             }
-            Fold::ArgMax | Fold::ArgMin => (zeros(), Origin::Guess(Assumption::POSITION)),
+            Fold::ArgMax | Fold::ArgMin => (zeros(), Origin::Guess(Assumption::Position)),
             _ => return None,
         })
     }

@@ -4,7 +4,7 @@
 //! What is known is moved. Where the index is not, two things are known all the same: ones that are scattered
 //! over zeros stay so many ones, and ones that are added up into bins add up to so many.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     arrange::opaque,
@@ -206,7 +206,7 @@ impl Scatter {
                 for (element, each) in bytes.chunks_exact_mut(self.size).zip(counts) {
                     kind.store(Value::Int(each as i64), element);
                 }
-                memory.write(fields.target, &bytes, Origin::Answer(Assumption::HISTOGRAM));
+                memory.write(fields.target, &bytes, Origin::Answer(Assumption::Histogram));
             }
             _ => memory.forget_from(fields.target),
         }

@@ -3,7 +3,7 @@
 //! The kernels are CUB's and Thrust's. Where their input is known the size is counted; where it is not, it
 //! lies between nothing and the number of items, where the policy says.
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use super::{
     number::Type,
@@ -24,7 +24,7 @@ pub(super) struct Size {
     target: (usize, Type),
     /// The argument that is the number of items, and its type.
     items: (usize, Type),
-    rule: &'static str,
+    rule: Assumption,
     /// What is counted, for sizes that are a count of elements that are not zero.
     counted: Option<Counted>,
 }
@@ -43,16 +43,16 @@ impl Size {
     pub(super) fn of(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
-                (1, 2, Assumption::NONZERO, Some(counted(signature.param(0)?)?))
+                (1, 2, Assumption::Nonzero, Some(counted(signature.param(0)?)?))
             }
             // Selecting by a mask writes the size that was counted before.
             "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => {
-                (3, 7, Assumption::UNIQUE, None)
+                (3, 7, Assumption::Unique, None)
             }
-            "DeviceReduceByKeyKernel" => (4, 9, Assumption::UNIQUE, None),
-            "DeviceUniqueByKeySweepKernel" => (4, 7, Assumption::UNIQUE, None),
+            "DeviceReduceByKeyKernel" => (4, 9, Assumption::Unique, None),
+            "DeviceUniqueByKeySweepKernel" => (4, 7, Assumption::Unique, None),
             "_kernel_agent" if type_parts(signature.template(0)?).0 == "UniqueAgent" => {
-                (3, 4, Assumption::UNIQUE, None)
+                (3, 4, Assumption::Unique, None)
             }
             _ => return None,
         };
@@ -86,7 +86,7 @@ impl Size {
             None => match memory.policy() {
                 // What has elements has at least one that is unique.
                 Some(policy) => {
-                    let least = u64::from(self.rule == Assumption::UNIQUE).min(items);
+                    let least = u64::from(self.rule == Assumption::Unique).min(items);
                     (policy.between(least, items), Origin::Answer(self.rule))
                 }
                 None => return memory.forget(target, kind.size() as u64),

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use memfit_channel::Assumption;
+use memfit_vocabulary::Assumption;
 
 use memfit_abi::In;
 
@@ -54,7 +54,7 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
 }
 
 /// What is known of `length` bytes, and by which rule.
-fn known(memory: &Bytes, address: u64, length: usize) -> Option<(Vec<u8>, Option<&'static str>)> {
+fn known(memory: &Bytes, address: u64, length: usize) -> Option<(Vec<u8>, Option<Assumption>)> {
     let (bytes, origin) = memory.get(address, length as u64)?;
     Some((
         bytes,
@@ -135,7 +135,7 @@ fn what_follows_from_the_unknown_is_unknown() {
 fn an_unknown_number_equals_itself_by_rule() {
     let memory = memory();
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
-    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(Assumption::FINITE))));
+    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(Assumption::Finite))));
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, Y])], 1);
     assert_eq!(known(&memory, OUT, 1), None, "of two tensors nothing is known");
     let silent = Bytes::new(None);
@@ -171,8 +171,7 @@ fn rows_are_summed() {
 #[test]
 fn truth_tests_of_the_unknown_are_answered() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
-    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::ALL_TRUE), (ANY_BOOL, 0, Assumption::ANY_FALSE)]
-    {
+    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::AnyFalse)] {
         let memory = memory();
         launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
         assert_eq!(known(&memory, OUT, 1), Some((vec![answer], Some(rule))));
@@ -189,7 +188,7 @@ fn a_count_is_exact_where_the_mask_is_known_and_else_the_most_it_can_be() {
     let arguments =
         |items: i64| [addresses(&[X, 0]), addresses(&[OUT]), longs(&[items]), vec![0], bytes(&[0]), vec![0]];
     launch(&memory, COUNT_BOOL, &arguments(5), 1);
-    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[5]), Some(Assumption::NONZERO))));
+    assert_eq!(known(&memory, OUT, 4), Some((bytes(&[5]), Some(Assumption::Nonzero))));
     know(&memory, X, &[1, 0, 1, 1, 0]);
     launch(&memory, COUNT_BOOL, &arguments(5), 1);
     assert_eq!(known(&memory, OUT, 4), Some((bytes(&[3]), None)));

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use memfit_vocabulary::{Category, Phase};
+use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, OUTSIDE_IS_MODELLED, Oom, PeakEnd, RunReport, Time, Verdict};
+use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// How many modules are worth a line.
 const MODULES: usize = 6;
@@ -294,11 +294,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("values", &format!("{} ({})", value.call, times(value.count)));
     }
     // What is modelled has been told where the figure stands.
-    for note in report.fidelity.notes.iter().filter(|note| *note != OUTSIDE_IS_MODELLED) {
-        let effect = report.fidelity.effects.iter().find(|effect| effect.what == *note);
-        match effect.and_then(|effect| effect.bytes).filter(|bytes| *bytes > 0) {
-            Some(bytes) => fact("note", &format!("{note}: {} at the most", size(bytes))),
-            None => fact("note", note),
+    for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
+        match remark.bytes.filter(|bytes| *bytes > 0) {
+            Some(bytes) => fact("note", &format!("{}: {} at the most", remark.what, size(bytes))),
+            None => fact("note", &remark.what),
         }
     }
     if let Some(path) = &report.recording {

@@ -8,10 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::explain::Fix;
 
-/// The note on a virtual run: which of its figures is no simulation.
-pub const OUTSIDE_IS_MODELLED: &str =
-    "what lies outside the allocator is modelled: the device peak is a best guess, its upper bound decides";
-
 /// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
@@ -344,7 +340,7 @@ pub struct Fidelity {
     pub values: Vec<CallCount>,
     /// What else there is to know.
     pub notes: Vec<String>,
-    /// What each of these may change in the peaks.
+    /// What each of these may change in the peaks, in this order: calls, values, notes.
     #[serde(default)]
     pub effects: Vec<PossibleEffect>,
 }
@@ -352,7 +348,7 @@ pub struct Fidelity {
 /// What one thing that is not certain may change in the peaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PossibleEffect {
-    /// A stable name: of a remark, as the documentation lists them, or `unmodelled`, `value`, `size`,
+    /// A stable name: of a remark, as docs/remarks.md lists them, or `unmodelled`, `value`, `size`,
     /// `size-unbounded`.
     pub id: String,
     /// The call, the value or the note.

@@ -6,12 +6,13 @@ pub(crate) mod explained;
 pub(crate) mod replayed;
 
 use memfit_devices::Origin;
+use memfit_report::remarks::Note;
 use memfit_report::wire::{
     AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix,
-    Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd,
-    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, Problem,
+    Rank, RunReport, Script, Time, Verdict, schema,
 };
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
+use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof, Remark};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -99,7 +100,7 @@ pub(crate) fn fits() -> RunReport {
                 .into(),
             clock: Some("estimate".to_owned()),
         },
-        fidelity: Fidelity { notes: vec![OUTSIDE_IS_MODELLED.to_owned()], ..Fidelity::default() },
+        fidelity: outside_is_modelled(),
         torch: Some("2.15.0+cu132".to_owned()),
         recording: None,
         script: Script { command: vec!["python".to_owned(), "train.py".to_owned()], ..Script::default() },
@@ -163,6 +164,12 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
     let second = fix(Lever::AutocastBf16, 3 * GIB, Label::Precision, "the forward under autocast", None);
     let third = fix(Lever::SmallerBatch, GIB, Label::ChangesTraining, "half the batch", Some(false));
     vec![first, second, third]
+}
+
+fn outside_is_modelled() -> Fidelity {
+    let mut fidelity = Fidelity::default();
+    fidelity.add(&Note::new(Remark::Outside));
+    fidelity
 }
 
 pub(crate) fn unknown() -> RunReport {

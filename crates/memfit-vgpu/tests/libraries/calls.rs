@@ -467,6 +467,6 @@ pub(crate) fn made(make: impl FnOnce(&mut usize) -> i32) -> usize {
 }
 
 /// Whether a remark has been made.
-pub(crate) fn confessed(confession: memfit_channel::Confession) -> bool {
-    crate::machine::ledger().tally.iter().any(|entry| entry.name == confession.words)
+pub(crate) fn remarked(remark: memfit_vocabulary::Remark) -> bool {
+    crate::machine::ledger().tally.iter().any(|entry| entry.name == remark.id())
 }

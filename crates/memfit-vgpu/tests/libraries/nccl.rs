@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use crate::calls::*;
 use crate::machine::{COMMUNICATOR, alone, enter, ledger};
@@ -205,7 +205,7 @@ fn a_rank_that_is_gone_is_not_waited_for() {
     let flag = upload(&[7]);
     assert_eq!(ncclAllReduce(flag, flag, 1, INT32, SUM, communicator, 0), 0);
     assert_eq!(download(flag, 1), [7], "taken to be its own");
-    assert!(confessed(Confession::RANK_SILENT), "and the report says so");
+    assert!(remarked(Remark::RankSilent), "and the report says so");
     assert_eq!(ncclCommDestroy(communicator), 0);
     assert_eq!(cudaFree(flag), 0);
 }
@@ -216,7 +216,7 @@ fn a_part_that_nobody_sizes_has_the_size_of_the_whole() {
     let communicator = join_alone(8, 3);
     let part = made(|made| ncclCommSplit(communicator, 0, 5, made, 0));
     assert_eq!((place(part).0, place(part).1), (8, 5));
-    assert!(confessed(Confession::NCCL_SPLIT));
+    assert!(remarked(Remark::NcclSplit));
     for each in [part, communicator] {
         assert_eq!(ncclCommDestroy(each), 0);
     }
@@ -244,7 +244,7 @@ fn what_finds_no_room_on_the_board_is_told() {
             });
         }
     });
-    assert!(confessed(Confession::RANKS_FULL));
+    assert!(remarked(Remark::RanksFull));
 }
 
 /// Lets the boards of the run be as long as a board may be, without writing so much.

@@ -1,6 +1,6 @@
 //! cuSPARSE.
 
-use memfit_channel::Confession;
+use memfit_vocabulary::Remark;
 
 use crate::calls::*;
 use crate::machine::enter;
@@ -74,6 +74,6 @@ fn a_sum_has_at_most_both_matrices_entries() {
     };
     assert_eq!(total(100, 100, 30, 40), 70);
     assert_eq!(total(5, 5, 20, 20), 25, "no more than there are places");
-    assert!(confessed(Confession::CUSPARSE_SUM));
+    assert!(remarked(Remark::CusparseSum));
     assert_eq!(cusparseDestroy(handle), 0);
 }

@@ -24,6 +24,11 @@ def send(kind, **fields):
         os.close(descriptor)
 
 
+def remark(name, **values):
+    """Sends a remark for the report: an id of docs/remarks.md, and values for its text."""
+    send("note", id=name, values={key: str(value) for key, value in values.items()})
+
+
 def finished():
     """This process waits to be ended from here on: no other needs to wait for what it would have sent."""
     with open(os.path.join(run_dir(), f"finished-{os.getpid()}"), "w", encoding="utf-8"):

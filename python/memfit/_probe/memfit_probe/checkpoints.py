@@ -62,9 +62,7 @@ class Checkpoints:
             aside = os.path.join(folder, f"{len(self.redirected)}-{os.path.basename(path)}")
             os.makedirs(folder, exist_ok=True)
             self.redirected[path] = aside
-            self.session.note(
-                "checkpoints were written to the run's own folder: in a dry run they hold only zeros"
-            )
+            self.session.remark("checkpoints")
         return aside
 
     def _back(self, source):

@@ -21,7 +21,7 @@ def arm(session):
     def refuse(path):
         path = os.fspath(path)
         if os.path.isabs(path) and not any(part in path for part in SHADOWED) and brings(os.fsencode(path)):
-            session.note(f"`{os.path.basename(path)}` was not loaded: it has a CUDA runtime of its own")
+            session.remark("static-runtime", library=os.path.basename(path))
             return (
                 f"memfit: `{os.path.basename(path)}` is linked with a CUDA runtime of its own (-cudart static), which "
                 "the virtual device cannot stand in front of; build it with `-cudart shared`, as PyTorch's own "

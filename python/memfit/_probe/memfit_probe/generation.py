@@ -8,7 +8,7 @@ import functools
 from . import imports
 
 # The name of the assumption, as `memfit-channel` knows it.
-LENGTH = b"generate: length, by an end that may come early"
+LENGTH = b"generation"
 
 
 def arm(session):

@@ -16,40 +16,34 @@ ENOUGH_ITEMS = 32
 
 
 class Found:
-    """The largest batch, whether it is known to be covered, and what to say about it."""
+    """The largest batch, whether it is known to be covered, and the remark to make: its id and its values."""
 
-    def __init__(self, batch=None, covered=False, note=None):
+    def __init__(self, batch=None, covered=False, remark=None, **values):
         self.batch = batch
         self.covered = covered
-        self.note = note
+        self.remark = remark
+        self.values = values
 
 
 def largest_batch(iterator):
     """The largest batch of the data set that a loader's iterator goes over."""
     if getattr(iterator, "_dataset_kind", 1) != 0:
-        return Found(note="the largest batch was not run: the data set only gives one item after the other")
+        return Found(remark="largest-batch", why="the data set only gives one item after the other")
     with random_numbers_kept():
         sizes, complete = look(iterator._dataset)
         if not sizes:
-            return Found(note="the largest batch was not run: no item of the data set could be looked at")
+            return Found(remark="largest-batch", why="no item of the data set could be looked at")
         looked = f"{len(sizes)} of {len(iterator._dataset)} items were looked at"
         if len(set(sizes.values())) == 1 and (complete or len(sizes) >= ENOUGH_ITEMS):
             # Any full batch is the largest, and full batches have been run.
-            return Found(
-                covered=True, note=None if complete else f"all items are taken to have one size: {looked}"
-            )
+            return Found(covered=True, remark=None if complete else "all-alike", items=looked)
         indices = choose(iterator, sizes)
         try:
             batch = fetch(iterator, indices)
         except Exception as error:
-            return Found(
-                note=f"the largest batch was not run: making it failed with {type(error).__name__}: {error}"
-            )
-    return Found(
-        batch=batch,
-        covered=True,
-        note=None if complete else f"the largest batch is of those items that were seen: {looked}",
-    )
+            why = f"making it failed with {type(error).__name__}: {error}"
+            return Found(remark="largest-batch", why=why)
+    return Found(batch=batch, covered=True, remark=None if complete else "largest-seen", items=looked)
 
 
 def look(dataset, seconds=MAX_SECONDS):

@@ -86,7 +86,7 @@ class Loaders:
                 return self._largest(iterator)
             ends = began.batches > 0
         except Exception as error:
-            self.session.note(f"the probe failed at a data loader: {type(error).__name__}: {error}")
+            self.session.remark("probe-failed", error, where="at a data loader")
             return None
         if ends:
             self.ended(iterator)
@@ -130,8 +130,8 @@ class Loaders:
     def _largest(self, iterator):
         found = largest_batch(iterator)
         self.largest_batch = found.covered
-        if found.note:
-            self.session.note(found.note)
+        if found.remark:
+            self.session.remark(found.remark, **found.values)
         return (found.batch,) if found.batch is not None else None
 
     # With full cover
@@ -142,9 +142,7 @@ class Loaders:
             return False
         if not self.covering:
             if not any(self._trains(began) for began in self.passes.values()):
-                self.session.note(
-                    "no evaluation and no largest batch were run: the training uses no torch DataLoader"
-                )
+                self.session.remark("no-loader")
                 return False
             self.covering = True
         return self.session.steps.complete < self.session.setup["steps"] + MAX_STEPS_BEYOND

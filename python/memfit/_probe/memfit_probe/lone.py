@@ -42,11 +42,7 @@ def _stand_in(rank, size, c10d):
         # by splitting others, of which nobody here knows the parts.
         for name in ("init_method", "world_size", "rank", "store", "device_id"):
             others.pop(name, None)
-        channel.send(
-            "note",
-            text=f"this process stood for rank {rank} of {size} alone: what other ranks would have sent is taken to be what "
-            "it sent itself",
-        )
+        channel.remark("lone-rank", rank=rank, size=size)
         others |= {"timeout": timeout, "group_name": group_name, "pg_options": pg_options}
         return init(backend, store=_store(c10d), rank=rank, world_size=size, **others)
 

@@ -120,7 +120,7 @@ class Modules:
                 self._name(module, type(module).__name__)
             return self.known[id(module)][1]
         except Exception as error:
-            self.session.note(f"the probe could not name a module: {type(error).__name__}: {error}")
+            self.session.remark("probe-label", error, what="name a module")
             return 0
 
     def _name(self, module, name):
@@ -181,7 +181,7 @@ class Modules:
                     session.planned.saw(arguments)
             session.forward_began(module)
         except Exception as error:
-            session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")
+            session.remark("probe-failed", error, where="at a forward")
 
     def _outermost_ends(self, module, succeeded):
         session = self.session
@@ -196,7 +196,7 @@ class Modules:
             if not session.torch.is_grad_enabled():
                 session.watch.phase(before if before == codes.OPTIMIZER else codes.OTHER)
         except Exception as error:
-            session.note(f"the probe failed at a forward: {type(error).__name__}: {error}")
+            session.remark("probe-failed", error, where="at a forward")
 
     # Labels for the backward
 
@@ -215,7 +215,7 @@ class Modules:
                 hook = self.hooks[number] = self._hook(number)
             node.register_prehook(hook)
         except Exception as error:
-            self.session.note(f"the probe could not label a backward node: {type(error).__name__}: {error}")
+            self.session.remark("probe-label", error, what="label a backward node")
 
     def _hook(self, number):
         set_node = self.session.watch.node

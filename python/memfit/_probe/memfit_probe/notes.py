@@ -100,7 +100,7 @@ class Notes:
             if own:
                 self.tell(codes.PARAMETERS, own)
         except Exception as error:
-            self.session.note(f"the probe could not note a module: {type(error).__name__}: {error}")
+            self.session.remark("probe-label", error, what="note a module")
 
     def inputs(self, arguments):
         """CUDA tensors among the outermost module's arguments, unless another module computed them."""

@@ -66,7 +66,7 @@ class OutOfMemory:
         try:
             self.session.torch._C._cuda_attach_out_of_memory_observer(self._observe)
         except Exception as error:
-            self.session.note(f"where memory ran out is not known: {type(error).__name__}: {error}")
+            self.session.remark("no-place", error)
 
     def _observe(self, device, requested, _total, _free):
         """A request cannot be served. Python may hold what it needs by frames that are gone when the error is
@@ -90,7 +90,7 @@ class OutOfMemory:
                 for module in being_moved(frames, session.torch.nn.Module):
                     session.notes.all_of(module)
         except Exception as error:
-            session.note(f"the probe failed where memory ran out: {type(error).__name__}: {error}")
+            session.remark("probe-failed", error, where="where memory ran out")
 
     def _raised(self, text):
         """PyTorch has made the error, with this text."""
@@ -105,7 +105,7 @@ class OutOfMemory:
                 session.notes.everything()
                 session.sizes.out_of_memory()
         except Exception as error:
-            session.note(f"the probe failed where memory ran out: {type(error).__name__}: {error}")
+            session.remark("probe-failed", error, where="where memory ran out")
 
     def tell_uncaught(self):
         """At exit: Python keeps the exception that nothing caught."""

@@ -51,7 +51,7 @@ def begin(torch):
     except Exception:
         import traceback
 
-        channel.send("note", text=f"the probe could not arm itself: {traceback.format_exc(limit=-2)}")
+        channel.remark("probe-unarmed", error=traceback.format_exc(limit=-2))
 
 
 def guarded(function):
@@ -63,7 +63,7 @@ def guarded(function):
             return function(self, *args, **kwargs)
         except Exception as error:
             session = getattr(self, "session", self)
-            session.note(f"the probe failed in {function.__name__}: {type(error).__name__}: {error}")
+            session.remark("probe-failed", error, where=f"in {function.__name__}")
             return None
 
     return call
@@ -110,7 +110,7 @@ class Session:
 
     def arm(self):
         if self.watch is None:
-            self.note("the watcher library is not loaded: what fills the memory is not known")
+            self.remark("no-watcher")
         else:
             self.modules.arm()
             self._arm_backward()
@@ -173,11 +173,14 @@ class Session:
 
     # What is told
 
-    def note(self, text):
-        """A sentence for the report, once."""
-        if text not in self.told:
-            self.told.add(text)
-            channel.send("note", text=text)
+    def remark(self, name, error=None, **values):
+        """Sends a remark for the report, once. `name` is an id of docs/remarks.md, `values` fill its text."""
+        if error is not None:
+            values["error"] = f"{type(error).__name__}: {error}"
+        key = (name, *sorted(values.items()))
+        if key not in self.told:
+            self.told.add(key)
+            channel.remark(name, **values)
 
     def text(self, text):
         """The number of a text in the event log."""
@@ -233,7 +236,7 @@ class Session:
                 self.planned.leave()
                 return (args[0], self.planned.seeds(args[1]), *args[2:])
         except Exception as error:
-            self.note(f"the plan failed at a backward: {type(error).__name__}: {error}")
+            self.remark("plan-failed", error, where="at a backward")
         return args
 
     # Optimizers

@@ -31,7 +31,7 @@ def arm(session):
             try:
                 tell(session, self)
             except Exception as error:
-                session.note(f"the probe could not note gathered parameters: {type(error).__name__}: {error}")
+                session.remark("probe-label", error, what="note gathered parameters")
             return result
 
         group.wait_for_unshard = wait_for_unshard

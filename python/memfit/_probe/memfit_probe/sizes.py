@@ -56,7 +56,7 @@ class Sizes:
             self._restart()
             self.running = True
         except Exception as error:
-            self.session.note(f"what tensors asked for is not known: {type(error).__name__}: {error}")
+            self.session.remark("no-sizes", error)
 
     def _restart(self):
         """Begins the history anew."""

@@ -55,7 +55,7 @@ class SyntheticData:
         imports.after("datasets", self._arm_datasets)
 
     def _note(self, what):
-        self.session.note(f"synthetic data: {what}")
+        self.session.remark("synthetic-data", what=what)
 
     # Data sets of the script's own
 

@@ -54,7 +54,7 @@ class SyntheticWeights:
         imports.after("timm.models._builder", self._arm_timm)
 
     def _note(self, what):
-        self.session.note(f"synthetic weights: {what}; their values are zeros, their shapes and types true")
+        self.session.remark("synthetic-weights", what=what)
 
     # Checkpoints of PyTorch
 

@@ -46,7 +46,7 @@ def _transformers(planned, kind):
         try:
             _divide(planned, self)
         except Exception as error:
-            planned.session.note(f"the Trainer's settings were left alone: {type(error).__name__}: {error}")
+            planned.session.remark("trainer-kept", error)
         return original(self, *args, **kwargs)
 
     kind.train = train
@@ -64,7 +64,4 @@ def _divide(planned, trainer):
     # The library holds its step back itself, and all pieces are run.
     planned.micro_batch, planned.whole_steps = None, True
     planned.facts.pieces = batch // size
-    planned.session.note(
-        "the plan's micro-batch went through the Trainer's own settings: "
-        f"per_device_train_batch_size={size}, gradient_accumulation_steps={settings.gradient_accumulation_steps}"
-    )
+    planned.session.remark("trainer-settings", size=size, accumulate=settings.gradient_accumulation_steps)

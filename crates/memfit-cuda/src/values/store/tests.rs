@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 
+use memfit_vocabulary::Assumption;
+
 use super::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -105,12 +107,12 @@ fn what_is_unknown_is_left_as_it_was() {
 #[test]
 fn an_answer_is_named_once_and_travels_with_copies() {
     let mut store = Store::default();
-    store.write(BASE, &[1], Origin::Answer("truth"), &());
-    store.write(BASE + 1, &[2], Origin::Answer("truth"), &());
+    store.write(BASE, &[1], Origin::Answer(Assumption::UnknownTruth), &());
+    store.write(BASE + 1, &[2], Origin::Answer(Assumption::UnknownTruth), &());
     store.write(BASE + 2, &[3], Origin::True, &());
     store.copy(BASE + 100, BASE, 3, &());
     let mut out = [0; 3];
-    assert_eq!(store.read(BASE + 100, &mut out).answers, ["truth"]);
+    assert_eq!(store.read(BASE + 100, &mut out).answers, [Assumption::UnknownTruth]);
     assert_eq!(out, [1, 2, 3]);
 }
 

@@ -1,11 +1,12 @@
-"""Everything that a report may have to confess is made to happen, and named, with what it may change.
+"""Each remark of a report is produced, with its id and what it may change.
 
-The list is that of docs/confessions.md, which a Rust test holds to the table in the source. What needs
+The list is that of docs/remarks.md, which a Rust test holds to the table in the source. What needs
 PyTorch happens in four runs; the rest is brought about where it arises.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import itertools
@@ -18,25 +19,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from runs import MIB, ROOT, invoke
 from test_stand_ins import STATIC
 
 # What needs no PyTorch to happen is made to happen in tests of its own: where, and the name that it goes by
 # there.
 RANKS, SPARSE = "crates/memfit-vgpu/tests/libraries/nccl.rs", "crates/memfit-vgpu/tests/libraries/sparse.rs"
-REMARKS, HERE = "crates/memfit-cli/tests/remarks.rs", "tests/python/test_confessions.py"
+REMARKS, HERE = "crates/memfit-cli/tests/remarks.rs", "tests/python/test_remarks.py"
 ELSEWHERE = {
-    "ranks-full": (RANKS, "Confession::RANKS_FULL"),
-    "rank-silent": (RANKS, "Confession::RANK_SILENT"),
-    "nccl-split": (RANKS, "Confession::NCCL_SPLIT"),
-    "cusparse-sum": (SPARSE, "Confession::CUSPARSE_SUM"),
-    "tally-full": (REMARKS, "Confession::TALLY_FULL"),
-    "log-full": (REMARKS, "Confession::LOG_FULL"),
-    "plan": (REMARKS, "Confession::PLAN"),
-    "pieces": (REMARKS, "Confession::PIECES"),
-    "stalled": (REMARKS, "Confession::STALLED"),
-    "sampled": (REMARKS, "Confession::SAMPLED"),
-    "first-card": (REMARKS, "Confession::FIRST_CARD"),
+    "ranks-full": (RANKS, "Remark::RanksFull"),
+    "rank-silent": (RANKS, "Remark::RankSilent"),
+    "nccl-split": (RANKS, "Remark::NcclSplit"),
+    "cusparse-sum": (SPARSE, "Remark::CusparseSum"),
+    "tally-full": (REMARKS, "Remark::TallyFull"),
+    "log-full": (REMARKS, "Remark::LogFull"),
+    "lever-refused": (REMARKS, "Remark::LeverRefused"),
+    "pieces": (REMARKS, "Remark::Pieces"),
+    "stalled": (REMARKS, "Remark::Stalled"),
+    "sampled": (REMARKS, "Remark::Sampled"),
+    "first-card": (REMARKS, "Remark::FirstCard"),
     "cudnn-layout": (HERE, '(0, "cudnn-layout")'),
     "cudnn-card": (HERE, '(1, "cudnn-card")'),
     "no-watcher": (HERE, '"no-watcher": '),
@@ -45,6 +47,12 @@ ELSEWHERE = {
     "probe-label": (HERE, '"probe-label": '),
     "probe-failed": (HERE, '"probe-failed": '),
     "all-alike": (HERE, '"all-alike": '),
+    "largest-seen": (HERE, '"largest-seen": '),
+    "probe-unarmed": (HERE, '"probe-unarmed": '),
+    "plan-failed": (HERE, '"plan-failed": '),
+    "plan-differs": (REMARKS, "Remark::PlanDiffers"),
+    "trainer-kept": (HERE, '"trainer-kept": '),
+    "trainer-settings": (HERE, '"trainer-settings": '),
 }
 
 # Libraries, stand-ins, the clock at its upper bound: one script does them all.
@@ -134,8 +142,8 @@ TRAINING = """
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Each confession of the documentation: its name, its words, and what it may change."""
-    page = (ROOT / "docs/confessions.md").read_text()
+    """Each remark of the documentation: its id, its text, and what it may change."""
+    page = (ROOT / "docs/remarks.md").read_text().partition("## Assumptions")[0]
     return re.findall(r"^\| `([a-z-]+)` \| (.*) \| (.*) \|$", page, re.M)
 
 
@@ -175,7 +183,7 @@ def effects(report: dict[str, Any]) -> dict[str, Any]:
     return {effect["id"]: effect for effect in report["fidelity"]["effects"]}
 
 
-def test_each_thing_is_confessed(tmp_path: Path) -> None:
+def test_each_remark_is_made(tmp_path: Path) -> None:
     calibration = tmp_path / "calibration.json"
     calibration.write_text(json.dumps(CALIBRATION))
     full = ["--cover", "full", "--clock", "instant"]
@@ -232,21 +240,21 @@ ASKS_CUDNN = """
 """
 
 
-@pytest.mark.parametrize(("told", "confession"), [(0, "cudnn-layout"), (1, "cudnn-card")])
-def test_a_cudnn_that_cannot_be_asked_is_confessed(told: int, confession: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("told", "remark"), [(0, "cudnn-layout"), (1, "cudnn-card")])
+def test_a_cudnn_that_cannot_be_asked_is_reported(told: int, remark: str, tmp_path: Path) -> None:
     made_of(f"#define TOLD {told}\n{CUDNN}", tmp_path / "libcudnn.so.9")
-    assert confession in effects(run(ASKS_CUDNN, tmp_path, ["--steps", "0"]))
+    assert remark in effects(run(ASKS_CUDNN, tmp_path, ["--steps", "0"]))
 
 
 class Session:
     """What the probe's parts need of a session whose torch does nothing that it is asked."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.remarks: list[str] = []
         self.torch, self.watch, self.steps = Broken(), None, None
 
-    def note(self, text: str) -> None:
-        self.told.append(text)
+    def remark(self, name: str, *_: Any, **__: Any) -> None:
+        self.remarks.append(name)
 
 
 class Broken:
@@ -264,6 +272,13 @@ class Items:
 
     def __getitem__(self, index: int) -> list[int]:
         return [index]
+
+
+class Unlike(Items):
+    """The same, of items that differ in size."""
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [index] * (index % 7)
 
 
 def no_watcher(probe: Any, session: Session) -> None:
@@ -291,9 +306,65 @@ def probe_failed(probe: Any, session: Session) -> None:
     probe("oom").OutOfMemory(session)._observe(0, 1, 2, 3)
 
 
+def largest(probe: Any, session: Session, items: Any) -> None:
+    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(items), 4, False)
+    iterator = type("Iterator", (), {"_dataset_kind": 0, "_dataset": items, "_index_sampler": sampler})()
+    iterator._auto_collation, iterator._collate_fn, iterator._pin_memory = True, list, False
+    session.remark(probe("largest").largest_batch(iterator).remark)
+
+
 def all_alike(probe: Any, session: Session) -> None:
-    iterator = type("Iterator", (), {"_dataset_kind": 0, "_dataset": Items()})()
-    session.told.append(probe("largest").largest_batch(iterator).note)
+    largest(probe, session, Items())
+
+
+def largest_seen(probe: Any, session: Session) -> None:
+    largest(probe, session, Unlike())
+
+
+def probe_unarmed(probe: Any, session: Session) -> None:
+    module = probe("session")
+    module.channel.remark = session.remark
+    module.tell_of = lambda _: None
+    module.begin(Broken())
+
+
+def plan_failed(probe: Any, session: Session) -> None:
+    probe("session").Session._begin_backward(session, (1, 2), True)
+
+
+class Trainer:
+    """As much of the Trainer of transformers as a plan's micro-batch needs."""
+
+    def __init__(self, batch: Any) -> None:
+        self._train_batch_size = batch
+        self.args = type(
+            "Args", (), {"gradient_accumulation_steps": 1, "per_device_train_batch_size": batch}
+        )()
+
+    def train(self) -> None:
+        pass
+
+
+class Planned:
+    """A plan with a micro-batch of four."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.micro_batch, self.by_name = session, 4, False
+        self.accumulate, self.most, self.facts = 1, None, type("Facts", (), {})()
+
+
+def train(probe: Any, session: Session, batch: Any) -> None:
+    kind = type("Kind", (Trainer,), {"train": Trainer.train})
+    probe("trainers")._transformers(Planned(session), kind)
+    kind(batch).train()
+
+
+def trainer_settings(probe: Any, session: Session) -> None:
+    train(probe, session, 16)
+
+
+def trainer_kept(probe: Any, session: Session) -> None:
+    train(probe, session, "sixteen")
 
 
 BROUGHT_ABOUT = {
@@ -302,23 +373,41 @@ BROUGHT_ABOUT = {
     "no-place": no_place,
     "probe-label": probe_label,
     "probe-failed": probe_failed,
+    "probe-unarmed": probe_unarmed,
+    "plan-failed": plan_failed,
+    "trainer-kept": trainer_kept,
+    "trainer-settings": trainer_settings,
     "all-alike": all_alike,
+    "largest-seen": largest_seen,
 }
 
 
 @pytest.mark.parametrize("name", BROUGHT_ABOUT)
-def test_what_the_probe_cannot_do_is_confessed(
-    name: str, probe: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_probe_cannot_do_is_reported(name: str, probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
-    if name == "all-alike":
-        # Time is up when enough has been looked at.
+    if name in ("all-alike", "largest-seen"):
+        # The time for looking at items ends when enough of them have been seen.
         ticks = itertools.count()
         monkeypatch.setattr(probe("largest").time, "monotonic", lambda: next(ticks) / 100)
     with contextlib.suppress(AttributeError):
         BROUGHT_ABOUT[name](probe, session)
-    words = {row: text for row, text, _ in rows()}[name]
-    assert any(words in text for text in session.told), session.told
+    assert session.remarks == [name]
+
+
+def test_each_remark_of_the_probe_fills_its_text() -> None:
+    """Every call of `remark` in the probe names a remark of the table, and each placeholder of its text."""
+    texts = {name: text for name, text, _ in rows()}
+    calls = 0
+    for file in sorted((ROOT / "python/memfit/_probe").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            named = getattr(getattr(node, "func", None), "attr", None) == "remark"
+            if not (named and isinstance(node.args[0], ast.Constant)):
+                continue
+            values = {keyword.arg for keyword in node.keywords} | ({"error"} if node.args[1:] else set())
+            wanted = set(re.findall(r"{(\w+)}", texts[node.args[0].value]))
+            assert values == wanted, f"{file.name}:{node.lineno}"
+            calls += 1
+    assert calls > 20
 
 
 def test_what_it_may_change_is_said_in_bytes() -> None:

@@ -1,0 +1,90 @@
+//! The policy for sizes that only a GPU computes.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Where sizes that a kernel would have computed are taken between their bounds: in thousandths of the upper
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ValuePolicy(u16);
+
+impl ValuePolicy {
+    /// The upper bound.
+    pub const UPPER: Self = Self(1000);
+    /// The lower bound.
+    pub const LOWER: Self = Self(0);
+
+    /// A part of the upper bound, from 0 to 1; nothing if it is none.
+    pub fn part(part: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&part).then(|| Self((part * 1000.0).round() as u16))
+    }
+
+    /// A size that lies between these.
+    pub fn between(self, low: u64, high: u64) -> u64 {
+        let span = u128::from(high.saturating_sub(low));
+        // Rounded up: a part of something is not nothing.
+        low + (span * u128::from(self.0)).div_ceil(1000) as u64
+    }
+}
+
+impl Default for ValuePolicy {
+    fn default() -> Self {
+        Self::UPPER
+    }
+}
+
+/// As it is said of a size.
+impl fmt::Display for ValuePolicy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UPPER => formatter.write_str("upper bound"),
+            Self::LOWER => formatter.write_str("lower bound"),
+            Self(thousandths) => write!(formatter, "{} of the upper bound", f64::from(thousandths) / 1000.0),
+        }
+    }
+}
+
+impl FromStr for ValuePolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let part = match text {
+            "upper" => return Ok(Self::UPPER),
+            "lower" => return Ok(Self::LOWER),
+            _ => match text.strip_suffix('%') {
+                Some(percent) => percent.trim_end().parse().map(|percent: f64| percent / 100.0),
+                None => text.parse(),
+            },
+        };
+        part.ok().and_then(Self::part).ok_or_else(|| {
+            format!("`{text}` is none of `upper`, `lower`, `both`, or a part from 0 to 1 such as `0.3`")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_place_between_two_bounds() {
+        for (text, low, high, expected, said) in [
+            ("upper", 0, 1000, 1000, "upper bound"),
+            ("lower", 3, 1000, 3, "lower bound"),
+            ("0.3", 0, 1000, 300, "0.3 of the upper bound"),
+            ("30 %", 0, 1000, 300, "0.3 of the upper bound"),
+            ("0.5", 0, 1, 1, "0.5 of the upper bound"),
+            ("1", 0, u64::MAX, u64::MAX, "upper bound"),
+            ("0", 7, 3, 7, "lower bound"),
+        ] {
+            let policy: ValuePolicy = text.parse().unwrap();
+            assert_eq!((policy.between(low, high), policy.to_string().as_str()), (expected, said), "{text}");
+        }
+        for wrong in ["", "half", "-0.1", "1.1", "nan", "inf", "120%"] {
+            assert!(wrong.parse::<ValuePolicy>().is_err(), "{wrong}");
+        }
+    }
+}

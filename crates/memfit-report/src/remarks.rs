@@ -1,0 +1,117 @@
+//! The one table of what a report says about its own figures: the text of each remark and each assumption,
+//! and what it may change in the peaks.
+//!
+//! The device, the probe and the command name a remark by its id and pass values for the placeholders. An
+//! unknown id is shown as it came, and nothing bounds what it may change.
+
+mod assumption;
+mod remark;
+
+use std::collections::BTreeMap;
+
+use memfit_vocabulary::Remark;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{Fidelity, PossibleEffect};
+
+pub use assumption::{Stake, assumption_text};
+pub use remark::{Effect, RemarkText};
+
+/// A remark with the values for its text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Note {
+    /// The remark's id.
+    pub id: String,
+    /// Values for the placeholders of its text.
+    pub values: BTreeMap<String, String>,
+}
+
+impl Note {
+    /// A remark without values.
+    pub fn new(remark: Remark) -> Self {
+        Self::received(remark.id(), BTreeMap::new())
+    }
+
+    /// A remark as a process sent it.
+    pub fn received(id: &str, values: BTreeMap<String, String>) -> Self {
+        Self { id: id.to_owned(), values }
+    }
+
+    /// Sets the value of a placeholder.
+    #[must_use]
+    pub fn with(mut self, placeholder: &str, value: impl Into<String>) -> Self {
+        self.values.insert(placeholder.to_owned(), value.into());
+        self
+    }
+
+    /// The remark, if this build knows it.
+    pub fn remark(&self) -> Option<Remark> {
+        self.id.parse().ok()
+    }
+
+    /// What it may change. An unknown remark is taken for the most severe.
+    pub fn effect(&self) -> Effect {
+        self.remark().map_or(Effect::Unbounded, |remark| RemarkText::of(remark).effect)
+    }
+
+    /// The sentence for people.
+    pub fn text(&self) -> String {
+        match self.remark() {
+            Some(remark) => fill(RemarkText::of(remark).text, &self.values),
+            None => self.unknown(),
+        }
+    }
+
+    /// The entry in `fidelity.effects`: `bytes` at the most, `None` where nothing bounds it.
+    pub fn possible_effect(&self, bytes: Option<u64>) -> PossibleEffect {
+        PossibleEffect {
+            id: self.id.clone(),
+            what: self.text(),
+            bytes,
+            why: self.effect().words().to_owned(),
+        }
+    }
+
+    fn unknown(&self) -> String {
+        let values: Vec<String> =
+            self.values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        if values.is_empty() { self.id.clone() } else { format!("{} ({})", self.id, values.join(", ")) }
+    }
+}
+
+impl Fidelity {
+    /// Adds a remark that nothing bounds.
+    pub fn add(&mut self, note: &Note) {
+        self.notes.push(note.text());
+        self.effects.push(note.possible_effect(None));
+    }
+
+    /// The remarks, each with what it may change; refused calls and assumed values left out.
+    pub(crate) fn remarks(&self) -> impl Iterator<Item = &PossibleEffect> {
+        self.effects[self.effects.len().saturating_sub(self.notes.len())..].iter()
+    }
+}
+
+/// Replaces each `{placeholder}` by its value; one without a value stays.
+fn fill(template: &str, values: &BTreeMap<String, String>) -> String {
+    let mut text = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        text.push_str(before);
+        let Some((name, after)) = after.split_once('}') else {
+            text.push('{');
+            rest = after;
+            continue;
+        };
+        match values.get(name) {
+            Some(value) => text.push_str(value),
+            None => text.extend(["{", name, "}"]),
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests;
