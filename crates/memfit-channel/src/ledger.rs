@@ -219,14 +219,6 @@ impl Ledger {
         view::of(self.map.get())
     }
 
-    /// Marks this process as gone: all that it holds is given back, its peaks stay to be read.
-    pub fn leave(&self) {
-        let _held = self.lock.hold();
-        if let Some(&slot) = self.slot.get() {
-            self.map.get().retire(slot);
-        }
-    }
-
     fn card(&self, card: usize) -> Result<&RawCard, Refused> {
         let ledger = self.map.get();
         if card >= ledger.card_count.load(Relaxed) as usize {

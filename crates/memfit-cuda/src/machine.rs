@@ -307,6 +307,11 @@ impl Card {
 fn ledger_status(why: Refused) -> Status {
     match why {
         Refused::NoCard { .. } => Status::INVALID_DEVICE,
+        // No lack of memory: the report must not say that the card is too small.
+        Refused::TooManyProcesses => {
+            report_refusal("more processes on the cards than memfit follows");
+            Status::OPERATING_SYSTEM
+        }
         _ => Status::OUT_OF_MEMORY,
     }
 }
@@ -314,6 +319,11 @@ fn ledger_status(why: Refused) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_lack_of_memory_is_out_of_memory() {
+        assert_eq!(ledger_status(Refused::TooManyProcesses), Status::OPERATING_SYSTEM);
+    }
 
     #[test]
     fn visible_devices_follow_the_variable() {

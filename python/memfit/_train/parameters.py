@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .device import local
 
 # So many values of a parameter tell whether ranks have the same one.
 _TELLING = 64
@@ -67,6 +69,15 @@ class Parameters:
                 if parameter not in inside:
                     inside.add(parameter)
                     yield f"optimizer:{index}.{place}", parameter
+
+    def add_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Add these, by the parameters' names, to those that are there."""
+        for name, parameter in self.named():
+            if name in gradients:
+                gradient = gradients[name].to(parameter.device)
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                local(parameter.grad).add_(gradient)
 
     def mark(self) -> float:
         """What those outside the model are like, in a number: ranks that have the same ones have the same

@@ -19,8 +19,9 @@ from memfit._levers.saying import warn
 from .batches import Batch
 from .buffers import Buffers
 from .device import Meter, local
+from .does_not_fit import of_memory, of_ranks
 from .exactness import Exactness
-from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
+from .faults import Fault, StepInvalid, collect, forget
 from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
@@ -419,7 +420,7 @@ class Window:
         mean = self._controller.correction(total) if self._factor is None else self._factor
         correction = self._ranks.correction(mean)
         if self.inherited:
-            self._inherit()
+            self._parameters.add_gradients(self.inherited)
         if correction != 1.0:
             gradients = [parameter.grad for parameter in self._parameters.all if parameter.grad is not None]
             if gradients:
@@ -435,38 +436,10 @@ class Window:
             return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return None
 
-    def _inherit(self) -> None:
-        for name, parameter in self._parameters.named():
-            if name in self.inherited:
-                inherited = self.inherited[name].to(parameter.device)
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                local(parameter.grad).add_(inherited)
-
     def _explain(self, fault: Fault | None, rank: float) -> Exception:
-        if fault is None and self._lost and rank == self._ranks.rank:
-            return StepDoesNotFit(
-                f"{self._lost}; parameters are as they were before the step\n"
-                "hint: every rank has to come to the same collectives, as often as it runs the model"
-            )
         if fault is None:
-            return StepDoesNotFit(
-                f"rank {int(rank)} cannot go on; this rank's parameters are as they were before the step\n"
-                "hint: its own error says why"
-            )
-        why = {
-            "one-sample": "a single sample does not fit into the device's memory",
-            "whole": "the batch does not fit whole, and `optimizer-in-backward` cannot run it in parts",
-            "too-often": "memory did not suffice, however small the parts were",
-        }.get(self._why, "memory did not suffice")
-        if not self._ranks.can_retry:
-            why += ", and with this PyTorch, FSDP2 cannot go on after a failure (2.15 has `FSDPModule.reset_iter_state`)"
+            return of_ranks(int(rank), self._lost if rank == self._ranks.rank else "")
         found = told(self.model, self._updates.optimizer, self._meter, fault, self._applied)
         if self._why == "whole":
             found = "; ".join(filter(None, (found, smaller_batch(self._items))))
-        return StepDoesNotFit(
-            f"{why}; parameters, buffers and random numbers are as they were before the step\n"
-            + (f"{found}\n" if found else "")
-            + 'hint: `memfit.Step(..., levers={"checkpointing": "blocks"})` applies a lever to this model, and `memfit plan --gpu '
-            f"NAME -- python train.py` looks for the fastest that fit\n{fault.message}"
-        )
+        return of_memory(self._why, fault, found, self._ranks.can_retry)

@@ -160,15 +160,61 @@ fn raw_records(bytes: &[u8]) -> impl Iterator<Item = Raw> {
 /// Makes room for `length` bytes at `offset`. Room is claimed, not merely promised, where the file system
 /// can: a write into a promise that it cannot keep would end the process with SIGBUS.
 fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
-    // SAFETY: plain system call on a file that we hold open.
-    let status =
-        unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, length as libc::off_t) };
-    if status == 0 {
-        return Ok(());
+    let claim = || {
+        // SAFETY: plain system call on a file that we hold open.
+        unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, length as libc::off_t) }
+    };
+    claim_room(claim, || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO), || {
+        file.set_len((offset + length) as u64)
+    })
+}
+
+/// Repeats `claim` while a signal interrupts it, and falls back to `promise` where the file system cannot claim.
+/// A signal says nothing about room: taken for a full disk, it would end the log.
+fn claim_room(
+    claim: impl Fn() -> libc::c_int,
+    errno: impl Fn() -> libc::c_int,
+    promise: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    loop {
+        if claim() == 0 {
+            return Ok(());
+        }
+        match errno() {
+            libc::EINTR => {}
+            libc::EOPNOTSUPP | libc::ENOSYS => return promise(),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::ENOSYS) => file.set_len((offset + length) as u64),
-        _ => Err(error),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Claims as if the system had answered with these errors, one after the other, 0 for success.
+    fn claimed(answers: &[libc::c_int]) -> (io::Result<()>, bool) {
+        let (asked, promised) = (Cell::new(0), Cell::new(false));
+        let claim = || {
+            asked.set(asked.get() + 1);
+            if answers[asked.get() - 1] == 0 { 0 } else { -1 }
+        };
+        let promise = || {
+            promised.set(true);
+            Ok(())
+        };
+        (claim_room(claim, || answers[asked.get() - 1], promise), promised.get())
+    }
+
+    #[test]
+    fn a_signal_is_no_full_disk() {
+        let (result, promised) = claimed(&[libc::EINTR, libc::EINTR, 0]);
+        assert!(result.is_ok() && !promised);
+        let (result, promised) = claimed(&[libc::EINTR, libc::EOPNOTSUPP]);
+        assert!(result.is_ok() && promised);
+        let (result, promised) = claimed(&[libc::EINTR, libc::ENOSPC]);
+        assert_eq!((result.unwrap_err().raw_os_error(), promised), (Some(libc::ENOSPC), false));
     }
 }

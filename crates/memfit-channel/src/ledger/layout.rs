@@ -141,10 +141,19 @@ impl RawLedger {
         self.processes.iter().filter(|process| process.state() == SlotState::Live)
     }
 
-    /// A slot for a new process: a fresh one, else one whose process is gone.
+    /// A slot for a new process: a fresh one, else one whose process is gone. The peaks in it are lost then, so
+    /// helpers' slots come before ranks', and low peaks before high ones.
     pub(super) fn vacant(&self) -> Option<usize> {
-        let find = |state| self.processes.iter().position(|process| process.state() == state);
-        find(SlotState::Vacant).or_else(|| find(SlotState::Gone))
+        let slots = || self.processes.iter().enumerate();
+        let fresh = slots().find(|(_, process)| process.state() == SlotState::Vacant);
+        let gone = || {
+            let gone = slots().filter(|(_, process)| process.state() == SlotState::Gone);
+            gone.min_by_key(|(_, process)| {
+                let peaks = process.shares.iter().map(|share| share.peak_device_upper.load(Relaxed));
+                (process.rank.load(Relaxed) != u32::MAX, peaks.max())
+            })
+        };
+        fresh.or_else(gone).map(|(slot, _)| slot)
     }
 
     /// Gives a slot to a process. The lock is held.

@@ -114,17 +114,20 @@ fn a_view_from_outside_says_the_same() {
 }
 
 #[test]
-fn leaving_gives_everything_back_and_keeps_the_peaks() {
+fn a_dead_process_gives_everything_back_and_its_peaks_stay() {
     let run = Run::new();
-    let ledger = run.ledger(&[64 * MIB]);
-    ledger.book(0, Outside::Context, interval(1, 2, 4)).unwrap();
-    ledger.allocate(0, 60 * MIB).unwrap();
-    ledger.leave();
-    let view = ledger.view();
-    assert_eq!((view.cards[0].used, view.cards[0].outside_high), (0, 0));
-    assert!(!view.processes[0].alive);
-    assert_eq!(view.processes[0].shares[0].peak, 60 * MIB);
-    assert_eq!(view.processes[0].shares[0].peak_device, 62 * MIB);
+    let dead = run.ledger(&[64 * MIB]);
+    dead.book(0, Outside::Context, interval(1, 2, 4)).unwrap();
+    dead.allocate(0, 60 * MIB).unwrap();
+    let slot = *dead.slot.get().unwrap();
+    dead.map.get().processes[slot].start.fetch_add(1, Relaxed);
+    let living = run.ledger(&[64 * MIB]);
+    living.allocate(0, 64 * MIB).unwrap();
+    let view = living.view();
+    assert_eq!((view.cards[0].used, view.cards[0].outside_high), (64 * MIB, 0));
+    assert!(!view.processes[slot].alive);
+    assert_eq!(view.processes[slot].shares[0].peak, 60 * MIB);
+    assert_eq!(view.processes[slot].shares[0].peak_device, 62 * MIB);
 }
 
 /// A slot whose process id is this test's own but which began at another time: the kernel has given the
@@ -154,6 +157,21 @@ fn slots_of_the_dead_are_used_again_when_all_are_taken() {
     }
     ledger.allocate(0, MIB).unwrap();
     assert_eq!(ledger.view().cards[0].used, MIB);
+}
+
+#[test]
+fn a_slot_is_taken_from_a_helper_before_a_rank() {
+    let run = Run::new();
+    let ledger = run.ledger(&[10 * MIB]);
+    let slots = &ledger.map.get().processes;
+    for (number, process) in slots.iter().enumerate() {
+        process.state.store(SlotState::Gone as u32, Relaxed);
+        process.rank.store(if number == 5 || number == 9 { u32::MAX } else { 0 }, Relaxed);
+        process.shares[0].peak_device_upper.store(MIB, Relaxed);
+    }
+    slots[5].shares[0].peak_device_upper.store(2 * MIB, Relaxed);
+    ledger.allocate(0, MIB).unwrap();
+    assert_eq!(ledger.slot.get(), Some(&9), "a helper's, and of these the one with the lower peak");
 }
 
 #[test]

@@ -95,3 +95,18 @@ class Inputs:
             "item_bytes": sum(sizes.values()) // len(sizes),
             "items": len(sizes),
         }
+
+
+def first_dimension(torch, arguments):
+    """That of the first tensor among a call's arguments; 0 without one."""
+    waiting = [arguments]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, torch.Tensor):
+            if value.dim():
+                return value.size(0)
+        elif isinstance(value, (tuple, list)):
+            waiting.extend(value[:16])
+        elif isinstance(value, dict):
+            waiting.extend(list(value.values())[:16])
+    return 0

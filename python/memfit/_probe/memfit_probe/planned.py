@@ -12,7 +12,7 @@ import os
 import types
 import weakref
 
-from . import channel, facts, handles, imports, inputs, measured, models, telling, trainers
+from . import channel, facts, gates, handles, inputs, measured, models, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
 
@@ -94,34 +94,15 @@ class Planned:
         self.facts.forget()
 
     def arm(self):
-        torch, planned = self.session.torch, self
         self.facts.arm()
         trainers.arm(self)
         self.arm_shards()
         self._arm_first_call()
-        imports.after("torch.utils.data.dataloader", self._arm_loaders)
         if not self.serves:
             self.set_environment()
             if self.by_name:
                 self._arm_names()
-        module = torch.nn.Module
-        self._suppress(module, "zero_grad", lambda *_: None)
-        for home in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self._hold(home, "clip_grad_norm_", True)
-            self._hold(home, "clip_grad_value_", False)
-        scaler = torch.amp.GradScaler
-        self._suppress(scaler, "step", lambda optimizer=None, *_: planned.held_back(optimizer))
-        for name in ("update", "unscale_"):
-            self._suppress(scaler, name, lambda *_: None)
-        scheduler = torch.optim.lr_scheduler.LRScheduler
-        original = scheduler.step
-
-        @functools.wraps(original)
-        def step(self, *args, **kwargs):
-            if not planned.round.held:
-                original(self, *args, **kwargs)
-
-        scheduler.step = step
+        gates.arm(self)
 
     def _arm_first_call(self):
         """A call has looked up the model's forward by the time that its hooks run: levers are put on before
@@ -183,33 +164,6 @@ class Planned:
         """
         return self.most + (self.session.steps.complete + 1 >= self.session.setup["steps"])
 
-    def _suppress(self, home, name, instead):
-        """Within a step that is not through, a call does nothing."""
-        original, planned = getattr(home, name), self
-
-        @functools.wraps(original)
-        def call(self, *args, **kwargs):
-            if planned.holds(name) and not planned.scaling.inside:
-                return instead(*args)
-            return original(self, *args, **kwargs)
-
-        setattr(home, name, call)
-
-    def _hold(self, home, name, gives_norm):
-        original, planned = getattr(home, name), self
-
-        @functools.wraps(original)
-        def clip(parameters, *args, **kwargs):
-            if not planned.clipped:
-                planned.clipped = True
-                planned.refuse_clipping()
-            if planned.round.ends():
-                planned.scaling.unscale(list(planned.session.optimizers))
-                return original(parameters, *args, **kwargs)
-            return planned.session.torch.zeros(()) if gives_norm else None
-
-        setattr(home, name, clip)
-
     def refuse_clipping(self):
         """Gradients that are clipped once they are gone are not clipped."""
         if self.target is not None and self.target.updates_in_backward:
@@ -237,23 +191,6 @@ class Planned:
             return False
         model = self.model() if self.model is not None else None
         return model is None or model.training
-
-    def _arm_loaders(self, module):
-        planned = self
-        loader_class = module.DataLoader
-        original, init = loader_class._index_sampler.fget, loader_class.__init__
-
-        def index_sampler(self):
-            sampler = planned.bucketed(original(self), self.dataset)
-            return Pieces(sampler, planned, self.dataset) if self._auto_collation else sampler
-
-        @functools.wraps(init)
-        def made(self, *args, **kwargs):
-            init(self, *args, **kwargs)
-            planned.inputs.loaders.add(self)
-
-        loader_class._index_sampler = property(index_sampler)
-        loader_class.__init__ = made
 
     def worst(self, dataset, sampler):
         """The largest items that a batch can be of, where a try is to tell the most that is needed."""
@@ -433,18 +370,8 @@ class Planned:
         idle = not self.session.torch.is_grad_enabled() and not self.infers
         if idle and self.session.optimizers:
             return
-        tensor, waiting = self.session.torch.Tensor, [arguments]
-        while waiting:
-            value = waiting.pop(0)
-            if isinstance(value, tensor):
-                if value.dim():
-                    name = "seen_idle" if idle else "seen"
-                    setattr(self, name, max(getattr(self, name), value.size(0)))
-                    return
-            elif isinstance(value, (tuple, list)):
-                waiting.extend(value[:16])
-            elif isinstance(value, dict):
-                waiting.extend(list(value.values())[:16])
+        name = "seen_idle" if idle else "seen"
+        setattr(self, name, max(getattr(self, name), inputs.first_dimension(self.session.torch, arguments)))
 
     def forward_ends(self, _model):
         """It has ended; its loss follows where there are gradients."""

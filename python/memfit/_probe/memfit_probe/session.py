@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import functools
 import importlib
-import itertools
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from . import (
     forks,
     generation,
     graphs,
+    last_words,
     loaders,
     masks,
     modules,
@@ -419,19 +419,7 @@ class Session:
             self._tell_training()
         if self.ahead is not None:
             self._tell_imports()
-        steps = self.steps.complete if reason == "steps" else self.steps.at_the_end()
-        forward_only = steps == 0 and not self.steps.any and bool(self.passes)
-        channel.send(
-            "done",
-            reason=reason,
-            steps=max(self.passes.values()) if forward_only else steps,
-            forward_only=forward_only,
-            evaluation=self.evaluation,
-            largest_batch=self.loaders.largest_batch,
-            epoch_end=self.loaders.epoch_end,
-            growth_per_step=growth(self.after_step),
-            devices={device: self._stats(device) for device in self.devices()},
-        )
+        last_words.send(self, reason)
 
     @guarded
     def _tell_training(self):
@@ -440,27 +428,3 @@ class Session:
     @guarded
     def _tell_imports(self):
         self.ahead.tell()
-
-    def _stats(self, device):
-        stats = self.torch.cuda.memory_stats(device)
-
-        def peak(name):
-            return stats.get(f"{name}.all.peak", 0)
-
-        return {
-            "peak_allocated": peak("allocated_bytes"),
-            "peak_active": peak("active_bytes"),
-            "peak_reserved": peak("reserved_bytes"),
-            "peak_requested": peak("requested_bytes"),
-            "retries": stats.get("num_alloc_retries", 0),
-            "ooms": stats.get("num_ooms", 0),
-        }
-
-
-def growth(after_step):
-    """Bytes by which memory grew from a step to the next: the median, without the first step, which makes the
-    state.
-    """
-    steady = after_step[1:]
-    changes = sorted(after - before for before, after in itertools.pairwise(steady))
-    return changes[len(changes) // 2] if changes else None

@@ -1,0 +1,85 @@
+"""`memfit plan` on a script of memfit's own step, and its answers where there is nothing to plan."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from runs import invoke
+from test_plan import LOADER, planned
+
+# Pictures of two heights, which a batch pads to its tallest.
+STEPPED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+import memfit
+
+def collate(pictures):
+    tallest = max(picture.shape[1] for picture in pictures)
+    batch = torch.zeros(len(pictures), 3, tallest, 64)
+    for index, picture in enumerate(pictures):
+        batch[index, :, : picture.shape[1]] = picture
+    return batch
+
+def loss(model, pictures):
+    with open("shapes.txt", "a") as file:
+        file.write(" ".join(map(str, pictures.shape)) + "\\n")
+    return model(pictures.cuda()).square().mean()
+
+data = [torch.rand(3, 64 + 64 * (index % 2), 64) for index in range(64)]
+model = nn.Conv2d(3, 8, 3, padding=1).cuda()
+step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss)
+for pictures in DataLoader(data, batch_size=8, collate_fn=collate):
+    step(pictures)
+"""
+
+
+def test_a_script_of_memfits_own_step_takes_pieces_pictures_and_buckets_from_a_plan():
+    with tempfile.TemporaryDirectory(prefix="memfit-plan-") as place:
+        folder = Path(place)
+        (folder / "train.py").write_text(STEPPED)
+        (folder / "memfit.plan.toml").write_text(
+            "micro_batch = 4\n"
+            '[[lever]]\nname = "length-buckets"\nlabel = "changes-training"\n'
+            '[[lever]]\nname = "resize-before-upload"\nvalue = 32\nlabel = "changes-training"\n'
+        )
+        plan = ["--steps", "0", "--plan", "memfit.plan.toml"]
+        run = invoke(
+            ["run", "--gpu", "t4", "--format", "json", *plan, "--", sys.executable, "train.py"], cwd=folder
+        )
+        assert run.status == 0, run.stderr
+        assert run.report["steps"] == 8
+        notes = run.report["fidelity"]["notes"]
+        assert not [note for note in notes if "was not applied" in note], notes
+        lines = (folder / "shapes.txt").read_text().splitlines()
+    # Half as wide and as high as they came, in pieces of four at most; those of one height go together, where
+    # by chance nearly every batch has a tall one.
+    tall = {"32": 0, "64": 0}
+    for line in lines:
+        samples, _, height, width = line.split()
+        assert (int(samples) <= 4, width) == (True, "32"), lines
+        tall[height] += int(samples)
+    assert tall == {"32": 32, "64": 32}, lines
+
+
+def test_what_fits_is_left_alone():
+    _, run = planned(LOADER, "--memory", "8GiB")
+    assert run.status == 0, run.stderr
+    assert run.report["verdict"] == "fits-as-is"
+    assert run.report["chosen"]["levers"] == []
+
+
+def test_what_cannot_fit_is_told_with_the_smallest_card():
+    _, run = planned(LOADER, "--memory", "400MiB", "--allow", "exact")
+    assert run.status == 1, run.stderr
+    assert run.report["verdict"] == "does-not-fit"
+    assert run.report["chosen"] is None
+    assert run.report["smallest_card"] is not None
+
+
+def test_a_script_that_fails_by_itself_has_no_plan():
+    _, run = planned("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('my own')\n")
+    assert run.status == 2
+    assert "my own" in run.report["problem"]["message"]

@@ -1,0 +1,186 @@
+"""Sizes that only a GPU computes: their bounds, and verdicts that hang on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device, through_memfit
+
+SIZES = """
+    found = {}
+    for count in (1_000, 3_000, 100_000, 3_000_000):
+        x, ids = torch.randn(count, device=device), torch.randint(0, 9, (count,), device=device)
+        rows = x.view(-1, 1)
+        sizes = {
+            "mask": x[x > 0],
+            "nonzero": (x > 0).nonzero(),
+            "masked_select": x.masked_select(x > 0),
+            "unique": ids.unique(),
+            "unique, inverse": ids.unique(return_inverse=True)[0],
+            "unique, counts": ids.unique(return_counts=True)[0],
+            "unique, both": ids.unique(return_inverse=True, return_counts=True)[0],
+            "unique_consecutive": ids.unique_consecutive(),
+            "unique rows": rows.unique(dim=0),
+            "unique rows, both": rows.unique(dim=0, return_inverse=True, return_counts=True)[0],
+        }
+        found[count] = {name: len(made) for name, made in sizes.items()}
+    answer(found=found)
+"""
+
+
+def test_sizes_that_are_read_back_are_upper_bounds(tmp_path: Path) -> None:
+    answer = on_device(SIZES, tmp_path)
+    assert answer.status == 0, answer.output
+    for count, sizes in answer.said["found"].items():
+        assert set(sizes.values()) == {int(count)}, (count, sizes)
+
+
+def test_each_rule_that_answered_is_named(tmp_path: Path) -> None:
+    answer = on_device(SIZES + "    assert torch.isfinite(torch.randn(9, device=device)).all()\n", tmp_path)
+    rules = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
+    for name in ("nonzero", "unique"):
+        assert any(name in rule and count > 0 for rule, count in rules.items()), rules
+
+
+EXPERTS = """
+    import torch.nn.functional as F
+    tokens, experts, chosen = 512, 8, 2
+    x = torch.randn(tokens, 64, device=device, requires_grad=True)
+    weights, ids = torch.randn(tokens, experts, device=device).softmax(-1).topk(chosen, -1)
+    flat = ids.flatten()
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat, minlength=experts).tolist()
+    parts = x[order // chosen].split(counts)
+    made = torch.cat([part * 2 for part in parts])
+    torch.zeros_like(x).index_add_(0, order // chosen, made).sum().backward()
+    ones = ids.new_zeros((tokens, experts)).scatter_(1, ids, 1).sum(0).tolist()
+    hot = F.one_hot(flat, experts).sum(0).tolist()
+    ends = torch.histc(flat.float(), bins=experts, min=0, max=experts - 1).cumsum(0).tolist()
+    mask = x[:, 0] > 0
+    low = torch.randint(3, 9, (1,), device=device).item()
+    repeated = len(x.repeat_interleave(torch.randint(0, 5, (tokens,), device=device), dim=0))
+    answer(counts=counts, ones=ones, hot=hot, ends=ends, kept=int(mask.sum()), drawn=low, repeated=repeated)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts", "ones", "kept", "drawn"),
+    [
+        ("upper", [1017, *[1] * 7], [512], 512, 8),
+        ("lower", [128] * 8, [128], 0, 3),
+    ],
+)
+def test_tokens_are_routed_to_experts_without_loss(
+    sizes: str, counts: list[int], ones: list[int], kept: int, drawn: int, tmp_path: Path
+) -> None:
+    answer = on_device(
+        EXPERTS, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--sizes", sizes))
+    )
+    said = answer.said
+    assert said["counts"] == counts == said["hot"], answer.output
+    assert sum(said["ones"]) == 1024
+    assert max(said["ones"]) <= 512
+    assert said["ones"][0] == ones[0]
+    assert said["ends"][-1] == 1024
+    assert (said["kept"], said["repeated"]) == (kept, 512)
+    assert said["drawn"] in (0, drawn)
+    # Nothing bounds what is repeated: only who says where sizes lie gets a verdict.
+    assert answer.report["verdict"] == ("unknown" if sizes == "upper" else "fits")
+    assert any("no bound follows" in value["call"] for value in answer.report["fidelity"]["values"])
+
+
+def test_a_verdict_that_hangs_on_a_size_is_an_interval(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+        x = torch.randn(256, 1024, 1024, device=device)
+        kept = x[x > 0]
+        """,
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=("--memory", "3GiB")),
+    )
+    report = answer.report
+    assert (answer.status, report["verdict"]) == (2, "unknown"), answer.output
+    assert report["problem"]["kind"] == "size-read-back"
+    lower, upper = report["peak_interval"]["lower"], report["peak_interval"]["upper"]
+    assert (lower["out_of_memory"], upper["out_of_memory"]) == (False, True)
+    assert lower["completed"]
+    assert lower["device_upper"] <= report["device"]["capacity"]
+
+
+def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    answer = on_device(
+        """
+        import transformers
+        config = transformers.LlamaConfig(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=4, vocab_size=1000,
+        )
+        model = transformers.LlamaForCausalLM(config).to(device).eval()
+        ids = torch.randint(0, 1000, (2, 16), device=device)
+        lengths = [
+            model.generate(ids, max_new_tokens=20, eos_token_id=2, pad_token_id=0, **how).shape[1]
+            for how in ({"do_sample": False}, {"do_sample": True, "top_p": 0.9})
+        ]
+        answer(lengths=lengths)
+        """,
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=("--sizes", "0.5")),
+    )
+    assert answer.status == 0, answer.output
+    # The first token is the least; then half of what is left.
+    assert all(26 <= length <= 27 for length in answer.said["lengths"]), answer.said
+    values = [value["call"] for value in answer.report["fidelity"]["values"]]
+    assert any("generate" in value and "0.5 of the upper bound" in value for value in values), values
+
+
+def test_a_detector_trains_and_keeps_as_many_boxes_as_it_may(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    answer = on_device(
+        """
+        import torchvision
+        net = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5)
+        net = net.to(device).train()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        images = [torch.rand(3, 300, 400, device=device) for _ in range(2)]
+        targets = [
+            {
+                "boxes": torch.tensor([[10.0, 10, 200, 200], [50, 60, 300, 280]], device=device),
+                "labels": torch.tensor([1, 2], device=device),
+            }
+            for _ in images
+        ]
+        losses = net(images, targets)
+        sum(losses.values()).backward()
+        optimizer.step()
+        assert all(torch.isfinite(loss) for loss in losses.values())
+        with torch.no_grad():
+            found = net.eval()(images)
+        answer(boxes=[len(each["boxes"]) for each in found], labels=targets[0]["labels"].tolist())
+        """,
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+    assert answer.said == {"boxes": [100, 100], "labels": [1, 2]}
+
+
+def test_a_card_for_which_there_is_no_code_says_so(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+        oldest = min(int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list())
+        try:
+            torch.zeros(3, device=device) + 1
+            said = None
+        except RuntimeError as error:
+            said = str(error)
+        answer(oldest=oldest, said=said)
+        """,
+        tmp_path,
+        gpu="gtx-1080-ti",
+    )
+    assert answer.status == 0, answer.output
+    if answer.said["oldest"] > 61:
+        assert "no kernel image is available for execution on the device" in answer.said["said"]
+    else:
+        assert answer.said["said"] is None
