@@ -12,7 +12,7 @@ use memfit_channel::{ClockMark, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
-use memfit_report::wire::{AtPeak, CallCount, Exception, Peak};
+use memfit_report::wire::{AtPeak, CallCount, Coverage, DeviceInfo, Exception, Peak};
 use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
@@ -20,6 +20,7 @@ use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
 use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
+use crate::request::Request;
 use crate::stage::Stage;
 use crate::watch::{Ended, RealCard, Watched};
 
@@ -131,9 +132,39 @@ impl Facts {
         self.ranks.get(self.fullest)
     }
 
+    /// The peaks of that rank.
+    pub(crate) fn peak(&self) -> Peak {
+        self.fullest().map(|rank| rank.peak).unwrap_or_default()
+    }
+
     /// Whether anything was ever allocated on a card.
     pub(crate) fn used_gpu(&self) -> bool {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
+    }
+
+    /// The card: a real one says itself what it is.
+    pub(crate) fn device(&self, request: &Request) -> DeviceInfo {
+        let info = request.card.info();
+        match &self.real {
+            Some(real) => DeviceInfo { name: real.before.name.clone(), capacity: real.before.total, ..info },
+            None => info,
+        }
+    }
+
+    /// What all ranks covered.
+    pub(crate) fn coverage(&self) -> Coverage {
+        let dones: Vec<_> = self.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
+        let all = |covered: fn(&Done) -> bool| {
+            dones.len() == self.ranks.len() && !dones.is_empty() && dones.iter().all(|done| covered(done))
+        };
+        Coverage {
+            steps: self.steps(),
+            forward_only: all(|done| done.forward_only),
+            evaluation: all(|done| done.evaluation),
+            largest_batch: all(|done| done.largest_batch),
+            epoch_end: all(|done| done.epoch_end),
+            growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
+        }
     }
 
     /// The fewest steps that any rank completed.

@@ -8,7 +8,6 @@ use memfit_report::wire::{Fidelity, PossibleEffect};
 use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
-use crate::report::coverage;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, outside, time, verdict};
 
@@ -35,7 +34,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         notes.push(Note::new(Remark::Stalled));
     }
     if facts.setup.cover_full {
-        let covered = coverage(facts);
+        let covered = facts.coverage();
         for (what, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
             if !ran {
                 notes.push(Note::new(Remark::NotCovered).with("what", what));

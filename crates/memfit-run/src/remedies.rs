@@ -12,7 +12,7 @@ use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::stage::Changes;
 use crate::watch::Ended;
-use crate::{Card, Outcome, Ran, Request, RunError, Runner, report};
+use crate::{Card, Outcome, Ran, Request, RunError, Runner, verdict};
 
 /// How many remedies a report has.
 const SHOWN: usize = 8;
@@ -93,8 +93,12 @@ pub(crate) fn prove(
     runner: &Runner<'_>,
     policy: ValuePolicy,
 ) -> Result<(), RunError> {
-    let died = report(request, outcome).verdict == Verdict::Oom;
-    if !died || !request.prove || request.card.is_local() || outcome.facts.ended == Ended::Interrupted {
+    let (verdict, _) = verdict::of(request, &outcome.facts, outcome.lower.as_ref());
+    if verdict != Verdict::Oom
+        || !request.prove
+        || request.card.is_local()
+        || outcome.facts.ended == Ended::Interrupted
+    {
         return Ok(());
     }
     if !outcome.facts.setup.stacks {
@@ -121,8 +125,8 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; once more with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let came = report(&trial.request, &Outcome { facts, lower: None, diagnosis: None, recording: None });
-        let holds = match came.verdict {
+        let (verdict, _) = verdict::of(&trial.request, &facts, None);
+        let holds = match verdict {
             Verdict::Fits => true,
             Verdict::Oom => false,
             Verdict::Unknown | Verdict::Error if interrupted => break,
@@ -132,8 +136,7 @@ pub(crate) fn prove(
         fix.fits = Some(holds);
         fix.proof = Proof::Run;
         let setting = matches!(fix.apply, Apply::Environment(..));
-        diagnosis.proofs[index] =
-            Some(FixProof { verdict: came.verdict, steps: came.steps, peak: came.peak });
+        diagnosis.proofs[index] = Some(FixProof { verdict, steps: facts.steps(), peak: facts.peak() });
         if holds {
             break;
         }

@@ -9,25 +9,16 @@ use memfit_vocabulary::Phase;
 use crate::facts::Facts;
 use crate::process::signal_name;
 use crate::remedies::Diagnosis;
-use crate::verdict::{Evidence, judge};
 use crate::watch::Ended;
-use crate::{Outcome, Request, Sizes, fidelity, outside, time};
+use crate::{Outcome, Request, fidelity, outside, time, verdict};
 
 /// The report of a run.
 pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
-    let device = device(request, facts);
-    let evidence =
-        Evidence::of(facts, device.capacity, outcome.lower.as_ref(), matches!(request.sizes, Sizes::At(_)));
-    let (verdict, mut problem) = judge(&evidence);
-    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
-        && problem.kind == "exception"
-    {
-        let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-        problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
-    }
+    let device = facts.device(request);
+    let (verdict, problem) = verdict::of(request, facts, outcome.lower.as_ref());
     let fullest = facts.fullest();
-    let peak = fullest.map(|rank| rank.peak).unwrap_or_default();
+    let peak = facts.peak();
     let outside = fullest.map(|rank| outside::of(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),
@@ -36,7 +27,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
         peak,
         peak_interval: outcome.lower.as_ref().map(|lower| interval(lower, facts)),
         steps: facts.steps(),
-        coverage: coverage(facts),
+        coverage: facts.coverage(),
         at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
         outside_parts: outside::parts(request, facts, &outside),
         outside,
@@ -78,20 +69,11 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
 /// The peaks between which the sizes that were read back leave it.
 fn interval(lower: &Facts, upper: &Facts) -> PeakInterval {
     let end = |facts: &Facts| PeakEnd {
-        peak: facts.fullest().map(|rank| rank.peak).unwrap_or_default(),
+        peak: facts.peak(),
         out_of_memory: facts.oom.is_some(),
         completed: facts.oom.is_none() && facts.exception.is_none() && facts.steps() >= upper.steps(),
     };
     PeakInterval { lower: end(lower), upper: end(upper) }
-}
-
-/// The card: a real one says itself what it is.
-fn device(request: &Request, facts: &Facts) -> DeviceInfo {
-    let info = request.card.info();
-    match &facts.real {
-        Some(real) => DeviceInfo { name: real.before.name.clone(), capacity: real.before.total, ..info },
-        None => info,
-    }
 }
 
 /// The report of a run that could not begin.
@@ -124,22 +106,6 @@ pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> Ru
 
 fn phase(name: &str) -> Phase {
     Phase::ALL.iter().copied().find(|phase| phase.name() == name).unwrap_or(Phase::Other)
-}
-
-/// What every rank covered.
-pub(crate) fn coverage(facts: &Facts) -> Coverage {
-    let dones: Vec<_> = facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
-    let all = |what: fn(&memfit_channel::message::Done) -> bool| {
-        dones.len() == facts.ranks.len() && !dones.is_empty() && dones.iter().all(|done| what(done))
-    };
-    Coverage {
-        steps: facts.steps(),
-        forward_only: all(|done| done.forward_only),
-        evaluation: all(|done| done.evaluation),
-        largest_batch: all(|done| done.largest_batch),
-        epoch_end: all(|done| done.epoch_end),
-        growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
-    }
 }
 
 fn script(facts: &Facts) -> Script {

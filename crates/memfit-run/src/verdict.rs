@@ -24,6 +24,8 @@ use memfit_report::wire::{Problem, Verdict};
 
 use crate::facts::{Facts, OomFacts};
 use crate::process::signal_name;
+use crate::request::Request;
+use crate::sizes::Sizes;
 use crate::watch::Ended;
 
 /// The part of a card that must be left for a doubt not to matter: one in so many.
@@ -46,7 +48,7 @@ const BESIDE_THE_POINT: &[&str] = &[
 /// What the facts say, apart from how they were come by.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Evidence {
+struct Evidence {
     ended: Ended,
     steps_asked: u64,
     oom: Option<Oom>,
@@ -79,7 +81,7 @@ struct Oom {
 
 impl Evidence {
     /// What of the facts matters for the verdict.
-    pub(crate) fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool) -> Self {
+    fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -124,8 +126,22 @@ pub(crate) fn matters(call: &str) -> bool {
     !BESIDE_THE_POINT.iter().any(|prefix| call.starts_with(prefix))
 }
 
-/// The verdict, with the reason where it is not a plain one.
-pub(crate) fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
+/// The verdict on a run, with the reason where it is not a plain one. `lower` are the facts of a second run
+/// with sizes at their lower bounds.
+pub(crate) fn of(request: &Request, facts: &Facts, lower: Option<&Facts>) -> (Verdict, Option<Problem>) {
+    let told = matches!(request.sizes, Sizes::At(_));
+    let (verdict, mut problem) = judge(&Evidence::of(facts, facts.device(request).capacity, lower, told));
+    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
+        && problem.kind == "exception"
+    {
+        let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
+    }
+    (verdict, problem)
+}
+
+/// The rules.
+fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if let Some(oom) = evidence.oom.filter(|oom| !evidence.recovered(*oom)) {
         let stopped = matches!(evidence.ended, Ended::Interrupted | Ended::TimedOut) && !oom.uncaught;
         if !stopped {

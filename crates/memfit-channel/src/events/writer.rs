@@ -164,9 +164,11 @@ fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
         // SAFETY: plain system call on a file that we hold open.
         unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, length as libc::off_t) }
     };
-    claim_room(claim, || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO), || {
-        file.set_len((offset + length) as u64)
-    })
+    claim_room(
+        claim,
+        || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        || file.set_len((offset + length) as u64),
+    )
 }
 
 /// Repeats `claim` while a signal interrupts it, and falls back to `promise` where the file system cannot claim.
