@@ -1,10 +1,10 @@
 //! The kernel of an optimizer, where it is made.
 
-use memfit_source::{Call, Span};
+use memfit_source::{Call, Edit};
 use memfit_vocabulary::Lever;
 
 use crate::Why;
-use crate::draft::{Draft, Edit};
+use crate::draft::Draft;
 
 /// Modules of torch.optim that make no optimizer.
 const OTHERS: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
@@ -28,9 +28,9 @@ pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     }
     for call in made {
         if let Some(argument) = call.keyword(name).or_else(|| call.keyword(other)) {
-            draft.edits.push(Edit { span: argument.span, text: word.to_owned() });
-        } else if let Some(last) = call.arguments.last() {
-            draft.edits.push(Edit { span: Span::at(last.span.end), text: format!(", {word}") });
+            draft.edits.push(Edit::replace(argument.span, word));
+        } else {
+            draft.edits.push(draft.facts.add_argument(call, word));
         }
     }
     Ok(())
