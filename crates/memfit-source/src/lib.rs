@@ -16,6 +16,7 @@
 
 pub mod document;
 pub mod edit;
+mod expression;
 mod facts;
 mod limits;
 mod names;
@@ -28,10 +29,11 @@ mod walk;
 mod windows;
 
 pub use edit::{Edit, EditError};
+pub use expression::{Expression, ExpressionKind, Operator, Passed};
 pub use facts::*;
 pub use limits::{STACK, TooMuch};
 pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
 pub use project::{Alone, ImportedClass, ImportedFunction, Index, Modules};
-pub use statements::{Statement, StatementKind, statements};
+pub use statements::{Statement, StatementKind, is_deep, statements};
 pub use value::*;
