@@ -54,8 +54,8 @@ pub enum ExpressionKind {
     Number,
     /// A literal text, in one piece or in several.
     Text(String),
-    /// `None`, `True` or `False`.
-    Constant,
+    /// `True`, `False`, or `None`.
+    Constant(Option<bool>),
     /// A list, tuple or set written out.
     Several(Vec<Expression>),
     /// An f-string: its values become text.
@@ -70,6 +70,13 @@ pub enum ExpressionKind {
         iterables: Vec<Expression>,
         /// The conditions.
         conditions: Vec<Expression>,
+    },
+    /// `(target := value)`
+    Named {
+        /// The name that it binds.
+        target: Box<Expression>,
+        /// The value.
+        value: Box<Expression>,
     },
     /// `lambda`: it runs later.
     Lambda(Vec<Expression>),
@@ -114,12 +121,13 @@ impl Expression {
             ExpressionKind::Name(_)
             | ExpressionKind::Number
             | ExpressionKind::Text(_)
-            | ExpressionKind::Constant => Vec::new(),
+            | ExpressionKind::Constant(_) => Vec::new(),
             ExpressionKind::Attribute { of, .. } => vec![of],
             ExpressionKind::Call { callee, arguments } => {
                 std::iter::once(&**callee).chain(arguments.iter().map(|argument| &argument.value)).collect()
             }
             ExpressionKind::Item { of, index } => vec![of, index],
+            ExpressionKind::Named { target, value } => vec![target, value],
             ExpressionKind::Binary { left, right, .. } => vec![left, right],
             ExpressionKind::Comprehension { elements, targets, iterables, conditions } => {
                 elements.iter().chain(targets).chain(iterables).chain(conditions).collect()
@@ -235,7 +243,8 @@ pub(crate) fn expression(of: &Expr) -> Expression {
             ExpressionKind::Number
         }
         Expr::StringLiteral(text) => ExpressionKind::Text(text.value.to_str().to_owned()),
-        Expr::NoneLiteral(_) | Expr::BooleanLiteral(_) => ExpressionKind::Constant,
+        Expr::NoneLiteral(_) => ExpressionKind::Constant(None),
+        Expr::BooleanLiteral(truth) => ExpressionKind::Constant(Some(truth.value)),
         Expr::List(list) => ExpressionKind::Several(all(&list.elts)),
         Expr::Tuple(tuple) => ExpressionKind::Several(all(&tuple.elts)),
         Expr::Set(set) => ExpressionKind::Several(all(&set.elts)),
@@ -245,6 +254,9 @@ pub(crate) fn expression(of: &Expr) -> Expression {
         Expr::DictComp(made) => {
             let elements: Vec<&Expr> = made.key.as_deref().into_iter().chain([&*made.value]).collect();
             comprehension(&elements, &made.generators)
+        }
+        Expr::Named(named) => {
+            ExpressionKind::Named { target: boxed(&named.target), value: boxed(&named.value) }
         }
         Expr::FString(_) | Expr::TString(_) => ExpressionKind::Formatted(children(of)),
         Expr::Lambda(_) => ExpressionKind::Lambda(children(of)),
