@@ -73,9 +73,9 @@ pub struct Change {
 /// Why there is no change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no source at hand to change.
-    #[error("the source is not at hand")]
-    NoSource,
+    /// No source is at hand, or nothing in it is what the remedy is about.
+    #[error("nothing of the kind is in the source that is at hand")]
+    NotHere,
     /// The source does not prove that the change would do what its lever says: a sentence without its end.
     #[error("{0}")]
     Unproven(Why),
@@ -104,42 +104,44 @@ impl Code<'_> {
                 batches::change(self, wanted.sites, step, gradients)
             }
             (Lever::NoGrad, Known::NeverTrained(never)) => {
-                self.first(wanted.sites, |scene, site| around::no_grad(scene, site, never))
+                self.first(wanted.sites, |scene, site| around::no_grad(scene, site, never).map(Some))
             }
             (Lever::DropSetting, Known::Settings { now, then }) => options::settings(self, now, then),
             (Lever::Sdpa, _) => self.first(wanted.sites, attention::change),
             (Lever::ResizeBeforeUpload, _) => self.first(wanted.sites, upload::change),
             (Lever::Checkpointing, _) => blocks::change(self, wanted.sites),
             (Lever::ActivationOffload, _) => self.first(wanted.sites, |scene, site| {
-                around::forward(scene, site, "torch.autograd.graph.save_on_cpu()")
+                around::forward(scene, site, "torch.autograd.graph.save_on_cpu()").map(Some)
             }),
             (Lever::AutocastBf16, _) => self.first(wanted.sites, |scene, site| {
-                around::forward(scene, site, "torch.autocast(\"cuda\", dtype=torch.bfloat16)")
+                around::forward(scene, site, "torch.autocast(\"cuda\", dtype=torch.bfloat16)").map(Some)
             }),
             (Lever::FusedOptimizer | Lever::ForeachOff, _) => {
-                self.first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever))
+                self.first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever).map(Some))
             }
-            (Lever::PoolOnOom, _) => self.first(wanted.sites, pools::lend),
-            (Lever::SharePool, _) => self.first(wanted.sites, pools::share),
+            (Lever::PoolOnOom, _) => self.first(wanted.sites, |scene, _| pools::lend(scene)),
+            (Lever::SharePool, _) => self.first(wanted.sites, |scene, _| pools::share(scene)),
             (Lever::WorkersOffTheCard, _) => processes::workers(self),
             (Lever::EndOtherProcess, _) => processes::wait(self),
-            _ => Err(Refusal::NoSource),
+            _ => Err(Refusal::NotHere),
         }
     }
 
-    /// The change of the first line where there is one; else the first reason.
+    /// The change of the first line where there is one; else the first reason. `None` where a line has nothing of
+    /// the kind.
     fn first(
         &self,
         sites: &[Site],
-        change: impl Fn(&Scene<'_>, &Site) -> Result<Edits, Why>,
+        change: impl Fn(&Scene<'_>, &Site) -> Result<Option<Edits>, Why>,
     ) -> Result<Change, Refusal> {
-        let mut refusal = Refusal::NoSource;
+        let mut refusal = Refusal::NotHere;
         for site in sites {
             let Some(scene) = self.scene(&site.file) else { continue };
-            match change(&scene, site).and_then(|edits| edits.change(&scene)) {
-                Ok(change) => return Ok(change),
-                Err(why) if refusal == Refusal::NoSource => refusal = Refusal::Unproven(why),
-                Err(_) => {}
+            let made = change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
+            match made {
+                Ok(Some(change)) => return Ok(change),
+                Err(why) if refusal == Refusal::NotHere => refusal = Refusal::Unproven(why),
+                Ok(None) | Err(_) => {}
             }
         }
         Err(refusal)

@@ -12,6 +12,8 @@ use crate::code::{Path, Scene, Script, Site};
 pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<Edits, Why> {
     let script = &*scene.script;
     let path = called_at(scene, site)?;
+    let mut edits = Edits::default();
+    wrap(script, &path, context, &mut edits)?;
     if context.contains("autocast") {
         if enters(script, site.line, &is_autocast) {
             return Err("autocast is on there already".to_owned());
@@ -20,8 +22,6 @@ pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<E
             return Err("the backward pass stands in the same statement, and has no place under autocast".to_owned());
         }
     }
-    let mut edits = Edits::default();
-    wrap(script, &path, context, &mut edits)?;
     edits.import(script, "torch");
     Ok(edits)
 }

@@ -11,12 +11,12 @@ const STATEMENTS: usize = 3;
 
 /// `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v`, one below
 /// the other.
-pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Edits, Why> {
+pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
-    let path = script.at_line(site.line).ok_or("no statement stands there")?;
+    let Some(path) = script.at_line(site.line) else { return Ok(None) };
     let (suite, index) = path.suite();
     let firsts = index.saturating_sub(STATEMENTS - 1)..=index;
-    let mut refusal = "it is no attention in three statements: product, softmax and sum".to_owned();
+    let mut refusal = None;
     for first in firsts {
         let Some([product, softmax, sum]) = suite.get(first..first + STATEMENTS) else { continue };
         match rewritten(script, &path, [product, softmax, sum]) {
@@ -24,13 +24,13 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Edits, Why> {
                 let mut edits = Edits::default();
                 edits.push(Edit::replace(Span::new(product.span.start, sum.span.end), text));
                 edits.import(script, "torch");
-                return Ok(edits);
+                return Ok(Some(edits));
             }
             Ok(None) => {}
-            Err(why) => refusal = why,
+            Err(why) => refusal = Some(why),
         }
     }
-    Err(refusal)
+    refusal.map_or(Ok(None), Err)
 }
 
 /// The one statement in the place of three; nothing where they are no attention.

@@ -19,8 +19,8 @@ pub(super) fn change(
         let binds = path.statement().kind == StatementKind::Assign && path.loops().next().is_some();
         binds.then(|| site.clone())
     };
-    let anchor = step.cloned().or_else(|| sites.iter().find_map(in_loop)).ok_or(Refusal::NoSource)?;
-    let scene = code.scene(&anchor.file).ok_or(Refusal::NoSource)?;
+    let anchor = step.cloned().or_else(|| sites.iter().find_map(in_loop)).ok_or(Refusal::NotHere)?;
+    let scene = code.scene(&anchor.file).ok_or(Refusal::NotHere)?;
     let script = &*scene.script;
     let path = script.at_line(anchor.line).ok_or("no statement stands there")?;
     let looped = path.loops().next().ok_or("the step stands in no loop of its function")?;
@@ -54,7 +54,7 @@ pub(super) fn change(
         edits.line_behind(script, Span::new(first.start, last.span.end), &format!("del {}", names.join(", ")));
     }
     if edits.0.is_empty() {
-        return Err(refusal.map_or(Refusal::NoSource, Refusal::Unproven));
+        return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
     }
     edits.change(&scene).map_err(Refusal::Unproven)
 }

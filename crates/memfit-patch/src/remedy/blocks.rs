@@ -67,8 +67,8 @@ fn is_reference(of: &Expression) -> bool {
 
 /// `x = block(x)` under `torch.utils.checkpoint`.
 pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal> {
-    let first = sites.first().ok_or(Refusal::NoSource)?;
-    let scene = code.scene(&first.file).ok_or(Refusal::NoSource)?;
+    let first = sites.first().ok_or(Refusal::NotHere)?;
+    let scene = code.scene(&first.file).ok_or(Refusal::NotHere)?;
     let script = &*scene.script;
     counts_nothing(&scene)?;
     let mut edits = Edits::default();

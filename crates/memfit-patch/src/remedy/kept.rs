@@ -53,7 +53,7 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
     let file = made.iter().find_map(|(file, made)| made.is_ok().then_some(*file));
     let Some(scene) = file.and_then(|file| code.scene(file)) else {
         let refusal = made.into_iter().find_map(|(_, made)| made.err());
-        return Err(refusal.map_or(Refusal::NoSource, Refusal::Unproven));
+        return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
     };
     let mut edits = Edits::default();
     for edit in made.into_iter().filter(|(file, _)| *file == scene.file).filter_map(|(_, made)| made.ok()).flatten() {

@@ -56,7 +56,7 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
 
 /// The line of the user's own that sets the allocator's settings, with others in their place or gone.
 pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change, Refusal> {
-    let mut refusal = Refusal::NoSource;
+    let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
         let script = &*scene.script;
         let mut found: Option<(Span, Span)> = None;

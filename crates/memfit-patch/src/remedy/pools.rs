@@ -4,17 +4,18 @@ use memfit_source::{Call, StatementKind};
 
 use super::{Edits, newline};
 use crate::Why;
-use crate::code::{Scene, Script, Site};
+use crate::code::{Scene, Script};
 
 /// The name of the pool that graphs share.
 const SHARED: &str = "GRAPH_POOL";
 
 /// `torch.cuda.MemPool(use_on_oom=True)`
-pub(super) fn lend(scene: &Scene<'_>, _: &Site) -> Result<Edits, Why> {
+pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let made = calls(script, "torch.cuda.MemPool");
     let [call] = &made[..] else {
-        return Err("the file makes no pool, or several, of which the recording does not tell one".to_owned());
+        let several = "the file makes several pools, and the recording does not tell which it is";
+        return if made.is_empty() { Ok(None) } else { Err(several.to_owned()) };
     };
     if !call.arguments.is_empty() {
         return Err("the pool has settings of its own".to_owned());
@@ -24,18 +25,18 @@ pub(super) fn lend(scene: &Scene<'_>, _: &Site) -> Result<Edits, Why> {
     }
     let mut edits = Edits::default();
     edits.push(script.facts.add_argument(call, "use_on_oom=True"));
-    Ok(edits)
+    Ok(Some(edits))
 }
 
 /// One pool for the graphs of a file.
-pub(super) fn share(scene: &Scene<'_>, _: &Site) -> Result<Edits, Why> {
+pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let shown = |call: &&Call| script.around(call.span).is_some_and(|path| scene.shows(&path));
     let captures = calls(script, "torch.cuda.graph");
     let captures: Vec<&Call> =
         captures.into_iter().filter(|call| call.argument(1, "pool").is_none() && !call.is_open()).filter(shown).collect();
     if captures.is_empty() {
-        return Err("no capture of a graph that ran and has a pool of its own is in sight".to_owned());
+        return Ok(None);
     }
     if script.text.contains(SHARED) {
         return Err(format!("`{SHARED}` is a name of the file's own"));
@@ -56,7 +57,7 @@ pub(super) fn share(scene: &Scene<'_>, _: &Site) -> Result<Edits, Why> {
     let newline = newline(script);
     edits.line_behind(script, last.span, &format!("{newline}{SHARED} = torch.cuda.graph_pool_handle()"));
     edits.import(script, "torch");
-    Ok(edits)
+    Ok(Some(edits))
 }
 
 /// The calls of a function, each once.

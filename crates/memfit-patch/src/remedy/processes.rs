@@ -12,7 +12,7 @@ const OF_WORKERS: &[&str] =
 
 /// `num_workers=0` where the loader is made.
 pub(super) fn workers(code: &Code<'_>) -> Result<Change, Refusal> {
-    let mut refusal = Refusal::NoSource;
+    let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
         match no_workers(&scene) {
             Ok(Some(edits)) => return edits.change(&scene).map_err(Refusal::Unproven),
@@ -52,7 +52,7 @@ fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
 
 /// A child process that is waited for before the script goes on.
 pub(super) fn wait(code: &Code<'_>) -> Result<Change, Refusal> {
-    let mut refusal = Refusal::NoSource;
+    let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
         match waits(&scene) {
             Ok(Some(edits)) => return edits.change(&scene).map_err(Refusal::Unproven),

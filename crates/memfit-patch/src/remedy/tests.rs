@@ -22,13 +22,14 @@ fn sites(text: &str, marks: &[&str]) -> Vec<Site> {
     found
 }
 
-/// A change of a script; `ran` are marks of lines that ran, beside those that the remedy is about.
+/// A change of a script; `ran` are marks of lines that ran, beside those that the remedy is about. Nothing
+/// known stands for all backward passes of the text.
 fn changed_in(
     text: &str,
     lever: Lever,
     at: &[&str],
     ran: &[&str],
-    known: impl Fn(&[Site]) -> Known<'_>,
+    known: Option<Known<'_>>,
     is_main: bool,
 ) -> Result<Change, Refusal> {
     let about = sites(text, at);
@@ -37,11 +38,11 @@ fn changed_in(
     let all = about.iter().cloned().chain(sites(text, ran));
     let read = |file: &str| (file == FILE).then(|| text.to_owned());
     let code = Code::new(&read, Ran::new(all, is_main.then(|| FILE.to_owned())));
-    code.change(&Wanted { lever, sites: &about, known: known(&backwards) })
+    code.change(&Wanted { lever, sites: &about, known: known.unwrap_or(Known::Backwards(&backwards)) })
 }
 
 fn changed(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
-    changed_in(text, lever, at, at, |_| Known::Nothing, true)
+    changed_in(text, lever, at, at, Some(Known::Nothing), true)
 }
 
 /// The lines that a change takes away and brings.
@@ -61,7 +62,7 @@ fn refused(change: Result<Change, Refusal>) -> String {
 }
 
 fn kept(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
-    changed_in(text, lever, at, at, Known::Backwards, true)
+    changed_in(text, lever, at, at, None, true)
 }
 
 const LOOP: &str = "import torch\n\ndef main():\n    model = make()\n    history = []\n    total = 0.0\n    for x, y in loader:\n        out = model(x)\n        loss = crit(out, y)\n        optimizer.zero_grad()\n        BACKWARD\n        optimizer.step()\n        KEEPS\n    AFTER\n";
@@ -125,7 +126,7 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
     let text = training("model.kept.append(out)", "");
     let at = &["out = model"];
     assert!(kept(&text, Lever::KeepOffTheCard, at).is_ok());
-    let told = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, Known::Backwards, false));
+    let told = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
     assert!(told.contains("other files"), "{told}");
 }
 
@@ -173,8 +174,9 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
         "AFTER",
         "\ndef other():\n    for x in loader:\n        loss = crit(model(x))\n        loss.backward(retain_graph=True)",
     );
-    let backward = &sites(&text, &["loss.backward("])[..1];
-    let change = changed_in(&text, Lever::ReleaseGraph, &["loss = crit(out"], &[], |_| Known::Backwards(backward), true);
+    let backwards = sites(&text, &["loss.backward("]);
+    let backward = &backwards[..1];
+    let change = changed_in(&text, Lever::ReleaseGraph, &["loss = crit(out"], &[], Some(Known::Backwards(backward)), true);
     assert_eq!(lines(&change.unwrap()).len(), 2);
     // A state that is carried over: to detach it is another gradient.
     let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
@@ -204,9 +206,6 @@ fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
 #[test]
 fn other_attention_is_left_as_it_is() {
     for (from, to, why) in [
-        ("scores, dim=-1", "scores + mask, dim=-1", "no attention"),
-        ("scores, dim=-1", "scores, dim=1", "no attention"),
-        ("torch.softmax(scores, dim=-1)", "scores.relu()", "no attention"),
         ("math.sqrt(d)", "d", "may be a tensor"),
         ("math.sqrt(d)", "self.temperature", "may be a tensor"),
         ("return out", "return out, weights", "`weights` is used again"),
@@ -214,6 +213,14 @@ fn other_attention_is_left_as_it_is() {
     ] {
         let told = refused(changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]));
         assert!(told.contains(why), "{to}: {told}");
+    }
+    for (from, to) in [
+        ("scores, dim=-1", "scores + mask, dim=-1"),
+        ("scores, dim=-1", "scores, dim=1"),
+        ("torch.softmax(scores, dim=-1)", "scores.relu()"),
+    ] {
+        let other = changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]);
+        assert_eq!(other, Err(Refusal::NotHere), "{to}");
     }
 }
 
@@ -231,14 +238,14 @@ fn images_are_resized_before_they_are_uploaded() {
         ("    x = F.inter", "    print(x)\n    x = F.inter"),
     ] {
         let other = changed(&text.replace(from, to), Lever::ResizeBeforeUpload, &["interpolate"]);
-        assert!(refused(other).contains("no image"), "{to}");
+        assert_eq!(other, Err(Refusal::NotHere), "{to}");
     }
 }
 
 const EVALUATION: &str = "import torch\n\ndef evaluate(model):\n    right = 0\n    for x, y in data:\n        out = model(x)\n        right += (out.argmax(1) == y).sum().item()\n    return RETURNS\n\ndef main():\n    for x, y in loader:\n        loss = crit(model(x), y)\n        loss.backward()\n        score = evaluate(model)\n        AFTER\n";
 
 fn without_grad(text: &str, never: bool) -> Result<Change, Refusal> {
-    changed_in(text, Lever::NoGrad, &["out = model(x)"], &[], |_| Known::NeverTrained(never), true)
+    changed_in(text, Lever::NoGrad, &["out = model(x)"], &[], Some(Known::NeverTrained(never)), true)
 }
 
 #[test]
@@ -261,11 +268,11 @@ fn an_evaluation_keeps_no_graph() {
 #[test]
 fn an_evaluation_within_a_training_has_a_context_of_its_own() {
     let text = "import torch\n\ndef main():\n    for x, y in loader:\n        crit(model(x), y).backward()\n        preds = model(\n            held_out,\n        )  # later\n        print(preds.argmax(1).tolist())\n";
-    let change = changed_in(text, Lever::NoGrad, &["preds = model"], &[], |_| Known::NeverTrained(false), true).unwrap();
+    let change = changed_in(text, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(false)), true).unwrap();
     let inside = "        with torch.no_grad():\n            preds = model(\n                held_out,\n            )  # later\n";
     assert!(change.after.contains(inside), "{}", change.after);
     let trained = text.replace("print(preds", "mse(preds, x).backward()\n        print(preds");
-    let told = refused(changed_in(&trained, Lever::NoGrad, &["preds = model"], &[], |_| Known::NeverTrained(true), true));
+    let told = refused(changed_in(&trained, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(true)), true));
     assert!(told.contains("`preds` may be trained on"), "{told}");
 }
 
@@ -323,9 +330,7 @@ fn blocks_are_computed_again() {
 
 fn left_over(text: &str, at: &[&str], gradients: bool) -> Result<Change, Refusal> {
     let step = sites(text, &[".step()"]).pop();
-    let known = |_: &[Site]| Known::Nothing;
-    let _ = known;
-    changed_in(text, Lever::DropVariables, at, &[], |_| Known::Leftovers { step: step.as_ref(), gradients }, true)
+    changed_in(text, Lever::DropVariables, at, &[], Some(Known::Leftovers { step: step.as_ref(), gradients }), true)
 }
 
 #[test]
@@ -385,11 +390,11 @@ fn the_optimizer_that_steps_takes_the_option() {
 #[test]
 fn settings_go_where_the_script_sets_them() {
     let text = "import os\n\nos.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"a:1,b:2\")\n\nimport torch\nx = 1\n\ndef never():\n    os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"c:3\"\n";
-    let settings = |now, then| changed_in(text, Lever::DropSetting, &["x = 1"], &[], |_| Known::Settings { now, then }, true);
+    let settings = |now, then| changed_in(text, Lever::DropSetting, &["x = 1"], &[], Some(Known::Settings { now, then }), true);
     assert_eq!(lines(&settings("a:1,b:2", "b:2").unwrap())[1], "+os.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"b:2\")");
     assert_eq!(lines(&settings("a:1,b:2", "").unwrap()).len(), 1);
     assert!(refused(settings("c:3", "")).contains("does not show"));
-    assert_eq!(settings("d:4", ""), Err(Refusal::NoSource));
+    assert_eq!(settings("d:4", ""), Err(Refusal::NotHere));
 }
 
 #[test]
@@ -398,7 +403,7 @@ fn workers_are_not_started_where_one_loader_has_them() {
     let change = changed(text, Lever::WorkersOffTheCard, &["y = model"]).unwrap();
     assert_eq!(lines(&change)[1], "+    loader = DataLoader(rows, num_workers=0, batch_size=2)");
     let told = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
-        changed_in(text, Lever::WorkersOffTheCard, &["y = model"], &["other ="], |_| Known::Nothing, true)
+        changed_in(text, Lever::WorkersOffTheCard, &["y = model"], &["other ="], Some(Known::Nothing), true)
     }));
     assert!(told.contains("several loaders"), "{told}");
 }
@@ -427,12 +432,13 @@ fn pools_are_lent_and_shared() {
     let change = changed(text, Lever::PoolOnOom, &["x = 1"]).unwrap();
     assert_eq!(lines(&change)[1], "+POOL = torch.cuda.MemPool(use_on_oom=True)");
     let told = refused(changed(&text.replace("x = 1", "x = 1\nB = torch.cuda.MemPool()"), Lever::PoolOnOom, &["x = 1"]));
-    assert!(told.contains("or several"), "{told}");
+    assert!(told.contains("several pools"), "{told}");
     let graphs = "import torch\n\ndef main():\n    with torch.cuda.graph(g):\n        y = f(x)\n";
     let change = changed(graphs, Lever::SharePool, &["y = f"]).unwrap();
     let expected = "import torch\n\nGRAPH_POOL = torch.cuda.graph_pool_handle()\n\ndef main():\n    with torch.cuda.graph(g, pool=GRAPH_POOL):\n        y = f(x)\n";
     assert_eq!(change.after, expected);
-    assert!(refused(changed(&graphs.replace("graph(g)", "graph(g, pool=p)"), Lever::SharePool, &["y = f"])).contains("no capture"));
+    let own = graphs.replace("graph(g)", "graph(g, pool=p)");
+    assert_eq!(changed(&own, Lever::SharePool, &["y = f"]), Err(Refusal::NotHere));
 }
 
 #[test]
@@ -448,7 +454,7 @@ fn without_a_source_there_is_no_reason_to_tell() {
         (Lever::LargerCard, Known::Nothing),
     ] {
         let wanted = Wanted { lever, sites: std::slice::from_ref(&site), known };
-        assert_eq!(code.change(&wanted), Err(Refusal::NoSource), "{lever}");
+        assert_eq!(code.change(&wanted), Err(Refusal::NotHere), "{lever}");
     }
     assert_eq!(code.line(FILE, 1), None);
 }

@@ -16,9 +16,9 @@ const RESIZES: &[&str] = &[
 ];
 
 /// `x = x.to(device)`, then `x = F.interpolate(x, ...)`: the other way round.
-pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Edits, Why> {
+pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
-    let path = script.at_line(site.line).ok_or("no statement stands there")?;
+    let Some(path) = script.at_line(site.line) else { return Ok(None) };
     let (suite, index) = path.suite();
     for first in index.saturating_sub(REACH)..=index {
         let Some(name) = uploaded(&suite[first]) else { continue };
@@ -29,10 +29,10 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Edits, Why> {
             let mut edits = Edits::default();
             edits.push(Edit::replace(suite[first].span, script.slice(resize.span)));
             edits.push(Edit::replace(resize.span, script.slice(suite[first].span)));
-            return Ok(edits);
+            return Ok(Some(edits));
         }
     }
-    Err("no image is sent to the card here and resized there next".to_owned())
+    Ok(None)
 }
 
 /// `x` of `x = x.to(device)`, where nothing but the place changes.
