@@ -131,9 +131,7 @@ impl<'s> Path<'s> {
     /// The loops of its function around it, the innermost first.
     pub(crate) fn loops(&self) -> impl Iterator<Item = &'s Statement> + '_ {
         self.above()
-            .take_while(|statement| {
-                !matches!(statement.kind, StatementKind::Function | StatementKind::Class)
-            })
+            .take_while(|statement| !matches!(statement.kind, StatementKind::Function | StatementKind::Class))
             .filter(|statement| statement.kind == StatementKind::Loop)
     }
 

@@ -116,9 +116,8 @@ impl Code<'_> {
             (Lever::AutocastBf16, _) => self.first(wanted.sites, |scene, site| {
                 around::forward(scene, site, "torch.autocast(\"cuda\", dtype=torch.bfloat16)").map(Some)
             }),
-            (Lever::FusedOptimizer | Lever::ForeachOff, _) => {
-                self.first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever).map(Some))
-            }
+            (Lever::FusedOptimizer | Lever::ForeachOff, _) => self
+                .first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever).map(Some)),
             (Lever::PoolOnOom, _) => self.first(wanted.sites, |scene, _| pools::lend(scene)),
             (Lever::SharePool, _) => self.first(wanted.sites, |scene, _| pools::share(scene)),
             (Lever::WorkersOffTheCard, _) => processes::workers(self),
@@ -137,7 +136,8 @@ impl Code<'_> {
         let mut refusal = Refusal::NotHere;
         for site in sites {
             let Some(scene) = self.scene(&site.file) else { continue };
-            let made = change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
+            let made =
+                change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
             match made {
                 Ok(Some(change)) => return Ok(change),
                 Err(why) if refusal == Refusal::NotHere => refusal = Refusal::Unproven(why),
@@ -187,7 +187,8 @@ impl Edits {
         // `import torch.nn` binds `torch` as well; a submodule has to be named itself.
         let binds = |known: &String| {
             known == module
-                || !module.contains('.') && known.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+                || !module.contains('.')
+                    && known.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
         };
         if imports().any(|each| each.modules.iter().any(binds)) {
             return;
@@ -207,7 +208,8 @@ impl Edits {
     fn change(&self, scene: &Scene<'_>) -> Result<Change, Why> {
         let script = &scene.script;
         let first = self.0.iter().map(|edit| edit.span.start).min().ok_or("nothing would change")?;
-        let after = apply_checked(&script.text, &self.0, Dialect::Python).map_err(|error| error.to_string())?;
+        let after =
+            apply_checked(&script.text, &self.0, Dialect::Python).map_err(|error| error.to_string())?;
         let diff = unified_diff(scene.file, scene.file, &script.text, &after);
         if diff.is_empty() {
             return Err("nothing would change".to_owned());

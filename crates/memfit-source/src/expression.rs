@@ -231,7 +231,10 @@ pub(crate) fn expression(of: &Expr) -> Expression {
                 starred: keyword.arg.is_none(),
                 value: expression(&keyword.value),
             });
-            ExpressionKind::Call { callee: boxed(&call.func), arguments: positional.chain(keywords).collect() }
+            ExpressionKind::Call {
+                callee: boxed(&call.func),
+                arguments: positional.chain(keywords).collect(),
+            }
         }
         Expr::Subscript(item) => ExpressionKind::Item { of: boxed(&item.value), index: boxed(&item.slice) },
         Expr::BinOp(binary) => ExpressionKind::Binary {

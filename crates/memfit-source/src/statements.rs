@@ -229,10 +229,19 @@ mod tests {
             expressions.iter().map(|each| each.span.of(text).to_owned()).collect()
         };
         assert_eq!(found[0].name.as_deref(), Some("g"));
-        assert_eq!((of(&found[0].targets), of(&found[0].values)), (vec!["a".into(), "b".into(), "d".into()], vec!["f(1)".into(), "c".into()]));
+        assert_eq!(
+            (of(&found[0].targets), of(&found[0].values)),
+            (vec!["a".into(), "b".into(), "d".into()], vec!["f(1)".into(), "c".into()])
+        );
         let [assign, with] = &found[0].body[..] else { panic!("{found:?}") };
-        assert_eq!((assign.kind, of(&assign.targets), of(&assign.values)), (StatementKind::Assign, vec!["x, y.z".into()], vec!["h(a)[0] + 1".into()]));
-        assert_eq!((with.kind, of(&with.targets), of(&with.values)), (StatementKind::With, vec!["n".into()], vec!["m()".into()]));
+        assert_eq!(
+            (assign.kind, of(&assign.targets), of(&assign.values)),
+            (StatementKind::Assign, vec!["x, y.z".into()], vec!["h(a)[0] + 1".into()])
+        );
+        assert_eq!(
+            (with.kind, of(&with.targets), of(&with.values)),
+            (StatementKind::With, vec!["n".into()], vec!["m()".into()])
+        );
         assert!(with.mentions("k") && !with.mentions("h"));
         assert_eq!(with.body[0].kind, StatementKind::Return);
     }

@@ -123,12 +123,6 @@ fn of_refusal(bench: &Bench<'_>, refused: &Refused) -> Finding {
         bytes: bench.case.card.own_outside.unwrap_or_default(),
         enough: true,
         facts: vec![Fact { text, bytes: reserved, lines }],
-        fixes: vec![modelled(
-            bench,
-            Lever::WorkersOffTheCard,
-            0,
-            OFF_THE_CARD.to_owned(),
-            apply,
-        )],
+        fixes: vec![modelled(bench, Lever::WorkersOffTheCard, 0, OFF_THE_CARD.to_owned(), apply)],
     }
 }

@@ -92,10 +92,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         // are too much.
         enough: then.fits == Some(true) && saves * 4 >= trouble.allocated,
         facts: vec![bench.fact(text, kept, stack)],
-        fixes: vec![Fix {
-            fits: then.fits,
-            ..modelled(bench, Lever::NoGrad, saves, how.to_owned(), apply)
-        }],
+        fixes: vec![Fix { fits: then.fits, ..modelled(bench, Lever::NoGrad, saves, how.to_owned(), apply) }],
     })
 }
 

@@ -94,10 +94,7 @@ fn remedies(bench: &Bench<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: b
         ));
     }
     if inputs {
-        fixes.push(by_hand(
-            Lever::ResizeBeforeUpload,
-            "resize or crop images before they go to the card",
-        ));
+        fixes.push(by_hand(Lever::ResizeBeforeUpload, "resize or crop images before they go to the card"));
     }
     fixes
 }

@@ -149,13 +149,7 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
         }
     }
     let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
-    fixes.push(modelled(
-        bench,
-        Lever::MicroBatch,
-        of_batch / 2,
-        how.to_owned(),
-        Apply::ByHand(None),
-    ));
+    fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
     fixes.push(modelled(
         bench,
         Lever::SmallerBatch,

@@ -19,7 +19,9 @@ pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<E
             return Err("autocast is on there already".to_owned());
         }
         if goes_backward(script, path.statement().span) {
-            return Err("the backward pass stands in the same statement, and has no place under autocast".to_owned());
+            return Err(
+                "the backward pass stands in the same statement, and has no place under autocast".to_owned()
+            );
         }
     }
     edits.import(script, "torch");
@@ -76,7 +78,8 @@ fn with_comment(script: &Script, span: Span) -> Option<Span> {
     let (start, blank) = script.facts.line_start(span.start);
     let rest = &script.text[span.end as usize..];
     let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
-    let alone = start as usize + blank.len() == span.start as usize && rest.trim_start_matches([' ', '\t']).starts_with('#');
+    let alone = start as usize + blank.len() == span.start as usize
+        && rest.trim_start_matches([' ', '\t']).starts_with('#');
     alone.then(|| Span::new(start, span.end + end as u32))
 }
 
@@ -111,7 +114,9 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
             shown(uses(scene, &origin), never_trained, name)?;
         }
         if path.statement().kind == StatementKind::Return {
-            return Err("what the model gives is returned, and its caller may go backward through it".to_owned());
+            return Err(
+                "what the model gives is returned, and its caller may go backward through it".to_owned()
+            );
         }
         wrap(script, &path, "torch.no_grad()", &mut edits)?;
     }

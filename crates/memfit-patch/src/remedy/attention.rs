@@ -134,8 +134,7 @@ fn transposed<'e>(script: &Script, of: &'e Expression) -> Option<&'e Expression>
 /// Whether an expression is the softmax of a name over the last size, and nothing else.
 fn is_softmax_of(script: &Script, of: &Expression, name: &str) -> bool {
     let Some((callee, arguments)) = of.call() else { return false };
-    let function =
-        matches!(script.called(of.span), Some("torch.softmax" | "torch.nn.functional.softmax"));
+    let function = matches!(script.called(of.span), Some("torch.softmax" | "torch.nn.functional.softmax"));
     let method = matches!(&callee.kind, Kind::Attribute { of, name: method }
         if method == "softmax" && of.name() == Some(name));
     let rest = match (function, arguments) {
@@ -178,9 +177,7 @@ fn is_number(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
             !is_parameter(path, name) && all_numbers(script, path, &bound)
         }
         Kind::Attribute { name, .. } => {
-            let same = |target: &Expression| {
-                matches!(&target.kind, Kind::Attribute { name: other, .. } if other == name)
-            };
+            let same = |target: &Expression| matches!(&target.kind, Kind::Attribute { name: other, .. } if other == name);
             all_numbers(script, path, &bound_in(&script.statements, &same))
         }
         _ => false,

@@ -51,7 +51,11 @@ pub(super) fn change(
             return Err("the loop stands on one line".into());
         }
         let first = looped.body.first().map_or(last.span, |first| first.span);
-        edits.line_behind(script, Span::new(first.start, last.span.end), &format!("del {}", names.join(", ")));
+        edits.line_behind(
+            script,
+            Span::new(first.start, last.span.end),
+            &format!("del {}", names.join(", ")),
+        );
     }
     if edits.0.is_empty() {
         return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
@@ -92,15 +96,24 @@ fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &
     for each in path.scope() {
         each.visit(&mut |each| {
             if matches!(each.kind, StatementKind::Function | StatementKind::Class) && each.mentions(name) {
-                why.get_or_insert(format!("`{}` uses `{name}` as well", each.name.as_deref().unwrap_or_default()));
+                why.get_or_insert(format!(
+                    "`{}` uses `{name}` as well",
+                    each.name.as_deref().unwrap_or_default()
+                ));
             }
             let deleted = matches!(each.kind, StatementKind::Delete | StatementKind::Global)
                 && each.targets.iter().any(|target| target.name() == Some(name));
             if deleted {
-                why.get_or_insert(format!("line {} has to do with `{name}` already", script.line_of(each.span.start)));
+                why.get_or_insert(format!(
+                    "line {} has to do with `{name}` already",
+                    script.line_of(each.span.start)
+                ));
             }
             let reads = each.values.iter().any(|value| value.mentions(name))
-                || each.targets.iter().any(|target| target.name() != Some(name) && target.root() == Some(name))
+                || each
+                    .targets
+                    .iter()
+                    .any(|target| target.name() != Some(name) && target.root() == Some(name))
                 || matches!(each.kind, StatementKind::Augment(_))
                     && each.targets.iter().any(|target| target.name() == Some(name));
             if !reads {
@@ -126,7 +139,11 @@ fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
     let step = facts
         .ops
         .iter()
-        .find(|op| op.via.is_none() && path.statement().span.contains(op.span) && matches!(op.kind, OpKind::Step { .. }))
+        .find(|op| {
+            op.via.is_none()
+                && path.statement().span.contains(op.span)
+                && matches!(op.kind, OpKind::Step { .. })
+        })
         .ok_or("no optimizer steps there where it can be seen")?;
     let (suite, index) = path.suite();
     let clears = facts.ops.iter().find(|op| {
@@ -142,7 +159,9 @@ fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
     for statement in &suite[index + 1..] {
         statement.visit(&mut |each| {
             let of_gradients = each.expressions().any(|expression| {
-                expression.any(&|part| matches!(part.last_name(), Some("grad" | "clip_grad_norm_" | "get_total_norm")))
+                expression.any(&|part| {
+                    matches!(part.last_name(), Some("grad" | "clip_grad_norm_" | "get_total_norm"))
+                })
             });
             if of_gradients {
                 read.get_or_insert(script.line_of(each.span.start));

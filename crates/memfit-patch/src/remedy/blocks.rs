@@ -73,7 +73,8 @@ pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal>
     counts_nothing(&scene)?;
     let mut edits = Edits::default();
     for site in sites.iter().filter(|site| site.file == first.file) {
-        let found = called(script, site.line).ok_or("the line calls no block whose inside could be computed again")?;
+        let found = called(script, site.line)
+            .ok_or("the line calls no block whose inside could be computed again")?;
         let call = script.facts.calls.iter().find(|call| call.span == found.call.span);
         let call = call.ok_or("the call cannot be taken apart")?;
         let head = Span::new(found.block.span.start, call.parentheses.start + 1);

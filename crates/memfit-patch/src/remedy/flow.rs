@@ -11,27 +11,71 @@ use crate::code::Scene;
 
 /// Methods whose result has no graph.
 pub(super) const WITHOUT_GRAPH: &[&str] = &[
-    "item", "detach", "tolist", "numpy", "size", "dim", "numel", "nelement", "element_size", "data_ptr", "keys",
-    "count", "index",
+    "item",
+    "detach",
+    "tolist",
+    "numpy",
+    "size",
+    "dim",
+    "numel",
+    "nelement",
+    "element_size",
+    "data_ptr",
+    "keys",
+    "count",
+    "index",
 ];
 /// Attributes that are no part of a graph.
-pub(super) const METADATA: &[&str] = &[
-    "shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "data", "layout", "itemsize", "nbytes",
-];
+pub(super) const METADATA: &[&str] =
+    &["shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "data", "layout", "itemsize", "nbytes"];
 /// Methods that put what they are given into what they are called on.
 pub(super) const PUTS: &[&str] =
     &["append", "appendleft", "extend", "add", "insert", "put", "setdefault", "update", "clear"];
 /// Methods that only tell what they are given.
 const TELLS: &[&str] = &[
-    "info", "debug", "warning", "error", "write", "add_scalar", "add_scalars", "set_postfix", "set_description",
+    "info",
+    "debug",
+    "warning",
+    "error",
+    "write",
+    "add_scalar",
+    "add_scalars",
+    "set_postfix",
+    "set_description",
 ];
 /// Functions whose result has no graph.
-const NUMBERS: &[&str] =
-    &["print", "len", "str", "repr", "float", "int", "bool", "isinstance", "type", "range", "id", "round", "hasattr"];
+const NUMBERS: &[&str] = &[
+    "print",
+    "len",
+    "str",
+    "repr",
+    "float",
+    "int",
+    "bool",
+    "isinstance",
+    "type",
+    "range",
+    "id",
+    "round",
+    "hasattr",
+];
 /// Functions that hand on what they are given.
 const HANDS_ON: &[&str] = &[
-    "sum", "max", "min", "list", "tuple", "sorted", "zip", "enumerate", "reversed", "abs", "dict", "set", "iter",
-    "next", "filter",
+    "sum",
+    "max",
+    "min",
+    "list",
+    "tuple",
+    "sorted",
+    "zip",
+    "enumerate",
+    "reversed",
+    "abs",
+    "dict",
+    "set",
+    "iter",
+    "next",
+    "filter",
 ];
 /// Modules that only tell what they are given.
 const TELLERS: &[&str] = &["logging.", "wandb.", "mlflow.", "warnings.", "json.", "pprint."];
@@ -181,9 +225,9 @@ impl Flow<'_> {
     fn statement(&mut self, statement: &Statement, names: &mut BTreeSet<String>) {
         match statement.kind {
             StatementKind::Function | StatementKind::Class => {
-                let used = names.iter().find(|name| {
-                    self.of_module.as_ref() != Some(*name) && statement.mentions(name)
-                });
+                let used = names
+                    .iter()
+                    .find(|name| self.of_module.as_ref() != Some(*name) && statement.mentions(name));
                 if let Some(name) = used {
                     let inner = statement.name.as_deref().unwrap_or_default();
                     self.hazard(false, format!("`{inner}` uses `{name}` as well"));
@@ -192,9 +236,9 @@ impl Flow<'_> {
             }
             StatementKind::Global => {
                 let global = statement.targets.iter().filter_map(Expression::name);
-                let own = global.into_iter().find(|name| {
-                    names.contains(*name) && self.of_module.as_deref() != Some(*name)
-                });
+                let own = global
+                    .into_iter()
+                    .find(|name| names.contains(*name) && self.of_module.as_deref() != Some(*name));
                 if let Some(name) = own {
                     self.hazard(false, format!("`{name}` is a name that other functions share"));
                 }
@@ -214,7 +258,10 @@ impl Flow<'_> {
                 }
             }
             StatementKind::Return if carried => {
-                self.hazard(false, "the function returns it, and its caller may go backward through it".to_owned());
+                self.hazard(
+                    false,
+                    "the function returns it, and its caller may go backward through it".to_owned(),
+                );
             }
             _ => {}
         }
@@ -300,11 +347,7 @@ impl Flow<'_> {
         }
     }
 
-    fn any<'e>(
-        &mut self,
-        parts: impl Iterator<Item = &'e Expression>,
-        names: &mut BTreeSet<String>,
-    ) -> bool {
+    fn any<'e>(&mut self, parts: impl Iterator<Item = &'e Expression>, names: &mut BTreeSet<String>) -> bool {
         let mut carried = false;
         for part in parts {
             carried |= self.carries(part, names);

@@ -19,8 +19,22 @@ const WITHOUT_GRAPH: &[&str] = &["item", "detach", "tolist", "numpy"];
 const KEEPS: &[&str] = &["append", "appendleft", "add"];
 /// Functions that make something new of their own.
 const MAKERS: &[&str] = &[
-    "list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "float", "int", "zeros", "ones",
-    "tensor", "empty", "full", "scalar_tensor", "zeros_like",
+    "list",
+    "dict",
+    "set",
+    "deque",
+    "defaultdict",
+    "OrderedDict",
+    "Counter",
+    "float",
+    "int",
+    "zeros",
+    "ones",
+    "tensor",
+    "empty",
+    "full",
+    "scalar_tensor",
+    "zeros_like",
 ];
 
 /// A place where a value is kept.
@@ -56,7 +70,9 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
         return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
     };
     let mut edits = Edits::default();
-    for edit in made.into_iter().filter(|(file, _)| *file == scene.file).filter_map(|(_, made)| made.ok()).flatten() {
+    for edit in
+        made.into_iter().filter(|(file, _)| *file == scene.file).filter_map(|(_, made)| made.ok()).flatten()
+    {
         edits.push(edit);
     }
     edits.change(&scene).map_err(Refusal::Unproven)
@@ -160,7 +176,9 @@ fn made_here<'e>(of: &'e Expression, done: &[&str], found: &mut Vec<&'e Expressi
         }
         Kind::Call { .. } | Kind::Binary { .. } if of.any(&|part| part.call().is_some()) => {
             let cut = |part: &Expression| {
-                part.call().and_then(|(callee, _)| callee.last_name()).is_some_and(|name| done.contains(&name))
+                part.call()
+                    .and_then(|(callee, _)| callee.last_name())
+                    .is_some_and(|name| done.contains(&name))
             };
             if !of.any(&cut) {
                 found.push(of);
@@ -228,8 +246,11 @@ fn prove(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Uses, Why> {
     let script = &*scene.script;
     let text = script.slice(kept.target.span);
     let refuse = |hazard: Hazard| {
-        let consequence =
-            if hazard.backward { "cutting its graph would change what is learnt" } else { "that it may be cut cannot be shown" };
+        let consequence = if hazard.backward {
+            "cutting its graph would change what is learnt"
+        } else {
+            "that it may be cut cannot be shown"
+        };
         format!("`{text}` is left as it is: {}; {consequence}", hazard.why)
     };
     let origin = match kept.target.kind {
@@ -289,7 +310,8 @@ fn assignments<'s>(body: &'s [Statement], name: &str) -> Vec<&'s Expression> {
             Kind::Item { .. } | Kind::Attribute { .. } => false,
             _ => target.mentions(name),
         });
-        let kinds = matches!(statement.kind, StatementKind::Assign | StatementKind::Loop | StatementKind::With);
+        let kinds =
+            matches!(statement.kind, StatementKind::Assign | StatementKind::Loop | StatementKind::With);
         if binds && kinds {
             found.extend(&statement.values);
         }
@@ -343,7 +365,9 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
         return keep("another backward pass of the loop may go through the same graph");
     }
     if let Some(name) = carried(scene, op.span) {
-        return keep(&format!("`{name}` is carried from step to step, and the next backward goes through it again"));
+        return keep(&format!(
+            "`{name}` is carried from step to step, and the next backward goes through it again"
+        ));
     }
     Some(Ok(vec![facts.remove_argument(call, retain.span)]))
 }
@@ -379,8 +403,11 @@ fn carried(scene: &Scene<'_>, at: Span) -> Option<String> {
             }
         });
     }
-    let own: Vec<&str> =
-        first.iter().filter(|(name, _, binds)| !binds && bound.contains(name)).map(|(name, ..)| *name).collect();
+    let own: Vec<&str> = first
+        .iter()
+        .filter(|(name, _, binds)| !binds && bound.contains(name))
+        .map(|(name, ..)| *name)
+        .collect();
     let scope = path.function().and_then(body_of);
     own.into_iter()
         .find(|name| uses(scene, &Origin::Name { name: (*name).to_owned(), scope }).is_err())

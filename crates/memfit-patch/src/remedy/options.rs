@@ -18,7 +18,9 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
     let step = facts
         .ops
         .iter()
-        .find(|op| op.via.is_none() && script.is_on(op.span, site.line) && matches!(op.kind, OpKind::Step { .. }))
+        .find(|op| {
+            op.via.is_none() && script.is_on(op.span, site.line) && matches!(op.kind, OpKind::Step { .. })
+        })
         .ok_or("no optimizer steps there where it can be seen")?;
     let mut made: Vec<&Call> = facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     made.sort_by_key(|call| call.span);
@@ -28,7 +30,10 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
         path.is_some_and(|path| {
             let statement = path.statement();
             statement.kind == StatementKind::Assign
-                && statement.targets.iter().any(|target| target.path().as_deref() == Some(step.receiver.as_str()))
+                && statement
+                    .targets
+                    .iter()
+                    .any(|target| target.path().as_deref() == Some(step.receiver.as_str()))
         })
     };
     let named: Vec<&&Call> = made.iter().filter(bound).collect();
@@ -90,9 +95,7 @@ pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change,
 
 /// Whether a statement is about the variable of the allocator's settings.
 fn sets(statement: &memfit_source::Statement) -> bool {
-    let of_variable = |part: &memfit_source::Expression| {
-        matches!(&part.kind, Kind::Text(text) if text.ends_with("ALLOC_CONF"))
-    };
+    let of_variable = |part: &memfit_source::Expression| matches!(&part.kind, Kind::Text(text) if text.ends_with("ALLOC_CONF"));
     matches!(statement.kind, StatementKind::Assign | StatementKind::Expression)
         && statement.expressions().any(|expression| expression.any(&of_variable))
 }

@@ -33,8 +33,11 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let shown = |call: &&Call| script.around(call.span).is_some_and(|path| scene.shows(&path));
     let captures = calls(script, "torch.cuda.graph");
-    let captures: Vec<&Call> =
-        captures.into_iter().filter(|call| call.argument(1, "pool").is_none() && !call.is_open()).filter(shown).collect();
+    let captures: Vec<&Call> = captures
+        .into_iter()
+        .filter(|call| call.argument(1, "pool").is_none() && !call.is_open())
+        .filter(shown)
+        .collect();
     if captures.is_empty() {
         return Ok(None);
     }
@@ -43,9 +46,10 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     }
     // Behind the imports, where whatever captures finds it.
     let imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
-    let first = script.statements.iter().find(|each| {
-        !matches!(each.kind, StatementKind::Import | StatementKind::Text)
-    });
+    let first = script
+        .statements
+        .iter()
+        .find(|each| !matches!(each.kind, StatementKind::Import | StatementKind::Text));
     let last = imports
         .filter(|each| first.is_none_or(|first| each.span.start < first.span.start))
         .last()

@@ -7,8 +7,7 @@ use crate::Why;
 use crate::code::{Code, Scene};
 
 /// Options of a loader that it takes only with workers.
-const OF_WORKERS: &[&str] =
-    &["persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"];
+const OF_WORKERS: &[&str] = &["persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"];
 
 /// `num_workers=0` where the loader is made.
 pub(super) fn workers(code: &Code<'_>) -> Result<Change, Refusal> {
@@ -89,14 +88,18 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         _ => true,
     });
     if spoken_with {
-        return Err(format!("`{name}` may be spoken with while it runs, and to wait for its end may be to wait for ever"));
+        return Err(format!(
+            "`{name}` may be spoken with while it runs, and to wait for its end may be to wait for ever"
+        ));
     }
     let used = uses_of(path.scope(), &name);
     let (suite, index) = path.suite();
     let started = if is_popen { Some(index) } else { position_of_call(suite, index, &name, "start") };
     let started = started.ok_or_else(|| format!("where `{name}` is started is not in sight"))?;
     let end = if is_popen { "wait" } else { "join" };
-    if !used.iter().all(|method| ["start", end].contains(&method.as_str())) || !used.iter().any(|method| method == end) {
+    if !used.iter().all(|method| ["start", end].contains(&method.as_str()))
+        || !used.iter().any(|method| method == end)
+    {
         return Err(format!("that `{name}` ends by itself is not shown: the script never waits for it"));
     }
     let mut edits = Edits::default();

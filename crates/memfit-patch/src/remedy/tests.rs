@@ -47,9 +47,8 @@ fn changed(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
 
 /// The lines that a change takes away and brings.
 fn lines(change: &Change) -> Vec<String> {
-    let changed = |line: &&str| {
-        line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---")
-    };
+    let changed =
+        |line: &&str| line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---");
     change.diff.lines().filter(changed).map(str::to_owned).collect()
 }
 
@@ -81,8 +80,16 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
         ("history[x] = out", "", "history[x] = out.detach().cpu()"),
         ("total += loss", "print(total.item())", "total += loss.detach()"),
         ("total = total + out.mean()", "print(float(total))", "total = total + out.detach().mean()"),
-        ("history.append(out)", "torch.save(torch.cat(history), \"p.pt\")", "history.append(out.detach().cpu())"),
-        ("history.append(out)", "a = [h.mean().item() for h in history]", "history.append(out.detach().cpu())"),
+        (
+            "history.append(out)",
+            "torch.save(torch.cat(history), \"p.pt\")",
+            "history.append(out.detach().cpu())",
+        ),
+        (
+            "history.append(out)",
+            "a = [h.mean().item() for h in history]",
+            "history.append(out.detach().cpu())",
+        ),
     ] {
         let text = training(keeps, after);
         let change = kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
@@ -102,7 +109,11 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
 fn nothing_is_cut_that_a_backward_may_flow_through() {
     for (keeps, after, why) in [
         ("history.append(out)", "torch.cat(history).mean().backward()", "a backward pass goes through it"),
-        ("history.append(out)", "both = torch.cat(history)\n    late = both.sum()\n    late.backward()", "backward"),
+        (
+            "history.append(out)",
+            "both = torch.cat(history)\n    late = both.sum()\n    late.backward()",
+            "backward",
+        ),
         ("total += out.mean()", "scaler.scale(total).backward()", "a backward pass goes through it"),
         ("total += out.mean()", "accelerator.backward(total)", "a backward pass goes through it"),
         ("total += out.mean()", "(total / 3).backward()", "a backward pass goes through it"),
@@ -154,7 +165,10 @@ fn residual_connections_keep_their_graph() {
         "        loss += 0.01 * out.pow(2).mean()\n        optimizer.zero_grad()\n",
     );
     let change = kept(&text, Lever::KeepOffTheCard, &["out = model(x)"]).unwrap();
-    assert_eq!(lines(&change), ["-        history.append(out)", "+        history.append(out.detach().cpu())"]);
+    assert_eq!(
+        lines(&change),
+        ["-        history.append(out)", "+        history.append(out.detach().cpu())"]
+    );
 }
 
 #[test]
@@ -176,7 +190,14 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
     );
     let backwards = sites(&text, &["loss.backward("]);
     let backward = &backwards[..1];
-    let change = changed_in(&text, Lever::ReleaseGraph, &["loss = crit(out"], &[], Some(Known::Backwards(backward)), true);
+    let change = changed_in(
+        &text,
+        Lever::ReleaseGraph,
+        &["loss = crit(out"],
+        &[],
+        Some(Known::Backwards(backward)),
+        true,
+    );
     assert_eq!(lines(&change.unwrap()).len(), 2);
     // A state that is carried over: to detach it is another gradient.
     let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
@@ -198,7 +219,8 @@ fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
         ("0.5 * (q @ k.mT)", "0.5"),
     ] {
         let text = ATTENTION.replace("q @ k.transpose(-2, -1) / math.sqrt(d)", product);
-        let change = changed(&text, Lever::Sdpa, &["weights = "]).unwrap_or_else(|why| panic!("{product}: {why}"));
+        let change =
+            changed(&text, Lever::Sdpa, &["weights = "]).unwrap_or_else(|why| panic!("{product}: {why}"));
         assert_eq!(lines(&change)[3], format!("+        out = {call}(q, k, v, scale={scale})"));
     }
 }
@@ -228,7 +250,11 @@ fn other_attention_is_left_as_it_is() {
 fn images_are_resized_before_they_are_uploaded() {
     let text = "import torch.nn.functional as F\nfor x in data:\n    x = x.to(device)\n    x = F.interpolate(x, size=224)\n    y = model(x)\n";
     let change = changed(text, Lever::ResizeBeforeUpload, &["F.interpolate"]).unwrap();
-    assert!(change.after.contains("    x = F.interpolate(x, size=224)\n    x = x.to(device)\n"), "{}", change.after);
+    assert!(
+        change.after.contains("    x = F.interpolate(x, size=224)\n    x = x.to(device)\n"),
+        "{}",
+        change.after
+    );
     for (from, to) in [
         ("    x = F.inter", "    z = F.inter"),
         ("x = x.to(device)", "x = batch[0].to(device)"),
@@ -268,11 +294,20 @@ fn an_evaluation_keeps_no_graph() {
 #[test]
 fn an_evaluation_within_a_training_has_a_context_of_its_own() {
     let text = "import torch\n\ndef main():\n    for x, y in loader:\n        crit(model(x), y).backward()\n        preds = model(\n            held_out,\n        )  # later\n        print(preds.argmax(1).tolist())\n";
-    let change = changed_in(text, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(false)), true).unwrap();
+    let change =
+        changed_in(text, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(false)), true)
+            .unwrap();
     let inside = "        with torch.no_grad():\n            preds = model(\n                held_out,\n            )  # later\n";
     assert!(change.after.contains(inside), "{}", change.after);
     let trained = text.replace("print(preds", "mse(preds, x).backward()\n        print(preds");
-    let told = refused(changed_in(&trained, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(true)), true));
+    let told = refused(changed_in(
+        &trained,
+        Lever::NoGrad,
+        &["preds = model"],
+        &[],
+        Some(Known::NeverTrained(true)),
+        true,
+    ));
     assert!(told.contains("`preds` may be trained on"), "{told}");
 }
 
@@ -286,9 +321,17 @@ fn the_forward_goes_under_a_context() {
     for (from, to, why) in [
         ("out = model(x)", "out = model(x); y = x", "shares its line"),
         ("out = model(x)", "out = model(x).backward()", "has no place under autocast"),
-        ("        out = model(x)", "        if True:\n          with torch.autocast(\"cuda\"):\n            out = model(x)", "on there already"),
+        (
+            "        out = model(x)",
+            "        if True:\n          with torch.autocast(\"cuda\"):\n            out = model(x)",
+            "on there already",
+        ),
         ("out = model(x)", "out = model(x, \"\"\"a\n\"\"\")", "a text of several lines"),
-        ("    for x in loader:\n        out = model(x)", "    for out in model(x):\n        pass", "in the head of a statement"),
+        (
+            "    for x in loader:\n        out = model(x)",
+            "    for out in model(x):\n        pass",
+            "in the head of a statement",
+        ),
         ("out = model(x)", "out = (model(y) for y in x)", "called later"),
     ] {
         let told = refused(changed(&text.replace(from, to), Lever::AutocastBf16, &["model("]));
@@ -320,7 +363,11 @@ fn blocks_are_computed_again() {
         ("x = block(x, 1)", "x = torch.relu(x)", "calls no block"),
         ("x = block(x, 1)", "y = block(1)", "calls no block"),
         ("def forward", "def prepare", "calls no block"),
-        ("        return x", "        self.norm = torch.nn.BatchNorm2d(3)\n        return x", "batch normalisation"),
+        (
+            "        return x",
+            "        self.norm = torch.nn.BatchNorm2d(3)\n        return x",
+            "batch normalisation",
+        ),
     ] {
         let text = NET.replace(from, to);
         let told = refused(changed(&text, Lever::Checkpointing, &["block(", "relu("]));
@@ -330,15 +377,27 @@ fn blocks_are_computed_again() {
 
 fn left_over(text: &str, at: &[&str], gradients: bool) -> Result<Change, Refusal> {
     let step = sites(text, &[".step()"]).pop();
-    changed_in(text, Lever::DropVariables, at, &[], Some(Known::Leftovers { step: step.as_ref(), gradients }), true)
+    changed_in(
+        text,
+        Lever::DropVariables,
+        at,
+        &[],
+        Some(Known::Leftovers { step: step.as_ref(), gradients }),
+        true,
+    )
 }
 
 #[test]
 fn what_a_round_leaves_goes_at_its_end() {
-    let text = training("with torch.no_grad():\n            heat = up(out)\n        print(heat.max())", "print(1)");
+    let text =
+        training("with torch.no_grad():\n            heat = up(out)\n        print(heat.max())", "print(1)");
     let change = left_over(&text, &["out = model", "heat = up", "loss = crit"], false).unwrap();
     assert_eq!(lines(&change), ["+        del heat, loss, out"]);
-    assert!(change.after.contains("        print(heat.max())\n        del heat, loss, out\n"), "{}", change.after);
+    assert!(
+        change.after.contains("        print(heat.max())\n        del heat, loss, out\n"),
+        "{}",
+        change.after
+    );
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
         ("if x:\n            out = up(out)", "", "reads `out` from the round before"),
@@ -380,7 +439,11 @@ fn the_optimizer_that_steps_takes_the_option() {
         ("    opt = torch", "    new = torch", "made in several places"),
         ("lr=1,\n    )", "**options)", "come from elsewhere"),
         ("AdamW", "LBFGS", "no fused kernel"),
-        ("    opt = torch.optim.AdamW(\n        net.parameters(),\n        lr=1,\n    )", "    pass", "does not show"),
+        (
+            "    opt = torch.optim.AdamW(\n        net.parameters(),\n        lr=1,\n    )",
+            "    pass",
+            "does not show",
+        ),
     ] {
         let told = refused(changed(&text.replace(from, to), Lever::FusedOptimizer, &["opt.step"]));
         assert!(told.contains(why), "{to}: {told}");
@@ -390,8 +453,13 @@ fn the_optimizer_that_steps_takes_the_option() {
 #[test]
 fn settings_go_where_the_script_sets_them() {
     let text = "import os\n\nos.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"a:1,b:2\")\n\nimport torch\nx = 1\n\ndef never():\n    os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"c:3\"\n";
-    let settings = |now, then| changed_in(text, Lever::DropSetting, &["x = 1"], &[], Some(Known::Settings { now, then }), true);
-    assert_eq!(lines(&settings("a:1,b:2", "b:2").unwrap())[1], "+os.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"b:2\")");
+    let settings = |now, then| {
+        changed_in(text, Lever::DropSetting, &["x = 1"], &[], Some(Known::Settings { now, then }), true)
+    };
+    assert_eq!(
+        lines(&settings("a:1,b:2", "b:2").unwrap())[1],
+        "+os.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"b:2\")"
+    );
     assert_eq!(lines(&settings("a:1,b:2", "").unwrap()).len(), 1);
     assert!(refused(settings("c:3", "")).contains("does not show"));
     assert_eq!(settings("d:4", ""), Err(Refusal::NotHere));
@@ -410,10 +478,20 @@ fn workers_are_not_started_where_one_loader_has_them() {
 
 #[test]
 fn a_process_is_waited_for_only_where_it_ends_by_itself() {
-    let of = |starts: &str, after: &str| format!("import subprocess\n\ndef main():\n    {starts}\n    y = model(x)\n    {after}\n");
-    let change = changed(&of("helper = subprocess.Popen([\"a\"])", "helper.wait()"), Lever::EndOtherProcess, &["y = model"]);
+    let of = |starts: &str, after: &str| {
+        format!("import subprocess\n\ndef main():\n    {starts}\n    y = model(x)\n    {after}\n")
+    };
+    let change = changed(
+        &of("helper = subprocess.Popen([\"a\"])", "helper.wait()"),
+        Lever::EndOtherProcess,
+        &["y = model"],
+    );
     assert_eq!(lines(&change.unwrap()), ["+    helper.wait()"]);
-    let change = changed(&of("p = Process(target=work)\n    p.start()", "p.join()"), Lever::EndOtherProcess, &["y = model"]);
+    let change = changed(
+        &of("p = Process(target=work)\n    p.start()", "p.join()"),
+        Lever::EndOtherProcess,
+        &["y = model"],
+    );
     assert!(change.unwrap().after.contains("p.start()\n    p.join()\n    y"));
     for (starts, after, why) in [
         ("p = Process(target=work, args=(queue,))\n    p.start()", "p.join()", "spoken with"),
@@ -431,7 +509,11 @@ fn pools_are_lent_and_shared() {
     let text = "import torch\n\nPOOL = torch.cuda.MemPool()\nx = 1\n";
     let change = changed(text, Lever::PoolOnOom, &["x = 1"]).unwrap();
     assert_eq!(lines(&change)[1], "+POOL = torch.cuda.MemPool(use_on_oom=True)");
-    let told = refused(changed(&text.replace("x = 1", "x = 1\nB = torch.cuda.MemPool()"), Lever::PoolOnOom, &["x = 1"]));
+    let told = refused(changed(
+        &text.replace("x = 1", "x = 1\nB = torch.cuda.MemPool()"),
+        Lever::PoolOnOom,
+        &["x = 1"],
+    ));
     assert!(told.contains("several pools"), "{told}");
     let graphs = "import torch\n\ndef main():\n    with torch.cuda.graph(g):\n        y = f(x)\n";
     let change = changed(graphs, Lever::SharePool, &["y = f"]).unwrap();

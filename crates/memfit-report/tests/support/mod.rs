@@ -11,7 +11,7 @@ use memfit_report::wire::{
     Fidelity, FixProof, Host, ModuleBytes, OUTSIDE_IS_MODELLED, Oom, Outside, OutsidePart, Peak, PeakEnd,
     PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
+use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -134,10 +134,10 @@ pub(crate) fn oom() -> RunReport {
 
 /// One that a run has proven, with a change of a file; one that arithmetic shows; one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
-    let fix = |lever, saves, label, how: &str, fits| ExplainFix {
+    let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
         lever,
         saves,
-        label,
+        label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
         fits,
@@ -149,7 +149,6 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
     let mut first = fix(
         Lever::Checkpointing,
         4 * GIB,
-        Label::Exact,
         "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block",
         Some(true),
     );
@@ -160,8 +159,8 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
         line: 31,
         diff: "--- train.py\n+++ train.py\n@@ -31,1 +31,1 @@\n-            x = block(x)\n+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n".to_owned(),
     });
-    let second = fix(Lever::AutocastBf16, 3 * GIB, Label::Precision, "the forward under autocast", None);
-    let third = fix(Lever::SmallerBatch, GIB, Label::ChangesTraining, "half the batch", Some(false));
+    let second = fix(Lever::AutocastBf16, 3 * GIB, "the forward under autocast", None);
+    let third = fix(Lever::SmallerBatch, GIB, "half the batch", Some(false));
     vec![first, second, third]
 }
 

@@ -7,7 +7,11 @@ fn a_line_is_under_autocast_whatever_it_is_called() {
     let step = "    for batch in loader:\n        with ctx:\n            loss = model(batch)\n";
     for (before, around, expected) in [
         ("ctx = torch.autocast(\"cuda\", dtype=torch.bfloat16)\n", step, true),
-        ("ctx = nullcontext() if cpu else torch.amp.autocast(device_type=\"cuda\", dtype=kind)\n", step, true),
+        (
+            "ctx = nullcontext() if cpu else torch.amp.autocast(device_type=\"cuda\", dtype=kind)\n",
+            step,
+            true,
+        ),
         ("ctx = torch.autocast(\n    device_type=\"cuda\",\n    dtype=torch.float16,\n)\n", step, true),
         ("ctx = torch.autocast(\"cuda\", enabled=True)\n", step, true),
         ("ctx = torch.autocast(\"cuda\", enabled=False)\n", step, false),
@@ -27,7 +31,11 @@ fn a_line_is_under_autocast_whatever_it_is_called() {
             true,
         ),
         ("def half():\n    return None\n", "    with half():\n        loss = model(batch)\n", false),
-        ("self.half = torch.autocast(\"cuda\")\n", "    with self.half:\n        loss = model(batch)\n", true),
+        (
+            "self.half = torch.autocast(\"cuda\")\n",
+            "    with self.half:\n        loss = model(batch)\n",
+            true,
+        ),
     ] {
         for decorated in ["", "@profile\n"] {
             let text = format!("{before}{decorated}def train(model, loader):\n{around}");
