@@ -1,13 +1,13 @@
 //! What every judgement works with: the story, what was missing, and the recorded calls to be made once more.
 
 use memfit_allocator::{Edit, Given, Outcome, Program};
-use memfit_recording::StackId;
-use memfit_vocabulary::{Label, Lever, Proof};
+use memfit_patch::{Code, Known, Ran, Refusal, Wanted};
+use memfit_recording::{StackId, Track};
+use memfit_vocabulary::{Lever, Proof};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
-use crate::origins::Site;
-use crate::source::Source;
+use crate::origins::{Origins, Site};
 use crate::story::{LARGEST, Life, Story};
 
 /// Memory that never runs out: small enough for one and an eighth of it to be reserved many times over.
@@ -19,6 +19,8 @@ pub(crate) const LITTLE: u64 = 10;
 pub(crate) struct Bench<'case> {
     pub(crate) case: &'case Case<'case>,
     pub(crate) story: Story<'case>,
+    /// The program's source, as far as it is at hand.
+    pub(crate) code: Code<'case>,
     pub(crate) program: Program,
     /// What the allocator could get, as far as is known: at least what it held when it failed.
     pub(crate) limit: Option<u64>,
@@ -39,7 +41,8 @@ impl<'case> Bench<'case> {
             .zip(trouble.requested)
             .map(|(limit, requested)| (trouble.allocated + requested) as i64 - limit as i64);
         let demand = program.run(&Given { capacity: ENDLESS, ..case.given }, |_| Edit::Keep).reserved();
-        Some(Self { case, story, program, limit, missing, demand })
+        let code = Code::new(case.source, ran(case.track, &story.origins));
+        Some(Self { case, story, code, program, limit, missing, demand })
     }
 
     /// The bytes that were missing, where any were.
@@ -83,43 +86,42 @@ impl<'case> Bench<'case> {
         self.demand
     }
 
-    pub(crate) fn source(&self, site: Site) -> Option<Source> {
-        let file = self.story.track.texts.get(site.file);
-        (self.case.source)(file).map(|text| Source::new(file, &text))
+    /// The change of the source that makes a remedy at the first of these lines where one is right.
+    pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: Known<'_>) -> Apply {
+        let sites: Vec<memfit_patch::Site> = sites.iter().map(|site| self.place(*site)).collect();
+        match self.code.change(&Wanted { lever, sites: &sites, known }) {
+            Ok(change) => Apply::Edit(change),
+            Err(Refusal::NotHere) => Apply::ByHand(None),
+            Err(Refusal::Unproven(why)) => Apply::ByHand(Some(why)),
+        }
     }
 
-    /// The user's source files as far as they are at hand: those of the failing line first, then those that
-    /// asked last.
-    pub(crate) fn sources(&self) -> Vec<Source> {
-        let story = &self.story;
-        let stacks = std::iter::once(story.trouble.stack);
-        let stacks = stacks.chain(story.lives.iter().rev().map(|life| life.block.stack));
+    /// A line as the source knows it.
+    pub(crate) fn place(&self, site: Site) -> memfit_patch::Site {
+        place(self.story.track, site)
+    }
+
+    /// The user's lines of these stacks, each once.
+    pub(crate) fn sites(&self, stacks: impl IntoIterator<Item = StackId>) -> Vec<Site> {
         let mut seen = std::collections::HashSet::new();
-        let mut sources = Vec::new();
-        for site in stacks.flat_map(|stack| &story.origins.get(stack).user) {
-            if seen.insert(site.file) {
-                sources.extend(self.source(*site));
+        let stacks = stacks.into_iter().filter(|stack| seen.insert(*stack)).collect::<Vec<_>>();
+        let mut sites: Vec<Site> = Vec::new();
+        for site in stacks.iter().flat_map(|stack| &self.story.origins.get(*stack).user) {
+            if !sites.contains(site) {
+                sites.push(*site);
             }
         }
-        sources
+        sites
     }
 
     pub(crate) fn line(&self, site: Site) -> Line {
-        let texts = &self.story.track.texts;
-        let text = self.source(site).map(|source| source.line(site.line).trim().to_owned());
-        Line {
-            file: texts.get(site.file).to_owned(),
-            line: site.line,
-            function: texts.get(site.function).to_owned(),
-            text: text.filter(|text| !text.is_empty()),
-        }
+        let memfit_patch::Site { file, line, function } = self.place(site);
+        self.with_text(Line { file, line, function, text: None })
     }
 
     /// A line with its text, where its file is at hand.
     pub(crate) fn with_text(&self, line: Line) -> Line {
-        let source = (self.case.source)(&line.file).map(|text| Source::new(&line.file, &text));
-        let text = source.map(|source| source.line(line.line).trim().to_owned());
-        Line { text: text.filter(|text| !text.is_empty()).or(line.text.clone()), ..line }
+        Line { text: self.code.line(&line.file, line.line).or(line.text), ..line }
     }
 
     /// The user's lines of a stack, innermost first.
@@ -144,6 +146,28 @@ impl<'case> Bench<'case> {
     }
 }
 
+fn place(track: &Track, site: Site) -> memfit_patch::Site {
+    memfit_patch::Site {
+        file: track.texts.get(site.file).to_owned(),
+        line: site.line,
+        function: track.texts.get(site.function).to_owned(),
+    }
+}
+
+/// The lines that a recording shows to have run, and which file is the script: the one whose own level most
+/// stacks begin at.
+fn ran(track: &Track, origins: &Origins) -> Ran {
+    let mut begins: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+    for site in origins.all().filter_map(|origin| origin.user.last()) {
+        if track.texts.get(site.function) == "<module>" {
+            *begins.entry(track.texts.get(site.file)).or_default() += 1;
+        }
+    }
+    let main = begins.into_iter().max_by_key(|(_, count)| *count).map(|(file, _)| file.to_owned());
+    let sites = origins.all().flat_map(|origin| &origin.user).map(|site| place(track, *site));
+    Ran::new(sites, main)
+}
+
 /// What came of making the calls once more.
 pub(crate) struct Replayed {
     /// What less is reserved where memory never runs out.
@@ -157,18 +181,11 @@ pub(crate) struct Replayed {
 }
 
 /// A remedy that a replay has shown.
-pub(crate) fn replayed(lever: Lever, label: Label, how: String, replayed: &Replayed, apply: Apply) -> Fix {
-    Fix { lever, saves: replayed.saves, label, how, proof: Proof::Replayed, fits: replayed.fits, apply }
+pub(crate) fn replayed(lever: Lever, how: String, replayed: &Replayed, apply: Apply) -> Fix {
+    Fix { lever, saves: replayed.saves, how, proof: Proof::Replayed, fits: replayed.fits, apply }
 }
 
 /// A remedy that arithmetic shows.
-pub(crate) fn modelled(
-    bench: &Bench<'_>,
-    lever: Lever,
-    label: Label,
-    saves: u64,
-    how: String,
-    apply: Apply,
-) -> Fix {
-    Fix { lever, saves, label, how, proof: Proof::Modelled, fits: bench.enough(saves), apply }
+pub(crate) fn modelled(bench: &Bench<'_>, lever: Lever, saves: u64, how: String, apply: Apply) -> Fix {
+    Fix { lever, saves, how, proof: Proof::Modelled, fits: bench.enough(saves), apply }
 }

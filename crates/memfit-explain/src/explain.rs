@@ -87,8 +87,8 @@ fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
             // Another card is always an answer, and the last one wherever there is another.
             matches!(fix.apply, Apply::Card(_)) && cause != Cause::DoesNotFit,
             !of_cause,
-            fix.label,
-            fix.apply == Apply::ByHand,
+            fix.label(),
+            matches!(fix.apply, Apply::ByHand(_)),
             fix.lever == Lever::ActivationOffload,
             Reverse(fix.saves),
         )

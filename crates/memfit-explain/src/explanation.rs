@@ -1,5 +1,6 @@
 //! What an explanation consists of.
 
+use memfit_patch::Change;
 use memfit_vocabulary::{Cause, Label, Lever, Phase, Proof};
 
 use crate::holders::Holder;
@@ -99,8 +100,6 @@ pub struct Fix {
     pub lever: Lever,
     /// The bytes that it would have saved at the moment that is explained.
     pub saves: u64,
-    /// How far the training stays the same.
-    pub label: Label,
     /// How to do it.
     pub how: String,
     /// How it is known.
@@ -111,27 +110,31 @@ pub struct Fix {
     pub apply: Apply,
 }
 
+impl Fix {
+    /// How far the training stays the same: the lever alone says it.
+    pub const fn label(&self) -> Label {
+        self.lever.label()
+    }
+}
+
 /// What of a remedy can be applied as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Apply {
-    /// Nothing: it takes somebody who knows the program.
-    #[default]
-    ByHand,
+    /// Nothing: it takes somebody who knows the program. Where a change of the source was refused, the reason,
+    /// as a sentence without its end.
+    ByHand(Option<String>),
     /// An environment variable and its value; an empty value takes it away.
     Environment(&'static str, String),
     /// A change of a source file.
-    Edit {
-        /// The file.
-        file: String,
-        /// The first line that changes, from 1.
-        line: u32,
-        /// The change as a unified diff.
-        diff: String,
-        /// What the file says with it.
-        after: String,
-    },
+    Edit(Change),
     /// A card on which the allocator can get so much.
     Card(u64),
+}
+
+impl Default for Apply {
+    fn default() -> Self {
+        Self::ByHand(None)
+    }
 }
 
 /// What each step leaves behind, for people.

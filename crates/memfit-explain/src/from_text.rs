@@ -2,7 +2,7 @@
 
 use memfit_allocator::{LARGE_SEGMENT, SMALL_SEGMENT};
 use memfit_recording::{LogFrame, OomKind, OomText};
-use memfit_vocabulary::{Cause, Label, Lever, Proof};
+use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::case::{Card, OtherProcess, Refused};
 use crate::explanation::{Apply, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, Weighed};
@@ -219,10 +219,9 @@ fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
 }
 
 fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText) -> Vec<Fix> {
-    let fix = |lever, saves, label, how: &str, fits, apply| Fix {
+    let fix = |lever, saves, how: &str, fits, apply| Fix {
         lever,
         saves,
-        label,
         how: how.to_owned(),
         proof: Proof::Modelled,
         fits,
@@ -231,33 +230,30 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
     let expandable = || {
         let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
         let apply = Apply::Environment(VARIABLE, "expandable_segments:True".to_owned());
-        (!on).then(|| fix(Lever::ExpandableSegments, unused, Label::Exact, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of what is reserved and in no tensor can then be used", None, apply))
+        (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of what is reserved and in no tensor can then be used", None, apply))
     };
     let mut fixes = Vec::new();
     match cause {
         Cause::OtherProcesses => fixes.push(fix(
             Lever::EndOtherProcess,
             others,
-            Label::Exact,
             "end the other processes (`nvidia-smi` shows them), or use another card (CUDA_VISIBLE_DEVICES)",
             Some(true),
-            Apply::ByHand,
+            Apply::ByHand(None),
         )),
         Cause::Outside => fixes.push(fix(
             Lever::WorkersOffTheCard,
             0,
-            Label::Exact,
             "keep CUDA out of helper processes, and close what else holds the card",
             None,
-            Apply::ByHand,
+            Apply::ByHand(None),
         )),
         Cause::PrivatePools => fixes.push(fix(
             Lever::SharePool,
             unused,
-            Label::Exact,
             "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later)",
             None,
-            Apply::ByHand,
+            Apply::ByHand(None),
         )),
         _ => {}
     }
@@ -266,26 +262,23 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         fixes.push(fix(
             Lever::Checkpointing,
             0,
-            Label::Exact,
             "`torch.utils.checkpoint` around repeated blocks, where activations are what fills the card",
             None,
-            Apply::ByHand,
+            Apply::ByHand(None),
         ));
         fixes.push(fix(
             Lever::MicroBatch,
             0,
-            Label::Rounding,
             "a batch in pieces with the gradients added up",
             None,
-            Apply::ByHand,
+            Apply::ByHand(None),
         ));
         fixes.push(fix(
             Lever::AutocastBf16,
             0,
-            Label::Precision,
             "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`",
             None,
-            Apply::ByHand,
+            Apply::ByHand(None),
         ));
     }
     fixes

@@ -9,6 +9,9 @@
 //! [`explain`] names the cause of an out-of-memory error, with what speaks for it, and the remedies with what
 //! each would have saved; where it can, it shows that by making the recorded calls once more.
 //!
+//! A remedy is a lever and the lines that it is about. The change of the source that makes it is
+//! `memfit-patch`'s, or refused there: nothing here reads or cuts source.
+//!
 //! This crate knows neither terminals nor files: it turns a recording into facts, and others show them.
 
 mod bench;
@@ -27,7 +30,6 @@ mod origins;
 mod others;
 mod out_of_memory;
 mod recorded;
-mod source;
 mod story;
 mod weigh;
 
@@ -39,6 +41,7 @@ pub use conditions::Conditions;
 pub use explain::explain;
 pub use explanation::{Apply, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, Weighed};
 pub use holders::Holder;
+pub use memfit_patch::Change as SourceChange;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use recorded::{Asked, ExplainError, explain_recording, explain_source};
 pub use story::categories;

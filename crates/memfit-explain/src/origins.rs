@@ -85,6 +85,11 @@ impl Origins {
         self.0.get(stack.0 as usize).unwrap_or(&self.0[0])
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Origin> {
+        self.0.iter()
+    }
+
     /// Whether anything is known of any stack.
     pub(crate) fn any(&self) -> bool {
         self.0.iter().any(|origin| !origin.user.is_empty())

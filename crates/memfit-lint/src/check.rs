@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memfit_source::document::{DocumentError, Format, Location, Snippet, snippets};
-use memfit_source::{Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
+use memfit_source::edit::compose;
+use memfit_source::{Edit, Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
 
 use crate::config::Config;
 use crate::files::{self, Input};
 use crate::modules::Library;
-use crate::rule::{Context, Edit, Finding, Findings, Project, Rule, Severity};
+use crate::rule::{Context, Finding, Findings, Project, Rule, Severity};
 use crate::{fix, rules, suppress};
 
 /// What was found in all files.
@@ -421,7 +422,7 @@ fn idle_fix(facts: &Facts, span: Span) -> Option<crate::rule::Fix> {
     let before = &facts.text[..span.start as usize];
     let blank = before.len() - before.trim_end_matches([' ', '\t']).len();
     let start = span.start - blank as u32;
-    let edit = match crate::query::whole_lines(facts, span) {
+    let edit = match facts.whole_lines(span) {
         Some(line) => Edit::delete(line),
         None => Edit::delete(Span::new(start, span.end)),
     };
@@ -493,7 +494,7 @@ impl Source {
                 .filter(|fix| fix.safe || with_unsafe)
                 .map(|fix| fix.edits.as_slice())
                 .collect();
-            let (edits, count) = fix::compose(&fixes);
+            let (edits, count) = compose(&fixes);
             if count == 0 {
                 break;
             }

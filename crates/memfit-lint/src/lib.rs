@@ -18,8 +18,8 @@ pub use check::Shown;
 pub use check::{Checked, Error, FileFix, FileLabel, Problem, Report, Source, check_paths, check_source};
 pub use config::{Config, ConfigError, Level};
 pub use fix::{Applied, apply};
-pub use memfit_source::{LineIndex as Lines, Span, document::Location};
-pub use rule::{Edit, Finding, Fix, Fixes, Label, Rule, Severity};
+pub use memfit_source::{Edit, LineIndex as Lines, Span, document::Location, edit::unified_diff};
+pub use rule::{Finding, Fix, Fixes, Label, Rule, Severity};
 pub use rules::{all as rules, find as rule, page};
 
 /// The name of the finding that a suppression had nothing to suppress.

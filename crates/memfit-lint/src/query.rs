@@ -1,10 +1,10 @@
 //! Questions that several rules ask of the facts.
 
 use memfit_source::{
-    Backward, Call, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
+    Backward, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
 };
 
-use crate::rule::{Context, Edit};
+use crate::rule::Context;
 
 impl Context<'_> {
     /// The text of a span.
@@ -91,63 +91,4 @@ pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
 /// Whether a value is on a GPU and more than a number.
 pub(crate) fn is_large_on_gpu(value: &memfit_source::Value) -> bool {
     value.device.is_gpu() && !value.is(Flags::SCALAR)
-}
-
-/// Adds an argument at the end of a call.
-pub(crate) fn add_argument(facts: &Facts, call: &Call, text: &str) -> Edit {
-    let end = call.parentheses.end.saturating_sub(1);
-    // What `functools.partial` was given stands elsewhere.
-    match call.arguments.last().filter(|last| call.parentheses.contains(last.span)) {
-        None => Edit::insert(end, text),
-        Some(last) => {
-            // A comma that is there already is kept.
-            let between = facts.slice(Span::new(last.span.end, end));
-            let comma = between.find(',').filter(|at| !between[..*at].contains('#'));
-            match comma {
-                Some(at) => Edit::insert(last.span.end + at as u32 + 1, format!(" {text},")),
-                None => Edit::insert(last.span.end, format!(", {text}")),
-            }
-        }
-    }
-}
-
-/// Takes an argument out of a call, with its comma.
-pub(crate) fn remove_argument(facts: &Facts, call: &Call, span: Span) -> Edit {
-    if !call.parentheses.contains(span) {
-        // What `functools.partial` was given stands elsewhere.
-        return Edit::delete(Span::at(span.start));
-    }
-    let index = call.arguments.iter().position(|argument| argument.span == span);
-    let previous = index.and_then(|index| index.checked_sub(1)).and_then(|index| call.arguments.get(index));
-    let previous = previous.filter(|previous| call.parentheses.contains(previous.span));
-    if let Some(previous) = previous {
-        return Edit::delete(Span::new(previous.span.end, span.end));
-    }
-    if let Some(next) = index.and_then(|index| call.arguments.get(index + 1)) {
-        Edit::delete(Span::new(span.start, next.span.start))
-    } else {
-        let rest = facts.slice(Span::new(span.end, call.parentheses.end));
-        let comma =
-            if rest.trim_start().starts_with(',') { rest.find(',').map_or(0, |at| at as u32 + 1) } else { 0 };
-        Edit::delete(Span::new(span.start, span.end + comma))
-    }
-}
-
-/// The blank that a line begins with, and where the line begins.
-pub(crate) fn line_start(facts: &Facts, offset: u32) -> (u32, String) {
-    let before = &facts.text[..offset as usize];
-    let start = before.rfind(['\n', '\r']).map_or(0, |at| at + 1);
-    let blank: String = facts.text[start..].chars().take_while(|c| *c == ' ' || *c == '\t').collect();
-    (start as u32, blank)
-}
-
-/// The whole lines that a statement stands on, if nothing else does.
-pub(crate) fn whole_lines(facts: &Facts, span: Span) -> Option<Span> {
-    let (start, blank) = line_start(facts, span.start);
-    if start as usize + blank.len() != span.start as usize {
-        return None;
-    }
-    let rest = &facts.text[span.end as usize..];
-    let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
-    rest[..end].trim().is_empty().then(|| Span::new(start, span.end + end as u32))
 }

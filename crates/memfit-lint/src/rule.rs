@@ -1,5 +1,6 @@
 //! What a rule is, and what it says.
 
+pub(crate) use memfit_source::Edit;
 use memfit_source::{Facts, OpKind, Span};
 use serde::{Deserialize, Serialize};
 
@@ -86,32 +87,6 @@ impl Project {
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)
         });
-    }
-}
-
-/// A change of the text.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Edit {
-    /// What is replaced.
-    pub span: Span,
-    /// By what.
-    pub text: String,
-}
-
-impl Edit {
-    /// Puts a text in front of a byte.
-    pub fn insert(at: u32, text: impl Into<String>) -> Self {
-        Self { span: Span::at(at), text: text.into() }
-    }
-
-    /// Replaces a span.
-    pub fn replace(span: Span, text: impl Into<String>) -> Self {
-        Self { span, text: text.into() }
-    }
-
-    /// Removes a span.
-    pub const fn delete(span: Span) -> Self {
-        Self { span, text: String::new() }
     }
 }
 

@@ -2,18 +2,12 @@
 
 use std::fmt::Write as _;
 
-use memfit_source::{Facts, Span, Statement, StatementKind};
+use memfit_source::edit::{apply_checked, apply_within};
+use memfit_source::{Dialect, Edit, Facts, Span, Statement, StatementKind};
 use memfit_vocabulary::Lever;
 
 use crate::training::{Training, is_name};
 use crate::{Left, Why};
-
-/// What stands in the place of a span.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Edit {
-    pub(crate) span: Span,
-    pub(crate) text: String,
-}
 
 /// The round of the training in pieces.
 #[derive(Clone, Debug)]
@@ -130,12 +124,7 @@ impl<'a> Draft<'a> {
         edits.extend(round);
         edits.extend(self.ahead()?);
         edits.extend(self.on_top());
-        edits.sort();
-        edits.dedup();
-        if edits.windows(2).any(|pair| pair[1].span.start < pair[0].span.end) {
-            return Err("two of its changes touch the same place".to_owned());
-        }
-        Ok(applied(self.text, Span::new(0, self.text.len() as u32), &edits))
+        apply_checked(self.text, &edits, Dialect::Python).map_err(|error| error.to_string())
     }
 
     /// The statements of a round that are put into a context or into pieces.
@@ -209,11 +198,7 @@ impl<'a> Draft<'a> {
         if !before.trim().is_empty() || !(behind.is_empty() || behind.starts_with('#')) {
             return Err("several statements of the loop share a line".to_owned());
         }
-        let mut edits: Vec<Edit> =
-            self.edits.iter().filter(|edit| span.contains(edit.span)).cloned().collect();
-        edits.sort();
-        edits.dedup();
-        let mut text = applied(self.text, span, &edits);
+        let mut text = apply_within(self.text, span, &self.edits).map_err(|error| error.to_string())?;
         if !text.ends_with('\n') {
             text.push('\n');
         }
@@ -339,19 +324,6 @@ impl<'a> Draft<'a> {
 /// The names in a text.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).filter(|word| is_name(word))
-}
-
-/// A part of a text with changes; they are sorted and do not touch.
-fn applied(text: &str, part: Span, edits: &[Edit]) -> String {
-    let mut out = String::with_capacity(text.len() + 256);
-    let mut at = part.start as usize;
-    for edit in edits {
-        out.push_str(text.get(at..edit.span.start as usize).unwrap_or_default());
-        out.push_str(&edit.text);
-        at = edit.span.end as usize;
-    }
-    out.push_str(text.get(at..part.end as usize).unwrap_or_default());
-    out
 }
 
 /// Lines further to the right.

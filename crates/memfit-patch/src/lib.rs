@@ -1,23 +1,28 @@
-//! A plan as a change of a script's source: plain PyTorch, where plain PyTorch can do it.
+//! Levers as changes of a program's source: plain PyTorch, where plain PyTorch can do it.
 //!
-//! Owns how each lever looks in a script ([`patch`]). It must not know how a plan was found, files, or how a
-//! change is shown; nor the Python parser, of which it is told by `memfit-source`. What is not understood is
-//! left alone, and said.
+//! Owns how each lever looks in a script: of a plan ([`patch`]), and of a remedy for memory that ran out
+//! ([`Code::change`]). It must not know how a plan or a remedy was found, files, or how a change is shown; nor
+//! the Python parser, which only `memfit-source` uses. A change that the source does not prove right is refused
+//! with a reason.
 
 mod before;
+mod code;
 mod draft;
 mod optimizer;
 mod pieces;
 mod precision;
+mod remedy;
 mod trainer;
 mod training;
 
-use std::sync::Arc;
-
 use memfit_plan::{Plan, Value};
-use memfit_source::{Alone, Dialect, facts, is_valid, statements};
 use memfit_vocabulary::Lever;
 
+pub use code::{Code, Ran, Read, Site};
+pub use memfit_source::edit::unified_diff;
+pub use remedy::{BlockCall, Change, Known, Refusal, Wanted};
+
+use code::Script;
 use draft::Draft;
 use training::Training;
 
@@ -52,17 +57,13 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
         let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
         Patched { text: text.to_owned(), done: Vec::new(), left, remarks: Vec::new() }
     };
-    let shared: Arc<str> = Arc::from(text);
-    let (Ok(facts), Ok(statements)) =
-        (facts(&shared, Dialect::Python, &Alone), statements(text, Dialect::Python))
-    else {
-        return unread("the script is too large to be changed");
+    let script = match Script::read(text) {
+        Ok(script) => script,
+        Err(why) => return unread(why),
     };
-    if !facts.problems.is_empty() {
-        return unread("the script could not be read as Python");
-    }
-    let training = Training::find(&facts, &statements);
-    let mut draft = Draft::new(text, &facts, &statements, training.as_ref());
+    let Script { facts, statements, .. } = &script;
+    let training = Training::find(facts, statements);
+    let mut draft = Draft::new(text, facts, statements, training.as_ref());
     let told = trainer::write(&mut draft, plan);
     for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
         let written =
@@ -104,8 +105,7 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     }
     let (done, left, remarks) = (draft.done.clone(), draft.left.clone(), draft.remarks.clone());
     match draft.render() {
-        Ok(text) if is_valid(&text, Dialect::Python) => Patched { text, done, left, remarks },
-        Ok(_) => unread("the changed script would not be Python any more"),
+        Ok(text) => Patched { text, done, left, remarks },
         Err(why) => unread(&why),
     }
 }

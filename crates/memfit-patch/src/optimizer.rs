@@ -1,37 +1,43 @@
 //! The kernel of an optimizer, where it is made.
 
-use memfit_source::{Call, Span};
+use memfit_source::{Call, Edit, Facts};
 use memfit_vocabulary::Lever;
 
 use crate::Why;
-use crate::draft::{Draft, Edit};
+use crate::draft::Draft;
 
 /// Modules of torch.optim that make no optimizer.
 const OTHERS: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
 
 /// `fused=True`, or `foreach=False`.
 pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
-    let (name, other, word) = match lever {
-        Lever::FusedOptimizer => ("fused", "foreach", "fused=True"),
-        _ => ("foreach", "fused", "foreach=False"),
-    };
-    let makes = |call: &&Call| {
-        let path = call.path.as_deref().unwrap_or_default();
-        let class = path.rsplit('.').next().unwrap_or_default();
-        path.starts_with("torch.optim.")
-            && !OTHERS.iter().any(|other| path.starts_with(other))
-            && class.starts_with(char::is_uppercase)
-    };
-    let made: Vec<&Call> = draft.facts.calls.iter().filter(makes).collect();
+    let made: Vec<&Call> = draft.facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     if made.is_empty() {
         return Err("the script makes no optimizer of torch.optim where it can be seen".to_owned());
     }
     for call in made {
-        if let Some(argument) = call.keyword(name).or_else(|| call.keyword(other)) {
-            draft.edits.push(Edit { span: argument.span, text: word.to_owned() });
-        } else if let Some(last) = call.arguments.last() {
-            draft.edits.push(Edit { span: Span::at(last.span.end), text: format!(", {word}") });
-        }
+        draft.edits.push(with_kernel(draft.facts, call, lever));
     }
     Ok(())
+}
+
+/// Whether a call makes an optimizer of torch.optim.
+pub(crate) fn makes_optimizer(call: &Call) -> bool {
+    let path = call.path.as_deref().unwrap_or_default();
+    let class = path.rsplit('.').next().unwrap_or_default();
+    path.starts_with("torch.optim.")
+        && !OTHERS.iter().any(|other| path.starts_with(other))
+        && class.starts_with(char::is_uppercase)
+}
+
+/// The call that makes an optimizer, with one of these kernels.
+pub(crate) fn with_kernel(facts: &Facts, call: &Call, lever: Lever) -> Edit {
+    let (name, other, word) = match lever {
+        Lever::FusedOptimizer => ("fused", "foreach", "fused=True"),
+        _ => ("foreach", "fused", "foreach=False"),
+    };
+    match call.keyword(name).or_else(|| call.keyword(other)) {
+        Some(argument) => Edit::replace(argument.span, word),
+        None => facts.add_argument(call, word),
+    }
 }

@@ -2,10 +2,10 @@
 //! smaller ones, and more of them in a step.
 
 use memfit_plan::Plan;
-use memfit_source::Span;
+use memfit_source::{Edit, Span};
 
 use crate::Why;
-use crate::draft::{Draft, Edit, Pieces, words};
+use crate::draft::{Draft, Pieces, words};
 use crate::training::{Training, is_name, is_path};
 
 const PIECES: &str = r#"def pieces(batch, size):

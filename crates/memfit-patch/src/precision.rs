@@ -1,10 +1,10 @@
 //! Fewer bits: autocast around the forward and its loss, a scaler where fp16 needs one, and tf32.
 
-use memfit_source::OpKind;
+use memfit_source::{Edit, OpKind};
 use memfit_vocabulary::Lever;
 
 use crate::Why;
-use crate::draft::{Draft, Edit};
+use crate::draft::Draft;
 use crate::training::Training;
 
 /// `torch.autocast` around the forward and its loss.

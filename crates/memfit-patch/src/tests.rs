@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use memfit_plan::{MadeFor, Setting};
+use memfit_source::{Dialect, is_valid};
 use memfit_vocabulary::Label;
 
 use super::*;

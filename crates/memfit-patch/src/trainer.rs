@@ -1,10 +1,10 @@
 //! A plan in the settings of a library's trainer, where the script hands its training loop to one.
 
 use memfit_plan::{Framework, Plan, in_its_words};
-use memfit_source::{Call, Span};
+use memfit_source::{Call, Edit};
 use memfit_vocabulary::Lever;
 
-use crate::draft::{Draft, Edit};
+use crate::draft::Draft;
 use crate::{Left, Why};
 
 /// Where the settings of a library's trainer are given.
@@ -56,14 +56,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
     }
     if !added.is_empty() {
-        let edit = place.call.arguments.last().map_or_else(
-            || Edit {
-                span: Span::at(place.call.parentheses.end - 1),
-                text: added.trim_start_matches(", ").to_owned(),
-            },
-            |last| Edit { span: Span::at(last.span.end), text: added.clone() },
-        );
-        draft.edits.push(edit);
+        draft.edits.push(draft.facts.add_argument(place.call, added.trim_start_matches(", ")));
     }
     told
 }

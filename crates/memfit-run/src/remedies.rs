@@ -174,7 +174,7 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
         with: String::new(),
     };
     match &fix.apply {
-        Apply::ByHand => return None,
+        Apply::ByHand(_) => return None,
         Apply::Environment(name, value) => {
             // The newer name wins, and the older must not be left to say otherwise.
             let value = (!value.is_empty()).then(|| OsString::from(value));
@@ -187,9 +187,9 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
             // Where it is not enough, the question is what it ran out for.
             trial.changes.stacks = true;
         }
-        Apply::Edit { file, line, after, .. } => {
-            trial.with = format!("line {line} of `{file}` changed ({})", fix.lever);
-            trial.changes.files.insert(file.clone(), after.clone());
+        Apply::Edit(change) => {
+            trial.with = format!("line {} of `{}` changed ({})", change.line, change.file, fix.lever);
+            trial.changes.files.insert(change.file.clone(), change.after.clone());
             if fix.lever == Lever::DropSetting {
                 // What the script sets may have been set for it as well.
                 trial.changes.environment = VARIABLES.map(|name| (name, None)).into();
@@ -207,22 +207,12 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
 
 #[cfg(test)]
 mod tests {
-    use memfit_report::wire::Peak;
-    use memfit_vocabulary::Label;
-
     use super::*;
+    use memfit_report::wire::Peak;
 
     fn fix(lever: Lever, apply: Apply) -> Fix {
         let how = lever.to_string();
-        Fix {
-            lever,
-            saves: 1 << 30,
-            label: Label::Exact,
-            how,
-            proof: Proof::Modelled,
-            fits: Some(true),
-            apply,
-        }
+        Fix { lever, saves: 1 << 30, how, proof: Proof::Modelled, fits: Some(true), apply }
     }
 
     fn setting(value: &str) -> Apply {
@@ -244,7 +234,7 @@ mod tests {
         let refuted = FixProof { verdict: Verdict::Oom, steps: 1, peak: Peak::default() };
         diagnosis.proofs[0] = Some(refuted);
         let mut later = vec![fix(Lever::MaxSplitSize, setting("max_split_size_mb:64"))];
-        later.resize(SHOWN + 3, fix(Lever::MicroBatch, Apply::ByHand));
+        later.resize(SHOWN + 3, fix(Lever::MicroBatch, Apply::ByHand(None)));
         diagnosis.go_on_from(explained(Cause::TooBig, later));
 
         assert_eq!(diagnosis.explanation.cause, Cause::TooBig);

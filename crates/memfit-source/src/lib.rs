@@ -1,7 +1,8 @@
 //! Python source, turned into facts about training: once, so that rules only query.
 //!
 //! Owns all use of the Python parser, what the parts of a program do to gradients, graphs and memory
-//! ([`Facts`]), and how Python stands in notebooks and in Markdown ([`document`]). Unknown is a value here: a
+//! ([`Facts`]), how Python stands in notebooks and in Markdown ([`document`]), and every change of it
+//! ([`edit`]). Unknown is a value here: a
 //! fact is there because something in the text says so, and nothing is concluded from what is not there.
 //! It must not know rules, files, or how findings are shown. No Python is ever run.
 
@@ -14,6 +15,8 @@
 )]
 
 pub mod document;
+pub mod edit;
+mod expression;
 mod facts;
 mod limits;
 mod names;
@@ -25,10 +28,12 @@ mod value;
 mod walk;
 mod windows;
 
+pub use edit::{Edit, EditError};
+pub use expression::{Expression, ExpressionKind, Operator, Passed};
 pub use facts::*;
 pub use limits::{STACK, TooMuch};
 pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
 pub use project::{Alone, ImportedClass, ImportedFunction, Index, Modules};
-pub use statements::{Statement, StatementKind, statements};
+pub use statements::{Statement, StatementKind, is_deep, statements};
 pub use value::*;

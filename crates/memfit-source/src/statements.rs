@@ -1,20 +1,28 @@
-//! Where the statements of a text stand, and which stand in which: for those who change it.
+//! The statements of a text, which stand in which, and what each assigns: for changes of the text.
 
-use ruff_python_ast::{ExceptHandler, Stmt};
+use ruff_python_ast::{ExceptHandler, Expr, Stmt};
 use ruff_python_parser::parse_unchecked;
-use ruff_text_size::Ranged as _;
 
+use crate::expression::{Expression, ExpressionKind, Operator, expression, expressions_of, span_of};
 use crate::limits::{TooMuch, measure};
 use crate::parse::{Dialect, options};
 use crate::position::Span;
 
 /// One statement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
     /// The whole of it.
     pub span: Span,
     /// What it is, as far as a change has to know.
     pub kind: StatementKind,
+    /// The name that it defines, of a function or a class.
+    pub name: Option<String>,
+    /// The places that it binds: of an assignment, a loop's rounds, `with … as`, a function's parameters.
+    pub targets: Vec<Expression>,
+    /// Its other expressions: the value of an assignment, a test, decorators.
+    pub values: Vec<Expression>,
+    /// The modules that `import` binds under their own names.
+    pub modules: Vec<String>,
     /// The statements of its body, where it has one.
     pub body: Vec<Statement>,
     /// Those of its other parts: `else`, `except`, `case`.
@@ -34,6 +42,22 @@ pub enum StatementKind {
     Import,
     /// A string that stands alone: documentation.
     Text,
+    /// `a = b`
+    Assign,
+    /// `a += b`
+    Augment(Operator),
+    /// `with`
+    With,
+    /// `return`
+    Return,
+    /// `del`
+    Delete,
+    /// `global`, `nonlocal`
+    Global,
+    /// `break`, `continue`, `raise`
+    Exit,
+    /// An expression that stands alone.
+    Expression,
     /// Any other.
     Other,
 }
@@ -43,6 +67,40 @@ impl Statement {
     pub fn suites(&self) -> impl Iterator<Item = &[Self]> {
         std::iter::once(self.body.as_slice()).chain(self.others.iter().map(Vec::as_slice))
     }
+
+    /// Visits this statement and all in it, in their order in the text.
+    pub fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Self)) {
+        see(self);
+        for suite in self.suites() {
+            for statement in suite {
+                statement.visit(see);
+            }
+        }
+    }
+
+    /// Its expressions.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        self.targets.iter().chain(&self.values)
+    }
+
+    /// Whether a name stands in this statement, or in one within it.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.expressions().any(|expression| expression.mentions(name))
+            || self.suites().flatten().any(|statement| statement.mentions(name))
+    }
+
+    fn depth(&self) -> usize {
+        let own = self.expressions().map(Expression::depth).max().unwrap_or(0);
+        1 + own.max(self.suites().flatten().map(Self::depth).max().unwrap_or(0))
+    }
+}
+
+/// The deepest tree that a change is made in: far more than people write, and little for a stack.
+const DEEPEST_CHANGED: usize = 400;
+
+/// Whether the statements of a text are so deep in each other that walking them needs a stack of its own.
+pub fn is_deep(statements: &[Statement]) -> bool {
+    statements.iter().any(|statement| statement.depth() > DEEPEST_CHANGED)
 }
 
 /// The statements of a module, with those in them.
@@ -57,8 +115,6 @@ fn suite(body: &[Stmt]) -> Vec<Statement> {
 }
 
 fn statement(of: &Stmt) -> Statement {
-    let range = of.range();
-    let span = Span::new(range.start().to_u32(), range.end().to_u32());
     let (kind, body, others): (_, &[Stmt], Vec<Vec<Statement>>) = match of {
         Stmt::FunctionDef(def) => (StatementKind::Function, &def.body, Vec::new()),
         Stmt::ClassDef(class) => (StatementKind::Class, &class.body, Vec::new()),
@@ -68,7 +124,7 @@ fn statement(of: &Stmt) -> Statement {
             let others = test.elif_else_clauses.iter().map(|clause| suite(&clause.body)).collect();
             (StatementKind::Other, &test.body, others)
         }
-        Stmt::With(with) => (StatementKind::Other, &with.body, Vec::new()),
+        Stmt::With(with) => (StatementKind::With, &with.body, Vec::new()),
         Stmt::Match(found) => {
             let others = found.cases.iter().map(|case| suite(&case.body)).collect();
             (StatementKind::Other, &[], others)
@@ -84,13 +140,67 @@ fn statement(of: &Stmt) -> Statement {
         }
         Stmt::Import(_) | Stmt::ImportFrom(_) => (StatementKind::Import, &[], Vec::new()),
         Stmt::Expr(alone) if alone.value.is_string_literal_expr() => (StatementKind::Text, &[], Vec::new()),
+        Stmt::Expr(_) => (StatementKind::Expression, &[], Vec::new()),
+        Stmt::Assign(_) | Stmt::AnnAssign(_) => (StatementKind::Assign, &[], Vec::new()),
+        Stmt::AugAssign(assign) => {
+            (StatementKind::Augment(crate::expression::operator(assign.op)), &[], Vec::new())
+        }
+        Stmt::Return(_) => (StatementKind::Return, &[], Vec::new()),
+        Stmt::Delete(_) => (StatementKind::Delete, &[], Vec::new()),
+        Stmt::Global(_) | Stmt::Nonlocal(_) => (StatementKind::Global, &[], Vec::new()),
+        Stmt::Break(_) | Stmt::Continue(_) | Stmt::Raise(_) => (StatementKind::Exit, &[], Vec::new()),
         _ => (StatementKind::Other, &[], Vec::new()),
     };
+    let (targets, values) = expressions(of);
     Statement {
-        span,
+        span: span_of(of),
         kind,
+        name: match of {
+            Stmt::FunctionDef(def) => Some(def.name.to_string()),
+            Stmt::ClassDef(class) => Some(class.name.to_string()),
+            _ => None,
+        },
+        targets,
+        values,
+        modules: match of {
+            Stmt::Import(import) => {
+                let own = import.names.iter().filter(|alias| alias.asname.is_none());
+                own.map(|alias| alias.name.to_string()).collect()
+            }
+            _ => Vec::new(),
+        },
         body: suite(body),
         others: others.into_iter().filter(|o| !o.is_empty()).collect(),
+    }
+}
+
+/// The places that a statement binds, and its other expressions.
+fn expressions(of: &Stmt) -> (Vec<Expression>, Vec<Expression>) {
+    let all = |of: &[Expr]| of.iter().map(expression).collect::<Vec<_>>();
+    let named = |name: &ruff_python_ast::Identifier| Expression {
+        span: span_of(name),
+        kind: ExpressionKind::Name(name.to_string()),
+    };
+    match of {
+        Stmt::Assign(assign) => (all(&assign.targets), vec![expression(&assign.value)]),
+        Stmt::AnnAssign(assign) => {
+            (vec![expression(&assign.target)], assign.value.iter().map(|value| expression(value)).collect())
+        }
+        Stmt::AugAssign(assign) => (vec![expression(&assign.target)], vec![expression(&assign.value)]),
+        Stmt::For(each) => (vec![expression(&each.target)], vec![expression(&each.iter)]),
+        Stmt::With(with) => {
+            let targets = with.items.iter().filter_map(|item| item.optional_vars.as_deref());
+            let values = with.items.iter().map(|item| expression(&item.context_expr)).collect();
+            (targets.map(expression).collect(), values)
+        }
+        Stmt::Delete(delete) => (all(&delete.targets), Vec::new()),
+        Stmt::Global(global) => (global.names.iter().map(named).collect(), Vec::new()),
+        Stmt::Nonlocal(outer) => (outer.names.iter().map(named).collect(), Vec::new()),
+        Stmt::FunctionDef(def) => {
+            let parameters = def.parameters.iter().map(|parameter| named(parameter.name())).collect();
+            (parameters, expressions_of(of))
+        }
+        _ => (Vec::new(), expressions_of(of)),
     }
 }
 
@@ -109,6 +219,31 @@ mod tests {
         let inner: Vec<&str> =
             found[2].body[0].suites().flatten().map(|statement| statement.span.of(text)).collect();
         assert_eq!(inner, ["a = 1", "b = 2"]);
+    }
+
+    #[test]
+    fn a_statement_has_what_it_binds_and_its_other_expressions() {
+        let text = "@f(1)\ndef g(a, b=c, *d):\n    x, y.z = h(a)[0] + 1\n    with m() as n:\n        return [k for k in n]\n";
+        let found = statements(text, Dialect::Python).unwrap();
+        let of = |expressions: &[Expression]| -> Vec<String> {
+            expressions.iter().map(|each| each.span.of(text).to_owned()).collect()
+        };
+        assert_eq!(found[0].name.as_deref(), Some("g"));
+        assert_eq!(
+            (of(&found[0].targets), of(&found[0].values)),
+            (vec!["a".into(), "b".into(), "d".into()], vec!["f(1)".into(), "c".into()])
+        );
+        let [assign, with] = &found[0].body[..] else { panic!("{found:?}") };
+        assert_eq!(
+            (assign.kind, of(&assign.targets), of(&assign.values)),
+            (StatementKind::Assign, vec!["x, y.z".into()], vec!["h(a)[0] + 1".into()])
+        );
+        assert_eq!(
+            (with.kind, of(&with.targets), of(&with.values)),
+            (StatementKind::With, vec!["n".into()], vec!["m()".into()])
+        );
+        assert!(with.mentions("k") && !with.mentions("h"));
+        assert_eq!(with.body[0].kind, StatementKind::Return);
     }
 
     #[test]

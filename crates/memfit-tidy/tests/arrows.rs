@@ -40,10 +40,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-watch", &["memfit-vocabulary", "memfit-channel"]),
     ("memfit-recording", &["memfit-vocabulary", "memfit-channel"]),
     ("memfit-allocator", &["memfit-vocabulary", "memfit-recording"]),
-    ("memfit-explain", &["memfit-allocator", "memfit-vocabulary", "memfit-recording"]),
     ("memfit-plan", &["memfit-vocabulary"]),
     ("memfit-source", &[]),
     ("memfit-patch", &["memfit-vocabulary", "memfit-plan", "memfit-source"]),
+    ("memfit-explain", &["memfit-allocator", "memfit-patch", "memfit-vocabulary", "memfit-recording"]),
     ("memfit-lint", &["memfit-source"]),
     ("memfit-server", &["memfit-lint"]),
     (

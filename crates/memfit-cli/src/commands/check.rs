@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use memfit_lint::{Config, Report, Severity, Source};
+use memfit_lint::{Config, Report, Severity, Source, unified_diff};
 use memfit_report::findings::{self, RuleInfo};
 use memfit_report::text;
 use memfit_report::wire::CheckReport;
@@ -104,19 +104,11 @@ fn diff(report: &Report, args: &CheckArgs, config: &Config) -> Result<String, Cl
     for source in &report.files {
         let applied = source.fixed(args.unsafe_fixes, config)?;
         if applied.text != *source.text {
-            text.push_str(&unified(source, &applied.text));
+            let name = source.path.display().to_string();
+            text.push_str(&unified_diff(&name, &name, &source.text, &applied.text));
         }
     }
     Ok(text)
-}
-
-fn unified(source: &Source, after: &str) -> String {
-    let name = source.path.display().to_string();
-    similar::TextDiff::from_lines(&*source.text, after)
-        .unified_diff()
-        .context_radius(3)
-        .header(&name, &name)
-        .to_string()
 }
 
 fn tell(

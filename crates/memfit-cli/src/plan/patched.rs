@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memfit_patch::{Left, Patched, patch};
+use memfit_patch::{Left, Patched, patch, unified_diff};
 use memfit_plan::{Plan, Room};
 use memfit_report::wire::{FixProof, PlanPatch, RejectedLever, Verdict};
 use memfit_run::{Changes, Request, report};
@@ -10,9 +10,6 @@ use memfit_vocabulary::Lever;
 
 use super::{Tries, failure};
 use crate::{CliError, Printer};
-
-/// Lines that stay, shown around a change.
-const CONTEXT: usize = 3;
 
 /// A changed script, and what came of running it.
 struct Attempt {
@@ -50,7 +47,7 @@ pub(crate) fn patched(
         proof.as_ref().and_then(|proof| of_what_is_left_out(&changed.left, &changed.done, proof.verdict));
     changed.remarks.extend(lacks);
     Ok(PlanPatch {
-        diff: diff(&file, &text, &changed.text),
+        diff: unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text),
         file,
         written: None,
         levers: changed.done.iter().map(|lever| lever.name().to_owned()).collect(),
@@ -148,15 +145,6 @@ fn shown(script: &Path) -> String {
     let inside = here.as_deref().and_then(|here| script.strip_prefix(here).ok()).unwrap_or(script);
     let path = inside.strip_prefix("./").unwrap_or(inside);
     path.display().to_string().trim_start_matches('/').to_owned()
-}
-
-fn diff(file: &str, before: &str, after: &str) -> String {
-    if before == after {
-        return String::new();
-    }
-    let changes = similar::TextDiff::from_lines(before, after);
-    let (old, new) = (format!("a/{file}"), format!("b/{file}"));
-    changes.unified_diff().context_radius(CONTEXT).header(&old, &new).to_string()
 }
 
 #[cfg(test)]

@@ -3,17 +3,16 @@
 
 use std::fmt::Write as _;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
+use memfit_patch::Known;
 use memfit_recording::TextId;
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, replayed};
-use crate::explanation::Apply;
 use crate::origins::{Role, Site};
-use crate::source::{assigned, indent_of, is_word, loop_end};
 use crate::story::{Life, Story};
 
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
@@ -84,7 +83,12 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let then = bench.replay(&bench.program, &bench.case.given, |block| {
         boundary.get(&block).map_or(Edit::Keep, |end| Edit::FreeAt(*end))
     });
-    let apply = edit(bench, &stacks.iter().map(|(stack, _)| *stack).collect::<Vec<_>>(), gradients > 0);
+    let sites = bench.sites(stacks.iter().map(|(stack, _)| *stack));
+    // What calls the optimizer steps it.
+    let step = story.lives.iter().filter(|life| life.role == Role::Optimizer);
+    let step = step.into_iter().find_map(|life| story.origins.get(life.block.stack).site());
+    let step = step.map(|site| bench.place(site));
+    let known = Known::Leftovers { step: step.as_ref(), gradients: gradients > 0 };
     let how = match (gradients > 0, variables > 0) {
         (true, false) => {
             "call `optimizer.zero_grad()` right after `optimizer.step()`, before the next forward"
@@ -95,7 +99,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         }
     };
     let lever = if gradients > variables { Lever::ZeroGradEarlier } else { Lever::DropVariables };
-    let fix = replayed(lever, Label::Exact, how.to_owned(), &then, apply.unwrap_or_default());
+    let fix = replayed(lever, how.to_owned(), &then, bench.change(lever, &sites, known));
     Some(Finding {
         cause: Cause::TwoBatchesAlive,
         bytes: total,
@@ -117,75 +121,4 @@ fn reached(story: &Story<'_>, since: u32) -> HashMap<(TextId, TextId), u32> {
         }
     }
     reached
-}
-
-/// `del` at the end of the loop, and `zero_grad` behind `step`.
-fn edit(bench: &Bench<'_>, stacks: &[memfit_recording::StackId], gradients: bool) -> Option<Apply> {
-    let story = &bench.story;
-    let step =
-        story.lives.iter().filter(|life| life.role == Role::Optimizer).find_map(|life| {
-            story.origins.get(life.block.stack).user.iter().copied().find(|site| {
-                bench.source(*site).is_some_and(|source| source.line(site.line).contains(".step("))
-            })
-        });
-    let mut source = if let Some(step) = step {
-        bench.source(step)?
-    } else {
-        // The innermost loop in which somebody keeps what was asked for.
-        let sites = stacks.iter().flat_map(|stack| &story.origins.get(*stack).user);
-        sites.filter_map(|site| Some((site, bench.source(*site)?))).find_map(|(site, source)| {
-            let keeps = assigned(source.line(site.line)).is_some() && loop_end(&source, site.line).is_some();
-            keeps.then_some(source)
-        })?
-    };
-    let file = |site: &Site| source.is_of(story.track.texts.get(site.file));
-    let mut names: BTreeSet<String> = BTreeSet::new();
-    let mut anchor = step.map(|step| step.line);
-    for stack in stacks {
-        for site in story.origins.get(*stack).user.iter().filter(|site| file(site)) {
-            let text = source.line(site.line).to_owned();
-            // Only what the loop itself assigns: what a function assigns is gone when it returns.
-            let in_loop = loop_end(&source, site.line).map(|(last, _)| last);
-            let same = match (anchor.and_then(|anchor| loop_end(&source, anchor)), in_loop) {
-                (Some((with_step, _)), Some(own)) => with_step == own,
-                (None, Some(_)) => true,
-                _ => false,
-            };
-            if let Some((found, _)) = assigned(&text).filter(|_| same) {
-                names.extend(found.into_iter().filter(|name| *name != "_").map(str::to_owned));
-                anchor = anchor.or(Some(site.line));
-            }
-        }
-    }
-    let anchor = anchor?;
-    let (last, indent) = loop_end(&source, anchor)?;
-    if gradients {
-        move_zero_grad(&mut source, anchor);
-    }
-    if !names.is_empty() {
-        let end = crate::source::statement_end(&source, last);
-        let names: Vec<String> = names.into_iter().collect();
-        source.insert_before(end + 1, format!("{indent}del {}", names.join(", ")));
-    }
-    source.edit()
-}
-
-/// `zero_grad` that comes after the forward goes behind `step`.
-fn move_zero_grad(source: &mut crate::source::Source, step: u32) {
-    let found = source
-        .lines()
-        .filter(|(number, _)| *number < step)
-        .rfind(|(_, text)| text.contains(".zero_grad(") && text.trim_end().ends_with(')'))
-        .map(|(number, text)| (number, text.to_owned()));
-    let Some((number, text)) = found else { return };
-    if indent_of(&text) != indent_of(source.line(step)) {
-        return;
-    }
-    let optimizer = text.trim().split('.').next().unwrap_or_default().to_owned();
-    if !is_word(source.line(step), &optimizer) && !optimizer.is_empty() {
-        return;
-    }
-    let call = text.replace("set_to_none=False", "");
-    source.replace_by(number, Vec::new());
-    source.insert_before(step + 1, call);
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use memfit_vocabulary::{Cause, Label, Lever};
+use memfit_patch::Known;
+use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
 use crate::case::{Kin, OtherProcess, Refused};
 use crate::explanation::{Apply, Fact, Fix, Line};
-use crate::source::{assigned, indent_of, is_word};
 
 /// What helps where helper processes hold contexts.
 const OFF_THE_CARD: &str = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
@@ -66,13 +66,14 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
 fn leave(bench: &Bench<'_>, most: Option<&OtherProcess>, total: u64, of_contexts: bool) -> Fix {
     let kin = most.map(|most| most.kin).unwrap_or_default();
     // To start no workers keeps their contexts off the card, and what they would have put there not.
+    let change = |lever| bench.change(lever, &[], Known::Nothing);
     let (lever, how, apply) = match kin {
-        _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, edit(bench, true)),
-        Kin::LoaderWorker => (Lever::WorkersOffTheCard, OFF_THE_CARD, None),
-        Kin::OfScript => (Lever::EndOtherProcess, WAIT, edit(bench, false)),
-        Kin::Stranger => (Lever::EndOtherProcess, END, edit(bench, false)),
+        _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, change(Lever::WorkersOffTheCard)),
+        Kin::LoaderWorker => (Lever::WorkersOffTheCard, OFF_THE_CARD, Apply::ByHand(None)),
+        Kin::OfScript => (Lever::EndOtherProcess, WAIT, change(Lever::EndOtherProcess)),
+        Kin::Stranger => (Lever::EndOtherProcess, END, change(Lever::EndOtherProcess)),
     };
-    modelled(bench, lever, Label::Exact, total, how.to_owned(), apply.unwrap_or_default())
+    modelled(bench, lever, total, how.to_owned(), apply)
 }
 
 /// Where another process got most of what it holds, if that was recorded.
@@ -116,72 +117,12 @@ fn of_refusal(bench: &Bench<'_>, refused: &Refused) -> Finding {
         size(reserved)
     );
     let lines = refused.lines.iter().map(|line| bench.with_text(line.clone())).collect();
-    let apply = edit(bench, true).unwrap_or_default();
+    let apply = bench.change(Lever::WorkersOffTheCard, &[], Known::Nothing);
     Finding {
         cause: Cause::Outside,
         bytes: bench.case.card.own_outside.unwrap_or_default(),
         enough: true,
         facts: vec![Fact { text, bytes: reserved, lines }],
-        fixes: vec![modelled(
-            bench,
-            Lever::WorkersOffTheCard,
-            Label::Exact,
-            0,
-            OFF_THE_CARD.to_owned(),
-            apply,
-        )],
+        fixes: vec![modelled(bench, Lever::WorkersOffTheCard, 0, OFF_THE_CARD.to_owned(), apply)],
     }
-}
-
-/// Workers that are not started, or a child process that is waited for.
-fn edit(bench: &Bench<'_>, workers: bool) -> Option<Apply> {
-    for mut source in bench.sources() {
-        let lines: Vec<(u32, String)> =
-            source.lines().map(|(number, text)| (number, text.to_owned())).collect();
-        if workers {
-            for (number, text) in &lines {
-                let Some(place) = text.find("num_workers=") else { continue };
-                let value = place + "num_workers=".len();
-                let end = text[value..].find([',', ')', ' ']).map_or(text.len(), |end| value + end);
-                if &text[value..end] == "0" {
-                    continue;
-                }
-                let mut line = format!("{}0{}", &text[..value], &text[end..]);
-                for option in [
-                    ", persistent_workers=True",
-                    ", prefetch_factor=2",
-                    ", multiprocessing_context=\"spawn\"",
-                ] {
-                    line = line.replace(option, "");
-                }
-                source.replace(*number, line);
-                return source.edit();
-            }
-        }
-        let child = |text: &str| {
-            let (names, value) = assigned(text)?;
-            let starts = value.contains("Popen(") || value.contains("Process(");
-            (starts && names.len() == 1).then(|| (names[0].to_owned(), value.contains("Popen(")))
-        };
-        for (number, text) in &lines {
-            let Some((name, is_popen)) = child(text) else { continue };
-            if is_popen && text.contains("PIPE") {
-                // It is spoken with: to wait for its end may be to wait for ever.
-                continue;
-            }
-            if is_popen {
-                let end = crate::source::statement_end(&source, *number);
-                source.insert_before(end + 1, format!("{}{name}.wait()", indent_of(text)));
-                return source.edit();
-            }
-            let started = lines
-                .iter()
-                .find(|(later, text)| later > number && text.contains(".start()") && is_word(text, &name));
-            if let Some((later, text)) = started {
-                source.insert_before(later + 1, format!("{}{name}.join()", indent_of(text)));
-                return source.edit();
-            }
-        }
-    }
-    None
 }

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
+use memfit_patch::Known;
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
-use crate::explanation::{Apply, Fix};
+use crate::explanation::Fix;
 use crate::origins::Site;
-use crate::source::{enclosing_def, ends_statement, indent_of};
 use crate::story::{Life, Story};
 
 /// Names of functions that evaluate.
@@ -43,7 +43,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
     let caller = caller(story, began, trouble.moment);
-    if caller.is_some_and(|caller| keeps_no_graph(bench, caller)) {
+    let file = |site: Site| story.track.texts.get(site.file);
+    if caller.is_some_and(|caller| bench.code.is_without_grad(file(caller), caller.line)) {
         return None;
     }
     let trained: HashSet<Site> = trained_callers(story);
@@ -82,7 +83,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let stack = bench.stacks(story.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
     let how =
         "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): nothing is kept for a backward";
-    let apply = caller.and_then(|caller| edit(bench, caller)).unwrap_or_default();
+    let known = Known::NeverTrained(elsewhere);
+    let apply = caller.map(|caller| bench.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();
     Some(Finding {
         cause: Cause::EvaluationWithGradients,
         bytes: saves,
@@ -90,10 +92,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         // are too much.
         enough: then.fits == Some(true) && saves * 4 >= trouble.allocated,
         facts: vec![bench.fact(text, kept, stack)],
-        fixes: vec![Fix {
-            fits: then.fits,
-            ..modelled(bench, Lever::NoGrad, Label::Exact, saves, how.to_owned(), apply)
-        }],
+        fixes: vec![Fix { fits: then.fits, ..modelled(bench, Lever::NoGrad, saves, how.to_owned(), apply) }],
     })
 }
 
@@ -144,71 +143,4 @@ fn trained_callers(story: &Story<'_>) -> HashSet<Site> {
 
 fn earlier_rounds_had_no_backward(story: &Story<'_>, began: u32) -> bool {
     !story.ran(Phase::Backward, 0, began)
-}
-
-/// `@torch.no_grad()` over the function that evaluates, or `with torch.no_grad():` around the line.
-fn edit(bench: &Bench<'_>, caller: Site) -> Option<Apply> {
-    let mut source = bench.source(caller)?;
-    let function =
-        bench.story.track.texts.get(caller.function).rsplit('.').next().unwrap_or_default().to_owned();
-    let own_def = enclosing_def(&source, caller.line)
-        .filter(|def| source.line(*def).contains(&format!("def {function}")))
-        // Not over a function that also trains.
-        .filter(|def| !has_backward(&source, *def, caller.line));
-    if let Some(def) = own_def {
-        let mut first = def;
-        while first > 1 && source.line(first - 1).trim_start().starts_with('@') {
-            first -= 1;
-        }
-        let indent = indent_of(source.line(def)).to_owned();
-        source.insert_before(first, format!("{indent}@torch.no_grad()"));
-    } else {
-        let text = source.line(caller.line).to_owned();
-        if text.is_empty() || !ends_statement(&text) {
-            return None;
-        }
-        let indent = indent_of(&text);
-        source.replace_by(
-            caller.line,
-            vec![format!("{indent}with torch.no_grad():"), format!("{indent}    {}", text.trim())],
-        );
-    }
-    source.import("import torch");
-    source.edit()
-}
-
-/// Whether the source says that no graph is kept where the model is called: by a `with` around the line, or
-/// over its function.
-fn keeps_no_graph(bench: &Bench<'_>, caller: Site) -> bool {
-    let Some(source) = bench.source(caller) else { return false };
-    let says = |text: &str| text.contains("no_grad(") || text.contains("inference_mode(");
-    let mut outer = indent_of(source.line(caller.line)).len();
-    for line in (1..caller.line).rev() {
-        let text = source.line(line).to_owned();
-        let indent = indent_of(&text).len();
-        if text.trim().is_empty() || indent >= outer {
-            continue;
-        }
-        outer = indent;
-        let trimmed = text.trim_start();
-        if trimmed.starts_with("with ") && says(trimmed) {
-            return true;
-        }
-        if trimmed.starts_with("def ") || trimmed.starts_with("async def ") {
-            let over = (1..line).rev().map(|above| source.line(above).trim().to_owned());
-            return over
-                .take_while(|above| above.starts_with('@'))
-                .any(|above| says(&above) || above.ends_with("no_grad"));
-        }
-    }
-    false
-}
-
-fn has_backward(source: &crate::source::Source, def: u32, _line: u32) -> bool {
-    let indent = indent_of(source.line(def)).len();
-    source
-        .lines()
-        .skip(def as usize)
-        .take_while(|(_, text)| text.trim().is_empty() || indent_of(text).len() > indent)
-        .any(|(_, text)| text.contains(".backward("))
 }

@@ -1,12 +1,12 @@
 //! The optimizer's first step: state that was not there before, and temporaries of all parameters at once.
 
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
+use memfit_patch::Known;
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::bench::{Bench, modelled};
 use crate::explanation::{Apply, Fix};
 use crate::origins::Role;
-use crate::source::{assigned, statement_end};
 
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let story = &bench.story;
@@ -55,9 +55,14 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
 fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, state: u64) -> Vec<Fix> {
     let saves = if foreach { temporary + requested } else { temporary };
     let mut fixes = Vec::new();
-    let mut add = |lever, label, option: &str, how: &str| {
-        let apply = option_edit(bench, option).unwrap_or_default();
-        let mut fix = modelled(bench, lever, label, saves, how.to_owned(), apply);
+    let story = &bench.story;
+    let steps = story.lives.iter().rev().filter(|life| life.role == Role::Optimizer);
+    let stacks = std::iter::once(story.trouble.stack).chain(steps.map(|life| life.block.stack));
+    let stack = stacks.into_iter().find(|stack| story.origins.get(*stack).site().is_some());
+    let sites = bench.sites(stack);
+    let mut add = |lever, how: &str| {
+        let apply = bench.change(lever, &sites, Known::Nothing);
+        let mut fix = modelled(bench, lever, saves, how.to_owned(), apply);
         if !foreach {
             // State is still being made: what of the temporaries is to come is not known.
             fix.fits = Some(false);
@@ -66,68 +71,19 @@ fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, st
     };
     add(
         Lever::FusedOptimizer,
-        Label::Rounding,
-        "fused=True",
         "`fused=True`: one kernel updates each parameter, without temporaries for all of them at once",
     );
     add(
         Lever::ForeachOff,
-        Label::Exact,
-        "foreach=False",
         "`foreach=False`: parameters are updated one after the other, with temporaries for one",
     );
     let eight = state + requested;
     fixes.push(modelled(
         bench,
         Lever::EightBitOptimizer,
-        Label::ChangesTraining,
         eight / 4 * 3,
         "an optimizer with 8-bit state (`bitsandbytes.optim.AdamW8bit`, torchao's `AdamW8bit`): a quarter of the state".to_owned(),
-        Apply::ByHand,
+        Apply::ByHand(None),
     ));
     fixes
 }
-
-/// An option at the end of the line that makes the optimizer.
-fn option_edit(bench: &Bench<'_>, option: &str) -> Option<Apply> {
-    let story = &bench.story;
-    let users = std::iter::once(story.trouble.stack).chain(
-        story.lives.iter().rev().filter(|life| life.role == Role::Optimizer).map(|life| life.block.stack),
-    );
-    let stack = users.into_iter().find(|stack| story.origins.get(*stack).site().is_some())?;
-    for site in &story.origins.get(stack).user {
-        let Some(mut source) = bench.source(*site) else { continue };
-        let lines: Vec<(u32, String)> =
-            source.lines().map(|(number, text)| (number, text.to_owned())).collect();
-        for (number, text) in &lines {
-            let Some((_, value)) = assigned(text) else { continue };
-            let callee = value.split('(').next().unwrap_or_default();
-            let is_optimizer = OPTIMIZERS.iter().any(|name| callee.rsplit('.').next() == Some(name));
-            if !is_optimizer {
-                continue;
-            }
-            let end = statement_end(&source, *number);
-            let last = source.line(end).to_owned();
-            let close = last.rfind(')')?;
-            let before = last[..close].trim_end();
-            let comma =
-                if before.ends_with(',') || before.ends_with('(') || before.is_empty() { "" } else { ", " };
-            let new = if before.trim().is_empty() {
-                // The bracket closes on a line of its own.
-                let indent = crate::source::indent_of(source.line(end - 1)).to_owned();
-                source.insert_before(end, format!("{indent}{option},"));
-                last.clone()
-            } else {
-                format!("{before}{comma}{option}{}", &last[close..])
-            };
-            if new != last {
-                source.replace(end, new);
-            }
-            return source.edit();
-        }
-    }
-    None
-}
-
-/// Those that take the option.
-const OPTIMIZERS: [&str; 5] = ["Adam", "AdamW", "SGD", "Adagrad", "NAdam"];

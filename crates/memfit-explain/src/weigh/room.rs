@@ -1,12 +1,12 @@
 //! There was room and it could not be used: fragmentation, private pools, settings.
 
 use memfit_allocator::{Divisions, Edit, Given, Settings};
-use memfit_vocabulary::{Cause, Label, Lever};
+use memfit_patch::Known;
+use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
 use crate::bench::{Bench, LITTLE, Replayed, replayed};
 use crate::explanation::{Apply, Fix};
-use crate::source::{ends_statement, indent_of};
 
 /// The variable that all releases since 2.9 read; the ones before know it by its older name only.
 pub(crate) const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
@@ -82,14 +82,13 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
             } else {
                 format!("leave `{name}` out: {}={rest}", variable(bench))
             };
-            let apply = in_source(bench, &rest).unwrap_or(Apply::Environment(variable(bench), rest));
-            fixes.push(replayed(
-                Lever::DropSetting,
-                Label::Exact,
-                how + &reserved(bench, &then),
-                &then,
-                apply,
-            ));
+            // Where the script itself sets it, it is mended there.
+            let known = Known::Settings { now: &bench.case.alloc_conf, then: &rest };
+            let apply = match bench.change(Lever::DropSetting, &[], known) {
+                Apply::ByHand(_) => Apply::Environment(variable(bench), rest),
+                edit => edit,
+            };
+            fixes.push(replayed(Lever::DropSetting, how + &reserved(bench, &then), &then, apply));
         }
     }
     let best = fixes.iter().map(|fix| fix.saves).max()?;
@@ -106,24 +105,6 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
         facts: vec![bench.fact(text, kept, Some(bench.story.trouble.stack))],
         fixes,
     })
-}
-
-/// The line of the user's own that sets the settings, with others in their place or gone.
-fn in_source(bench: &Bench<'_>, rest: &str) -> Option<Apply> {
-    let conf = &bench.case.alloc_conf;
-    for mut source in bench.sources() {
-        let found =
-            source.lines().find(|(_, text)| text.contains("ALLOC_CONF") && text.contains(conf.as_str()));
-        let Some((number, text)) = found.map(|(number, text)| (number, text.to_owned())) else { continue };
-        let statement = indent_of(&text).is_empty() && ends_statement(&text);
-        if rest.is_empty() && statement {
-            source.replace_by(number, Vec::new());
-        } else {
-            source.replace(number, text.replace(conf.as_str(), rest));
-        }
-        return source.edit();
-    }
-    None
 }
 
 fn split(conf: &str) -> Vec<&str> {
@@ -165,10 +146,11 @@ fn pools(bench: &Bench<'_>, unused: u64, requested: u64) -> Option<Finding> {
     let stacks = bench.stacks(bench.story.lives.iter().filter(|life| life.block.pool.0 != 0));
     let stack = stacks.first().map(|(stack, _)| *stack);
     let how = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used".to_owned();
-    let apply = stack.and_then(|stack| pool_edit(bench, stack)).unwrap_or_default();
-    let lever = match &apply {
-        Apply::Edit { diff, .. } if diff.contains("use_on_oom") => Lever::PoolOnOom,
-        _ => Lever::SharePool,
+    let sites = bench.sites(stack);
+    let change = |lever| (lever, bench.change(lever, &sites, Known::Nothing));
+    let (lever, apply) = match change(Lever::PoolOnOom) {
+        (_, Apply::ByHand(_)) => change(Lever::SharePool),
+        lent => lent,
     };
     let how = how + &reserved(bench, &then);
     Some(Finding {
@@ -176,49 +158,8 @@ fn pools(bench: &Bench<'_>, unused: u64, requested: u64) -> Option<Finding> {
         bytes: locked.max(then.saves),
         enough: then.fits == Some(true) && now.fits != Some(true),
         facts: vec![bench.fact(text, locked, stack)],
-        fixes: vec![replayed(lever, Label::Exact, how, &then, apply)],
+        fixes: vec![replayed(lever, how, &then, apply)],
     })
-}
-
-/// The pool of the line that made it, or of a capture, shared or lent.
-fn pool_edit(bench: &Bench<'_>, stack: memfit_recording::StackId) -> Option<Apply> {
-    for site in &bench.story.origins.get(stack).user {
-        let Some(mut source) = bench.source(*site) else { continue };
-        let found: Vec<(u32, String)> =
-            source.lines().map(|(number, text)| (number, text.to_owned())).collect();
-        if let Some((number, text)) = found.iter().find(|(_, text)| text.contains("MemPool()")) {
-            source.replace(*number, text.replace("MemPool()", "MemPool(use_on_oom=True)"));
-            return source.edit();
-        }
-        let captures: Vec<&(u32, String)> = found
-            .iter()
-            .filter(|(_, text)| {
-                text.contains("torch.cuda.graph(")
-                    && !text.contains("pool=")
-                    && text.trim_end().ends_with("):")
-            })
-            .collect();
-        if !captures.is_empty() {
-            for (number, text) in captures {
-                let end = text.rfind("):")?;
-                source.replace(*number, format!("{}, pool=GRAPH_POOL{}", &text[..end], &text[end..]));
-            }
-            let first = found.iter().find(|(number, text)| {
-                *number > 1
-                    && !text.is_empty()
-                    && !text.starts_with(['#', '"', '\'', ' ', '\t', ')', ']'])
-                    && !text.starts_with("import ")
-                    && !text.starts_with("from ")
-                    && found[*number as usize - 2].1.is_empty()
-                    && found[..*number as usize].iter().any(|(_, text)| text.starts_with("import torch"))
-            })?;
-            let place = first.0;
-            source.insert_before(place, "GRAPH_POOL = torch.cuda.graph_pool_handle()".to_owned());
-            source.insert_before(place, String::new());
-            return source.edit();
-        }
-    }
-    None
 }
 
 /// Settings that keep pieces together.
@@ -230,7 +171,7 @@ fn remedies(bench: &Bench<'_>) -> Vec<Fix> {
         if then.saves > 0 || then.fits == Some(true) {
             let conf = with(&bench.case.alloc_conf, &text);
             let how = format!("set {}={conf}", variable(bench)) + &reserved(bench, &then);
-            fixes.push(replayed(lever, Label::Exact, how, &then, Apply::Environment(variable(bench), conf)));
+            fixes.push(replayed(lever, how, &then, Apply::Environment(variable(bench), conf)));
         }
     };
     if !recorded.settings.expandable_segments {

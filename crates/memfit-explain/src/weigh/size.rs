@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
+use memfit_patch::{BlockCall, Known};
 use memfit_recording::TextId;
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase};
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, autocast, size};
 use crate::bench::{Bench, modelled};
 use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
-use crate::source::{Source, assigned, call_in, enclosing_def, ends_statement, indent_of, is_word, loop_end};
 use crate::story::Life;
 
 fn state(bench: &Bench<'_>) -> u64 {
@@ -76,12 +76,12 @@ fn larger_card(bench: &Bench<'_>, room: u64) -> Fix {
         "a card with {gib} GiB or more: `memfit run --gpu NAME` says whether it holds, `memfit gpus` lists them"
     );
     let saves = bench.short().unwrap_or(0);
-    modelled(bench, Lever::LargerCard, Label::Exact, saves, how, Apply::Card(gib << 30))
+    modelled(bench, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
 }
 
 fn shard(bench: &Bench<'_>, parameters: u64) -> Fix {
     let how = "spread parameters, gradients and optimizer state over several cards (`fully_shard`, FSDP2): on two, each holds half";
-    modelled(bench, Lever::Shard, Label::Rounding, parameters / 2, how.to_owned(), Apply::ByHand)
+    modelled(bench, Lever::Shard, parameters / 2, how.to_owned(), Apply::ByHand(None))
 }
 
 /// Tensors that are all needed.
@@ -127,45 +127,35 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     if activations > 0 {
         let checkpointed = repeated_calls(bench);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
-        let apply = checkpointed.and_then(|found| checkpoint(bench, &found.lines)).unwrap_or_default();
+        let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
+        let apply = bench.change(Lever::Checkpointing, &lines, Known::Nothing);
         let how = "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block: its inside is made once more in the backward instead of kept";
-        fixes.push(modelled(bench, Lever::Checkpointing, Label::Exact, saves, how.to_owned(), apply));
-        let offload = around_the_model(bench, "with torch.autograd.graph.save_on_cpu():").unwrap_or_default();
+        fixes.push(modelled(bench, Lever::Checkpointing, saves, how.to_owned(), apply));
+        let offload = around_the_model(bench, Lever::ActivationOffload);
         let largest = story.live().filter(|life| life.category == Category::Activations);
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
         let how = "the forward under `torch.autograd.graph.save_on_cpu()`: what it keeps for the backward waits in the host's memory, at the price of the way there and back";
         fixes.push(modelled(
             bench,
             Lever::ActivationOffload,
-            Label::Exact,
             activations.saturating_sub(2 * largest),
             how.to_owned(),
             offload,
         ));
         if !autocast::is_on(bench) {
-            let apply = around_the_model(bench, "with torch.autocast(\"cuda\", dtype=torch.bfloat16):")
-                .unwrap_or_default();
+            let apply = around_the_model(bench, Lever::AutocastBf16);
             let how = "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
-            let (lever, label) = (Lever::AutocastBf16, Label::Precision);
-            fixes.push(modelled(bench, lever, label, activations / 2, how.to_owned(), apply));
+            fixes.push(modelled(bench, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }
     let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
-    fixes.push(modelled(
-        bench,
-        Lever::MicroBatch,
-        Label::Rounding,
-        of_batch / 2,
-        how.to_owned(),
-        Apply::ByHand,
-    ));
+    fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
     fixes.push(modelled(
         bench,
         Lever::SmallerBatch,
-        Label::ChangesTraining,
         of_batch / 2,
         "half the batch".to_owned(),
-        Apply::ByHand,
+        Apply::ByHand(None),
     ));
     let room = bench.story.trouble.allocated + bench.story.trouble.requested.unwrap_or(0);
     fixes.push(larger_card(bench, room + room / 2));
@@ -194,14 +184,13 @@ fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
     }
     let mut by_forward: HashMap<(TextId, u32), Vec<(Site, u64)>> = HashMap::new();
     for (site, (bytes, largest, blocks)) in by_site {
-        let Some(source) = bench.source(site) else { continue };
-        let Some(def) = checkpointable(&source, site.line) else { continue };
+        let file = story.track.texts.get(site.file);
         // A line in a loop returns something each time it is called; one outside of it once.
-        let in_loop = loop_end(&source, site.line).is_some();
+        let Some(BlockCall { function, in_loop }) = bench.code.block_call(file, site.line) else { continue };
         let returned = if in_loop { (blocks / 4).max(1) * (largest / 2) } else { largest };
         let saves = bytes.saturating_sub(if in_loop { returned.min(bytes / 4) } else { returned });
         if saves > 0 {
-            by_forward.entry((site.file, def)).or_default().push((site, saves));
+            by_forward.entry((site.file, function)).or_default().push((site, saves));
         }
     }
     let all = by_forward.into_values().map(|mut lines| {
@@ -216,56 +205,11 @@ fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
         .max_by(|one, other| one.saves.cmp(&other.saves).then_with(|| other.lines.cmp(&one.lines)))
 }
 
-/// The `forward` around a line that calls a module and keeps what it returns under a name.
-fn checkpointable(source: &Source, line: u32) -> Option<u32> {
-    let text = source.line(line);
-    let (names, value) = assigned(text)?;
-    let (callee, arguments) = call_in(value)?;
-    let def = enclosing_def(source, line)?;
-    let header = source.line(def);
-    let forward = header.contains("def forward") || header.contains("def __call__");
-    let repeated = loop_end(source, line).is_some() && is_word(arguments, names[0]);
-    let own = callee.strip_prefix("self.").is_some_and(|rest| !rest.contains('('));
-    let plain = !callee.contains("checkpoint") && !callee.contains("torch.") && !callee.starts_with("F.");
-    let whole =
-        ends_statement(text) && value.ends_with(')') && !arguments.contains('*') && !arguments.is_empty();
-    (forward && plain && whole && names.len() == 1 && (repeated || own)).then_some(def)
-}
-
-fn checkpoint(bench: &Bench<'_>, lines: &[Site]) -> Option<Apply> {
-    let mut source = bench.source(*lines.first()?)?;
-    for site in lines {
-        let text = source.line(site.line).to_owned();
-        let (names, value) = assigned(&text)?;
-        let (callee, arguments) = call_in(value)?;
-        let line = format!(
-            "{}{} = torch.utils.checkpoint.checkpoint({callee}, {arguments}, use_reentrant=False)",
-            indent_of(&text),
-            names[0]
-        );
-        source.replace(site.line, line);
-    }
-    source.import("import torch.utils.checkpoint");
-    source.edit()
-}
-
 /// The line that calls the model, under a context.
-fn around_the_model(bench: &Bench<'_>, context: &str) -> Option<Apply> {
+fn around_the_model(bench: &Bench<'_>, lever: Lever) -> Apply {
     let story = &bench.story;
     let own = story.origins.get(story.trouble.stack).caller;
     let caller =
-        own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller))?;
-    let mut source = bench.source(caller)?;
-    let text = source.line(caller.line).to_owned();
-    if !ends_statement(&text)
-        || text.contains("autocast")
-        || text.trim_start().starts_with("return") && text.contains(" for ")
-    {
-        return None;
-    }
-    let indent = indent_of(&text);
-    source
-        .replace_by(caller.line, vec![format!("{indent}{context}"), format!("{indent}    {}", text.trim())]);
-    source.import("import torch");
-    source.edit()
+        own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller));
+    bench.change(lever, caller.as_slice(), Known::Nothing)
 }

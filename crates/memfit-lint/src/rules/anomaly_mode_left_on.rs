@@ -24,7 +24,6 @@
 //! ## References
 //! - [Anomaly detection](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
 
-use crate::query::whole_lines;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -47,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !on || off || call.place.guard.is_some() {
             continue;
         }
-        let top = whole_lines(facts, call.span).filter(|line| facts.slice(*line).starts_with("torch"));
+        let top = facts.whole_lines(call.span).filter(|line| facts.slice(*line).starts_with("torch"));
         findings
             .at(call.span, "anomaly detection stays on: every operation records a traceback")
             .help("switch it on for the search for a fault only")

@@ -26,7 +26,6 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
 
-use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -53,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // One for a line, which often copies both inputs and targets.
-        let (line, _) = crate::query::line_start(facts, call.span.start);
+        let (line, _) = facts.line_start(call.span.start);
         if lines.contains(&line) {
             continue;
         }
@@ -62,12 +61,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .calls
             .iter()
             .filter(|other| {
-                crate::query::line_start(facts, other.span.start).0 == line
+                facts.line_start(other.span.start).0 == line
                     && (other.is_method("to") || other.is_method("cuda"))
                     && other.receiver.as_ref().is_some_and(|receiver| receiver.value.loader == loader)
                     && other.keyword("non_blocking").is_none()
             })
-            .map(|other| add_argument(facts, other, "non_blocking=True"))
+            .map(|other| facts.add_argument(other, "non_blocking=True"))
             .collect();
         findings
             .at(call.span, "the batch is pinned, and the host waits for its copy all the same")

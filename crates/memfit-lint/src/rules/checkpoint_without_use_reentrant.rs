@@ -24,7 +24,6 @@
 //! ## References
 //! - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
 
-use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -51,6 +50,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .at(call.span, "it does not say which implementation it wants: each call warns, and the default is to change")
             .help("pass `use_reentrant=False`")
-            .fix(Fix::unsafe_("Ask for the non-reentrant one", vec![add_argument(facts, call, "use_reentrant=False")]));
+            .fix(Fix::unsafe_("Ask for the non-reentrant one", vec![facts.add_argument(call, "use_reentrant=False")]));
     }
 }

@@ -30,7 +30,7 @@
 
 use memfit_source::{Flags, OpKind};
 
-use crate::query::{backward, line_start, whole_lines};
+use crate::query::backward;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -67,8 +67,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }));
         let Some(step) = step else { continue };
         let scaler = context.slice(step.span).split(".step").next().unwrap_or_default().to_owned();
-        let fix = whole_lines(facts, clip.span).and_then(|line| {
-            let (_, blank) = line_start(facts, clip.span.start);
+        let fix = facts.whole_lines(clip.span).and_then(|line| {
+            let (_, blank) = facts.line_start(clip.span.start);
             Fix::unsafe_(
                 "Unscale before clipping",
                 vec![Edit::insert(line.start, format!("{blank}{scaler}.unscale_({})\n", step.receiver))],

@@ -22,7 +22,6 @@
 //! ## References
 //! - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
 
-use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -44,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let fix = call
             .keyword("gradient_as_bucket_view")
             .is_none()
-            .then(|| add_argument(facts, call, "gradient_as_bucket_view=True"));
+            .then(|| facts.add_argument(call, "gradient_as_bucket_view=True"));
         findings
             .at(
                 call.span,

@@ -26,7 +26,7 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
-use crate::query::{is_batch_loop, whole_lines};
+use crate::query::is_batch_loop;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -57,7 +57,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(facts.looped(looped).header, "in this loop")
             .help("leave it out: PyTorch reuses what it has cached")
             .fix(
-                whole_lines(facts, call.span)
+                facts.whole_lines(call.span)
                     .and_then(|line| alone(context, call.span).then(|| Edit::delete(line)))
                     .and_then(|edit| Fix::unsafe_("Leave it out", vec![edit])),
             );
@@ -71,7 +71,7 @@ fn device_test(test: &str) -> bool {
 /// Another statement stands in the same block: taking this one out leaves a body.
 fn alone(context: &Context<'_>, span: memfit_source::Span) -> bool {
     let facts = context.facts;
-    let (start, blank) = crate::query::line_start(facts, span.start);
+    let (start, blank) = facts.line_start(span.start);
     let above = facts.text[..start as usize].lines().rev().find(|line| !line.trim().is_empty());
     above.is_some_and(|line| line.starts_with(&blank) && !line.trim_end().ends_with(':'))
 }

@@ -34,7 +34,6 @@
 
 use memfit_source::OpKind;
 
-use crate::query::line_start;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -71,7 +70,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let found = facts.looped(looped);
         let body =
             facts.text[found.header.end as usize..].find('\n').map(|at| found.header.end + at as u32 + 1);
-        let indent = body.map(|at| line_start(facts, at));
+        let indent = body.map(|at| facts.line_start(at));
         let fix =
             indent.filter(|(_, blank)| !blank.is_empty() && op.via.is_none()).and_then(|(start, blank)| {
                 Fix::unsafe_(

@@ -31,7 +31,6 @@
 
 use memfit_source::{FunctionId, Grad, LoopId, OpKind};
 
-use crate::query::line_start;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -164,7 +163,7 @@ fn decorate(context: &Context<'_>, id: FunctionId) -> Option<Fix> {
     {
         return None;
     }
-    let (start, blank) = line_start(context.facts, function.span.start);
+    let (start, blank) = context.facts.line_start(function.span.start);
     Fix::unsafe_(
         "Decorate the function with `@torch.no_grad()`",
         vec![Edit::insert(start, format!("{blank}@torch.no_grad()\n"))],

@@ -74,7 +74,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         // What is cast as it is made goes by the name that it is bound to.
-        let (start, _) = crate::query::line_start(facts, call.span.start);
+        let (start, _) = facts.line_start(call.span.start);
         let before = facts.text[start as usize..call.span.start as usize].trim();
         let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
         // The model that is trained: its parameters are those of an optimizer, or it is the one that is

@@ -30,7 +30,7 @@
 
 use memfit_source::{LoopId, OpKind};
 
-use crate::query::{backward, line_start, whole_lines};
+use crate::query::backward;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -76,8 +76,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .map(|op| op.span)
             .next_back()
             .unwrap_or(step.span);
-        let fix = whole_lines(facts, after).and_then(|line| {
-            let (_, blank) = line_start(facts, after.start);
+        let fix = facts.whole_lines(after).and_then(|line| {
+            let (_, blank) = facts.line_start(after.start);
             let newline = if facts.slice(line).ends_with('\n') { "" } else { "\n" };
             Fix::unsafe_(
                 "Clear the gradients after the step",

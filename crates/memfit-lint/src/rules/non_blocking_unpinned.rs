@@ -27,7 +27,6 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
 
-use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -47,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         seen.push(made.span);
-        let fix = made.keyword("pin_memory").is_none().then(|| add_argument(facts, made, "pin_memory=True"));
+        let fix = made.keyword("pin_memory").is_none().then(|| facts.add_argument(made, "pin_memory=True"));
         findings
             .at(call.span, "the batch is not pinned: this copy does not overlap with anything")
             .label(made.span, "the loader does not pin its batches")

@@ -49,7 +49,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         // The state: what a call in the loop both takes and gives.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.place, looped)).find_map(|call| {
-            let (start, _) = crate::query::line_start(facts, call.span.start);
+            let (start, _) = facts.line_start(call.span.start);
             let before = &facts.text[start as usize..call.span.start as usize];
             call.arguments.iter().find_map(|argument| {
                 let name = context.slice(argument.value_span);

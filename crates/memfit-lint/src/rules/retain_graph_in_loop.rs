@@ -29,7 +29,7 @@
 
 use memfit_source::{Op, OpKind};
 
-use crate::query::{backwards, remove_argument};
+use crate::query::backwards;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -72,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let call = facts.calls.iter().find(|call| call.span == op.span);
         let fix = call
             .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
-            .map(|call| remove_argument(facts, call, retain))
+            .map(|call| facts.remove_argument(call, retain))
             .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
         findings
             .at(retain, "the graph is kept into the next round, and nothing goes through it again")

@@ -25,7 +25,6 @@
 
 use memfit_source::Kind;
 
-use crate::query::add_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -63,7 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("give it `max_entries`")
             .fix(Fix::safe(
                 "Keep the last 100,000 events",
-                vec![add_argument(facts, call, "max_entries=100_000")],
+                vec![facts.add_argument(call, "max_entries=100_000")],
             ));
     }
 }

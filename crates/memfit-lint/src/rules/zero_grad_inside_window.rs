@@ -32,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use crate::query::{line_start, step_of, whole_lines};
+use crate::query::step_of;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -53,12 +53,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for index in &window.clears_each_round {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
-            let fix = whole_lines(facts, clear.span)
+            let fix = facts.whole_lines(clear.span)
                 .filter(|_| clear.via.is_none() && step.via.is_none())
                 .and_then(|line| {
                     // It goes to the line below the step, or moves to the end of the block that steps.
-                    let (_, blank) = line_start(facts, step.span.start);
-                    let behind = whole_lines(facts, step.span)?;
+                    let (_, blank) = facts.line_start(step.span.start);
+                    let behind = facts.whole_lines(step.span)?;
                     let text = context.slice(clear.span);
                     let newline = if facts.slice(behind).ends_with('\n') { "" } else { "\n" };
                     Fix::unsafe_(

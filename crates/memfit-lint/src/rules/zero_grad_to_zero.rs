@@ -24,7 +24,6 @@
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use crate::query::remove_argument;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,6 +40,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .at(argument.span, "the gradients stay allocated during the forward pass")
             .help("leave it out: `None` is the default")
-            .fix(Fix::unsafe_("Set them to `None`", vec![remove_argument(facts, call, argument.span)]));
+            .fix(Fix::unsafe_("Set them to `None`", vec![facts.remove_argument(call, argument.span)]));
     }
 }

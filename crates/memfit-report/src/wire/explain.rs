@@ -1,5 +1,7 @@
 //! `memfit.explain/1`: why memory ran out, and what would have helped.
 
+use std::fmt::Write as _;
+
 use memfit_explain::{Apply, Explanation};
 use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
 use serde::{Deserialize, Serialize};
@@ -213,7 +215,7 @@ impl From<memfit_explain::Fix> for Fix {
         let mut report = Self {
             lever: fix.lever,
             saves: fix.saves,
-            label: fix.label,
+            label: fix.label(),
             how: fix.how,
             evidence: fix.proof,
             fits: fix.fits,
@@ -223,11 +225,16 @@ impl From<memfit_explain::Fix> for Fix {
             proof: None,
         };
         match fix.apply {
-            Apply::ByHand => {}
+            Apply::ByHand(None) => {}
+            Apply::ByHand(Some(why)) => {
+                let _ = write!(report.how, "; no change of the source is shown: {why}");
+            }
             Apply::Environment(name, value) => {
                 report.environment = Some(Environment { name: name.to_owned(), value });
             }
-            Apply::Edit { file, line, diff, .. } => report.edit = Some(Edit { file, line, diff }),
+            Apply::Edit(change) => {
+                report.edit = Some(Edit { file: change.file, line: change.line, diff: change.diff });
+            }
             Apply::Card(bytes) => report.card = Some(bytes),
         }
         report
@@ -285,5 +292,36 @@ impl ExplainReport {
             unknown: explanation.unknown,
             problems,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fix(lever: Lever, apply: Apply) -> Fix {
+        let how = "do it".to_owned();
+        Fix::from(memfit_explain::Fix { lever, saves: 1, how, proof: Proof::Modelled, fits: None, apply })
+    }
+
+    /// A lever alone says how far the training stays the same, whatever the remedy is and however it is done.
+    #[test]
+    fn the_label_of_a_remedy_is_its_levers() {
+        for lever in Lever::ALL {
+            for apply in [Apply::ByHand(None), Apply::Environment("A", "b".to_owned()), Apply::Card(1)] {
+                assert_eq!(fix(*lever, apply).label, lever.label(), "{lever}");
+            }
+        }
+        assert_eq!(fix(Lever::ResizeBeforeUpload, Apply::ByHand(None)).label, Label::ChangesTraining);
+    }
+
+    #[test]
+    fn a_change_that_was_refused_is_advice_with_a_reason() {
+        let refused = fix(Lever::ReleaseGraph, Apply::ByHand(Some("it is trained on".to_owned())));
+        assert_eq!(
+            (refused.edit, refused.how.as_str()),
+            (None, "do it; no change of the source is shown: it is trained on")
+        );
+        assert_eq!(fix(Lever::ReleaseGraph, Apply::ByHand(None)).how, "do it");
     }
 }

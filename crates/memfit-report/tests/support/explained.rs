@@ -4,7 +4,7 @@ use memfit_report::wire::{
     CodeLine, Considered, Evidence, ExplainEdit, ExplainEnvironment, ExplainFix, ExplainHolder, ExplainLeak,
     ExplainPeak, ExplainReport, Fragmentation, schema,
 };
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof};
+use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -18,11 +18,11 @@ fn line(number: u32, text: &str) -> CodeLine {
     }
 }
 
-fn fix(lever: Lever, saves: u64, label: Label, how: &str) -> ExplainFix {
+fn fix(lever: Lever, saves: u64, how: &str) -> ExplainFix {
     ExplainFix {
         lever,
         saves,
-        label,
+        label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
         fits: Some(true),
@@ -39,7 +39,7 @@ fn holder(name: &str, bytes: u64, children: Vec<ExplainHolder>) -> ExplainHolder
 
 /// The remedy that asks for the cause, as the explanation has it.
 fn first(cause: Cause) -> Option<ExplainFix> {
-    let by = |lever, label, how| Some(fix(lever, 2 * GIB, label, how));
+    let by = |lever, how| Some(fix(lever, 2 * GIB, how));
     match cause {
         Cause::None => None,
         Cause::Fragmented => Some(ExplainFix {
@@ -48,7 +48,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
                 name: "PYTORCH_ALLOC_CONF".to_owned(),
                 value: "expandable_segments:True".to_owned(),
             }),
-            ..fix(Lever::ExpandableSegments, 3 * GIB, Label::Exact, "set PYTORCH_ALLOC_CONF=expandable_segments:True: the same calls reserve 18.20 GiB instead of 21.30 GiB")
+            ..fix(Lever::ExpandableSegments, 3 * GIB, "set PYTORCH_ALLOC_CONF=expandable_segments:True: the same calls reserve 18.20 GiB instead of 21.30 GiB")
         }),
         Cause::Leaking => Some(ExplainFix {
             evidence: Proof::Replayed,
@@ -57,20 +57,20 @@ fn first(cause: Cause) -> Option<ExplainFix> {
                 line: 31,
                 diff: "--- train.py\n+++ train.py\n@@ -31,1 +31,1 @@\n-        kept.append(out)\n+        kept.append(out.detach().cpu())\n".to_owned(),
             }),
-            ..fix(Lever::KeepOffTheCard, 4 * GIB, Label::Exact, "keep what is collected off the card")
+            ..fix(Lever::KeepOffTheCard, 4 * GIB, "keep what is collected off the card")
         }),
-        Cause::TooBig => by(Lever::Checkpointing, Label::Exact, "`checkpoint` around each repeated block"),
-        Cause::RetainedGraph => by(Lever::ReleaseGraph, Label::Exact, "keep no tensor with a graph"),
-        Cause::TwoBatchesAlive => by(Lever::DropVariables, Label::Exact, "`del` what a step made at its end"),
-        Cause::EvaluationWithGradients => by(Lever::NoGrad, Label::Exact, "evaluate under `torch.no_grad()`"),
-        Cause::FirstStepSurprise => by(Lever::ForeachOff, Label::Exact, "`foreach=False`"),
-        Cause::GiantRequest => by(Lever::Sdpa, Label::Rounding, "`F.scaled_dot_product_attention(q, k, v)`"),
-        Cause::OtherProcesses => by(Lever::EndOtherProcess, Label::Exact, "end the other processes first"),
-        Cause::Outside => by(Lever::WorkersOffTheCard, Label::Exact, "keep CUDA out of helper processes"),
-        Cause::PrivatePools => by(Lever::SharePool, Label::Exact, "let graphs share one pool"),
-        Cause::SettingThatHurts => by(Lever::DropSetting, Label::Exact, "leave `max_split_size_mb` out"),
+        Cause::TooBig => by(Lever::Checkpointing, "`checkpoint` around each repeated block"),
+        Cause::RetainedGraph => by(Lever::ReleaseGraph, "keep no tensor with a graph"),
+        Cause::TwoBatchesAlive => by(Lever::DropVariables, "`del` what a step made at its end"),
+        Cause::EvaluationWithGradients => by(Lever::NoGrad, "evaluate under `torch.no_grad()`"),
+        Cause::FirstStepSurprise => by(Lever::ForeachOff, "`foreach=False`"),
+        Cause::GiantRequest => by(Lever::Sdpa, "`F.scaled_dot_product_attention(q, k, v)`"),
+        Cause::OtherProcesses => by(Lever::EndOtherProcess, "end the other processes first"),
+        Cause::Outside => by(Lever::WorkersOffTheCard, "keep CUDA out of helper processes"),
+        Cause::PrivatePools => by(Lever::SharePool, "let graphs share one pool"),
+        Cause::SettingThatHurts => by(Lever::DropSetting, "leave `max_split_size_mb` out"),
         Cause::DoesNotFit => {
-            let card = fix(Lever::LargerCard, GIB, Label::Exact, "a card with 80 GiB or more");
+            let card = fix(Lever::LargerCard, GIB, "a card with 80 GiB or more");
             Some(ExplainFix { card: Some(80 * GIB), ..card })
         }
     }
@@ -114,10 +114,12 @@ pub(crate) fn of(cause: Cause) -> ExplainReport {
         ],
         fixes: first(cause)
             .into_iter()
-            .chain(failed.then(|| ExplainFix {
-                fits: Some(false),
-                ..fix(Lever::SmallerBatch, GIB, Label::ChangesTraining, "half the batch")
-            }))
+            .chain(
+                failed.then(|| ExplainFix {
+                    fits: Some(false),
+                    ..fix(Lever::SmallerBatch, GIB, "half the batch")
+                }),
+            )
             .collect(),
         leaks: grows
             .then(|| ExplainLeak {

@@ -12,7 +12,7 @@ use memfit_report::wire::{
     Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, Problem,
     Rank, RunReport, Script, Time, Verdict, schema,
 };
-use memfit_vocabulary::{Category, Cause, Label, Lever, Phase, Proof, Remark};
+use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof, Remark};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -135,10 +135,10 @@ pub(crate) fn oom() -> RunReport {
 
 /// One that a run has proven, with a change of a file; one that arithmetic shows; one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
-    let fix = |lever, saves, label, how: &str, fits| ExplainFix {
+    let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
         lever,
         saves,
-        label,
+        label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
         fits,
@@ -150,7 +150,6 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
     let mut first = fix(
         Lever::Checkpointing,
         4 * GIB,
-        Label::Exact,
         "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block",
         Some(true),
     );
@@ -161,8 +160,8 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
         line: 31,
         diff: "--- train.py\n+++ train.py\n@@ -31,1 +31,1 @@\n-            x = block(x)\n+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n".to_owned(),
     });
-    let second = fix(Lever::AutocastBf16, 3 * GIB, Label::Precision, "the forward under autocast", None);
-    let third = fix(Lever::SmallerBatch, GIB, Label::ChangesTraining, "half the batch", Some(false));
+    let second = fix(Lever::AutocastBf16, 3 * GIB, "the forward under autocast", None);
+    let third = fix(Lever::SmallerBatch, GIB, "half the batch", Some(false));
     vec![first, second, third]
 }
 

@@ -1,0 +1,262 @@
+//! Source files that were parsed: each once, when it is first asked for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use memfit_source::{
+    Alone, Dialect, Facts, LineIndex, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
+};
+
+/// A source file that was parsed.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: Arc<str>,
+    pub(crate) lines: LineIndex,
+    pub(crate) facts: Facts,
+    pub(crate) statements: Vec<Statement>,
+}
+
+impl Script {
+    /// Parses a text; the error is a sentence without its end.
+    pub(crate) fn read(text: &str) -> Result<Self, &'static str> {
+        // Deep expressions need a deep stack to be read.
+        std::thread::scope(|scope| {
+            let reader = std::thread::Builder::new().stack_size(STACK);
+            let reading = reader.spawn_scoped(scope, || Self::parse(text));
+            let read = reading.map_err(|_| "no thread could be started to read the script")?;
+            read.join().unwrap_or(Err("the script could not be read as Python"))
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const TOO_LARGE: &str = "the script is too large to be changed";
+        let text: Arc<str> = Arc::from(text);
+        let facts = facts(&text, Dialect::Python, &Alone).map_err(|_| TOO_LARGE)?;
+        if !facts.problems.is_empty() {
+            return Err("the script could not be read as Python");
+        }
+        let statements = statements(&text, Dialect::Python).map_err(|_| TOO_LARGE)?;
+        if is_deep(&statements) {
+            return Err(TOO_LARGE);
+        }
+        Ok(Self { lines: LineIndex::new(&text), text, facts, statements })
+    }
+
+    /// The text of a span.
+    pub(crate) fn slice(&self, span: Span) -> &str {
+        span.of(&self.text)
+    }
+
+    /// The line of a byte, from 1.
+    pub(crate) fn line_of(&self, offset: u32) -> u32 {
+        self.lines.line_of(offset) as u32 + 1
+    }
+
+    /// The first and the last line of a span, from 1.
+    pub(crate) fn lines_of(&self, span: Span) -> (u32, u32) {
+        (self.line_of(span.start), self.line_of(span.end.max(span.start + 1) - 1))
+    }
+
+    /// Whether a line, from 1, is one of a span's.
+    pub(crate) fn is_on(&self, span: Span, line: u32) -> bool {
+        let (first, last) = self.lines_of(span);
+        (first..=last).contains(&line)
+    }
+
+    /// The full name of what a call calls, where it is imported.
+    pub(crate) fn called(&self, call: Span) -> Option<&str> {
+        self.facts.calls.iter().find(|known| known.span == call).and_then(|known| known.path.as_deref())
+    }
+
+    /// The innermost statement on a line.
+    pub(crate) fn at_line(&self, line: u32) -> Option<Path<'_>> {
+        self.path(|span| self.is_on(span, line))
+    }
+
+    /// The innermost statement around a span.
+    pub(crate) fn around(&self, inner: Span) -> Option<Path<'_>> {
+        self.path(|span| span.contains(inner))
+    }
+
+    fn path(&self, is_in: impl Fn(Span) -> bool) -> Option<Path<'_>> {
+        let mut path = Vec::new();
+        let mut suites: Vec<&[Statement]> = vec![&self.statements];
+        while let Some((suite, index)) = suites
+            .iter()
+            .find_map(|suite| Some((*suite, suite.iter().position(|statement| is_in(statement.span))?)))
+        {
+            path.push((suite, index));
+            suites = suite[index].suites().collect();
+        }
+        (!path.is_empty()).then_some(Path { steps: path })
+    }
+}
+
+/// A statement and those around it, the outermost first.
+#[derive(Clone, Debug)]
+pub(crate) struct Path<'s> {
+    /// Lists of statements, and the number of the one in it that leads on.
+    steps: Vec<(&'s [Statement], usize)>,
+}
+
+impl<'s> Path<'s> {
+    /// The statement itself.
+    pub(crate) fn statement(&self) -> &'s Statement {
+        let (suite, index) = self.steps[self.steps.len() - 1];
+        &suite[index]
+    }
+
+    /// The list of statements that it stands in, and its number there.
+    pub(crate) fn suite(&self) -> (&'s [Statement], usize) {
+        self.steps[self.steps.len() - 1]
+    }
+
+    /// The statements around it, the innermost first.
+    pub(crate) fn above(&self) -> impl Iterator<Item = &'s Statement> + '_ {
+        self.steps[..self.steps.len() - 1].iter().rev().map(|(suite, index)| &suite[*index])
+    }
+
+    /// The function around it.
+    pub(crate) fn function(&self) -> Option<&'s Statement> {
+        self.above().find(|statement| statement.kind == StatementKind::Function)
+    }
+
+    /// The statements of its function, or of the module.
+    pub(crate) fn scope(&self) -> &'s [Statement] {
+        self.function().map_or(self.steps[0].0, |function| &function.body)
+    }
+
+    /// The loops of its function around it, the innermost first.
+    pub(crate) fn loops(&self) -> impl Iterator<Item = &'s Statement> + '_ {
+        self.above()
+            .take_while(|statement| !matches!(statement.kind, StatementKind::Function | StatementKind::Class))
+            .filter(|statement| statement.kind == StatementKind::Loop)
+    }
+
+    /// Whether each round of a loop comes by it: only `with` stands between.
+    pub(crate) fn is_in_each_round(&self, looped: &Statement) -> bool {
+        let between = self.above().take_while(|statement| statement.span != looped.span);
+        let first = self.steps.iter().position(|(suite, index)| suite[*index].span == looped.span);
+        let in_body = first.is_some_and(|at| {
+            self.steps.get(at + 1).is_some_and(|(suite, _)| std::ptr::eq(*suite, looped.body.as_slice()))
+        });
+        in_body && between.into_iter().all(|statement| statement.kind == StatementKind::With)
+    }
+}
+
+/// A line of a source file, as a recording has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+}
+
+/// The lines that a recording shows to have run.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    lines: BTreeMap<String, BTreeSet<u32>>,
+    main: Option<String>,
+}
+
+impl Ran {
+    /// These lines; `main` is the script itself, which no other file imports.
+    pub fn new(sites: impl IntoIterator<Item = Site>, main: Option<String>) -> Self {
+        let mut lines: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for site in sites {
+            lines.entry(site.file).or_default().insert(site.line);
+        }
+        Self { lines, main }
+    }
+}
+
+/// Reads the text of a source file, where it is at hand.
+pub type Read<'given> = &'given dyn Fn(&str) -> Option<String>;
+
+/// The source of a recorded program, as far as it is at hand: asked for what it says, and changed.
+pub struct Code<'given> {
+    read: Read<'given>,
+    ran: Ran,
+    texts: RefCell<HashMap<String, Option<Rc<str>>>>,
+    scripts: RefCell<HashMap<String, Option<Rc<Script>>>>,
+}
+
+impl<'given> Code<'given> {
+    /// The source of a program of which these lines ran.
+    pub fn new(read: Read<'given>, ran: Ran) -> Self {
+        Self { read, ran, texts: RefCell::default(), scripts: RefCell::default() }
+    }
+
+    fn text(&self, file: &str) -> Option<Rc<str>> {
+        if let Some(known) = self.texts.borrow().get(file) {
+            return known.clone();
+        }
+        let text: Option<Rc<str>> = (self.read)(file).map(Rc::from);
+        self.texts.borrow_mut().insert(file.to_owned(), text.clone());
+        text
+    }
+
+    /// A line, from 1, for people; nothing where it is not at hand, or empty.
+    pub fn line(&self, file: &str, line: u32) -> Option<String> {
+        let text = self.text(file)?;
+        let line = text.lines().nth(line.checked_sub(1)? as usize)?.trim();
+        (!line.is_empty()).then(|| line.to_owned())
+    }
+
+    /// A file that was parsed, with what is known of its run.
+    pub(crate) fn scene<'c>(&'c self, file: &'c str) -> Option<Scene<'c>> {
+        let known = self.scripts.borrow().get(file).cloned();
+        let script = if let Some(known) = known {
+            known?
+        } else {
+            let script = self.text(file).and_then(|text| Script::read(&text).ok()).map(Rc::new);
+            self.scripts.borrow_mut().insert(file.to_owned(), script.clone());
+            script?
+        };
+        static NONE: BTreeSet<u32> = BTreeSet::new();
+        let ran = self.ran.lines.get(file).unwrap_or(&NONE);
+        Some(Scene { file, script, ran, is_main: self.ran.main.as_deref() == Some(file) })
+    }
+
+    /// The recorded files that are at hand.
+    pub(crate) fn scenes(&self) -> impl Iterator<Item = Scene<'_>> {
+        self.ran.lines.keys().filter_map(|file| self.scene(file))
+    }
+}
+
+/// A parsed file, and what is known of its run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene<'c> {
+    pub(crate) file: &'c str,
+    pub(crate) script: Rc<Script>,
+    /// The lines that ran.
+    pub(crate) ran: &'c BTreeSet<u32>,
+    /// Whether it is the script itself, and no module that others import.
+    pub(crate) is_main: bool,
+}
+
+impl Scene<'_> {
+    /// Whether the recording shows that a statement was come by: another of its list, or one within, ran.
+    pub(crate) fn shows(&self, path: &Path<'_>) -> bool {
+        let mut owners = path.above();
+        for (suite, _) in path.steps.iter().rev() {
+            match owners.next().map(|owner| owner.kind) {
+                // A module that has lines that ran was executed.
+                None => return !self.ran.is_empty(),
+                // Its body is come by where it is.
+                Some(StatementKind::With | StatementKind::Class) => {}
+                Some(_) => {
+                    let (first, last) = (suite[0].span.start, suite[suite.len() - 1].span.end);
+                    let (first, last) = self.script.lines_of(Span::new(first, last));
+                    return self.ran.range(first..=last).next().is_some();
+                }
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,238 @@
+//! A remedy as a change of the source: made through the parser, where the source and the recording prove that
+//! it does what its lever says, and refused with a reason where they do not.
+
+mod around;
+mod attention;
+mod batches;
+mod blocks;
+mod contexts;
+mod flow;
+mod kept;
+mod options;
+mod pools;
+mod processes;
+mod upload;
+
+pub use blocks::BlockCall;
+use memfit_source::edit::{apply_checked, unified_diff};
+use memfit_source::{Dialect, Edit, Span, StatementKind};
+use memfit_vocabulary::Lever;
+
+use crate::Why;
+use crate::code::{Code, Scene, Script, Site};
+
+/// A remedy that is wanted, and the place where the recording says that it is needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What is to be done.
+    pub lever: Lever,
+    /// The lines that it is about, the most telling first.
+    pub sites: &'a [Site],
+    /// What else the recording says of it.
+    pub known: Known<'a>,
+}
+
+/// What a recording says of a remedy beside its lines.
+#[derive(Clone, Copy, Debug)]
+pub enum Known<'a> {
+    /// Nothing more.
+    Nothing,
+    /// Of what stays from step to step: where backward passes began.
+    Backwards(&'a [Site]),
+    /// Of what a step leaves to the next.
+    Leftovers {
+        /// Where the optimizer steps.
+        step: Option<&'a Site>,
+        /// Whether gradients are among it.
+        gradients: bool,
+    },
+    /// Of a call of the model: a backward pass followed calls of other lines, and none of this one.
+    NeverTrained(bool),
+    /// Of the allocator's settings: the text that was in force, and the one that is wanted.
+    Settings {
+        /// In force.
+        now: &'a str,
+        /// Wanted.
+        then: &'a str,
+    },
+}
+
+/// A change of a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The file.
+    pub file: String,
+    /// The first line that changes, from 1.
+    pub line: u32,
+    /// The change as a unified diff.
+    pub diff: String,
+    /// What the file says with it.
+    pub after: String,
+}
+
+/// Why there is no change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No source is at hand, or nothing in it is what the remedy is about.
+    #[error("nothing of the kind is in the source that is at hand")]
+    NotHere,
+    /// The source does not prove that the change would do what its lever says: a sentence without its end.
+    #[error("{0}")]
+    Unproven(Why),
+}
+
+impl From<Why> for Refusal {
+    fn from(why: Why) -> Self {
+        Self::Unproven(why)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Self::Unproven(why.to_owned())
+    }
+}
+
+impl Code<'_> {
+    /// The change that makes a remedy, or why there is none.
+    pub fn change(&self, wanted: &Wanted<'_>) -> Result<Change, Refusal> {
+        match (wanted.lever, wanted.known) {
+            (Lever::ReleaseGraph | Lever::KeepOffTheCard, Known::Backwards(backwards)) => {
+                kept::change(self, wanted, backwards)
+            }
+            (Lever::DropVariables | Lever::ZeroGradEarlier, Known::Leftovers { step, gradients }) => {
+                batches::change(self, wanted.sites, step, gradients)
+            }
+            (Lever::NoGrad, Known::NeverTrained(never)) => {
+                self.first(wanted.sites, |scene, site| around::no_grad(scene, site, never).map(Some))
+            }
+            (Lever::DropSetting, Known::Settings { now, then }) => options::settings(self, now, then),
+            (Lever::Sdpa, _) => self.first(wanted.sites, attention::change),
+            (Lever::ResizeBeforeUpload, _) => self.first(wanted.sites, upload::change),
+            (Lever::Checkpointing, _) => blocks::change(self, wanted.sites),
+            (Lever::ActivationOffload, _) => self.first(wanted.sites, |scene, site| {
+                around::forward(scene, site, "torch.autograd.graph.save_on_cpu()").map(Some)
+            }),
+            (Lever::AutocastBf16, _) => self.first(wanted.sites, |scene, site| {
+                around::forward(scene, site, "torch.autocast(\"cuda\", dtype=torch.bfloat16)").map(Some)
+            }),
+            (Lever::FusedOptimizer | Lever::ForeachOff, _) => self
+                .first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever).map(Some)),
+            (Lever::PoolOnOom, _) => self.first(wanted.sites, |scene, _| pools::lend(scene)),
+            (Lever::SharePool, _) => self.first(wanted.sites, |scene, _| pools::share(scene)),
+            (Lever::WorkersOffTheCard, _) => processes::workers(self),
+            (Lever::EndOtherProcess, _) => processes::wait(self),
+            _ => Err(Refusal::NotHere),
+        }
+    }
+
+    /// The change of the first line where there is one; else the first reason. `None` where a line has nothing of
+    /// the kind.
+    fn first(
+        &self,
+        sites: &[Site],
+        change: impl Fn(&Scene<'_>, &Site) -> Result<Option<Edits>, Why>,
+    ) -> Result<Change, Refusal> {
+        let mut refusal = Refusal::NotHere;
+        for site in sites {
+            let Some(scene) = self.scene(&site.file) else { continue };
+            let made =
+                change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
+            match made {
+                Ok(Some(change)) => return Ok(change),
+                Err(why) if refusal == Refusal::NotHere => refusal = Refusal::Unproven(why),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+}
+
+/// Edits of one file, while they are being collected.
+#[derive(Debug, Default)]
+struct Edits(Vec<Edit>);
+
+impl Edits {
+    fn push(&mut self, edit: Edit) {
+        if !self.0.contains(&edit) {
+            self.0.push(edit);
+        }
+    }
+
+    /// A line of its own before the line of a byte, as far in.
+    fn line_before(&mut self, script: &Script, at: u32, text: &str) {
+        let (start, blank) = script.facts.line_start(at);
+        self.push(Edit::insert(start, format!("{blank}{text}{}", newline(script))));
+    }
+
+    /// A line of its own behind the line on which a span ends, as far in as that begins.
+    fn line_behind(&mut self, script: &Script, span: Span, text: &str) {
+        let (_, blank) = script.facts.line_start(span.start);
+        let rest = &script.text[span.end as usize..];
+        match rest.find('\n') {
+            Some(at) => {
+                let end = span.end + at as u32 + 1;
+                self.push(Edit::insert(end, format!("{blank}{text}{}", newline(script))));
+            }
+            None => {
+                let end = script.text.len() as u32;
+                self.push(Edit::insert(end, format!("{}{blank}{text}", newline(script))));
+            }
+        }
+    }
+
+    /// `import MODULE` at the top of the file, unless it is there.
+    fn import(&mut self, script: &Script, module: &str) {
+        let imports = || script.statements.iter().filter(|each| each.kind == StatementKind::Import);
+        // `import torch.nn` binds `torch` as well; a submodule has to be named itself.
+        let binds = |known: &String| {
+            known == module
+                || !module.contains('.')
+                    && known.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+        };
+        if imports().any(|each| each.modules.iter().any(binds)) {
+            return;
+        }
+        let of_torch = imports().find(|each| script.slice(each.span).contains("torch"));
+        let leading = script
+            .statements
+            .iter()
+            .take_while(|each| matches!(each.kind, StatementKind::Import | StatementKind::Text))
+            .last();
+        match of_torch.or(leading) {
+            Some(behind) => self.line_behind(script, behind.span, &format!("import {module}")),
+            None => self.push(Edit::insert(0, format!("import {module}{}", newline(script)))),
+        }
+    }
+
+    fn change(&self, scene: &Scene<'_>) -> Result<Change, Why> {
+        let script = &scene.script;
+        let first = self.0.iter().map(|edit| edit.span.start).min().ok_or("nothing would change")?;
+        let after =
+            apply_checked(&script.text, &self.0, Dialect::Python).map_err(|error| error.to_string())?;
+        let diff = unified_diff(scene.file, scene.file, &script.text, &after);
+        if diff.is_empty() {
+            return Err("nothing would change".to_owned());
+        }
+        Ok(Change { file: scene.file.to_owned(), line: script.line_of(first), diff, after })
+    }
+}
+
+fn newline(script: &Script) -> &'static str {
+    if script.text.contains("\r\n") { "\r\n" } else { "\n" }
+}
+
+/// A span as an operand: in parentheses, unless it needs none.
+fn operand(script: &Script, of: &memfit_source::Expression) -> String {
+    use memfit_source::ExpressionKind as Kind;
+    let text = script.slice(of.span);
+    match of.kind {
+        Kind::Name(_) | Kind::Number | Kind::Call { .. } | Kind::Attribute { .. } | Kind::Item { .. } => {
+            text.to_owned()
+        }
+        _ => format!("({text})"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

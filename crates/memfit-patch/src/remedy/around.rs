@@ -1,0 +1,169 @@
+//! A context around the line that calls the model, and `@torch.no_grad()` over a function that evaluates.
+
+use memfit_source::{Edit, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
+
+use super::contexts::{enters, is_autocast};
+use super::flow::{Hazard, Origin, body_of, uses};
+use super::{Edits, newline};
+use crate::Why;
+use crate::code::{Path, Scene, Script, Site};
+
+/// The forward under a context.
+pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<Edits, Why> {
+    let script = &*scene.script;
+    let path = called_at(scene, site)?;
+    let mut edits = Edits::default();
+    wrap(script, &path, context, &mut edits)?;
+    if context.contains("autocast") {
+        if enters(script, site.line, &is_autocast) {
+            return Err("autocast is on there already".to_owned());
+        }
+        if goes_backward(script, path.statement().span) {
+            return Err(
+                "the backward pass stands in the same statement, and has no place under autocast".to_owned()
+            );
+        }
+    }
+    edits.import(script, "torch");
+    Ok(edits)
+}
+
+/// The statement that calls the model.
+fn called_at<'s>(scene: &'s Scene<'_>, site: &Site) -> Result<Path<'s>, Why> {
+    let path = scene.script.at_line(site.line).ok_or("no statement stands there")?;
+    let function = path.function().and_then(|function| function.name.as_deref()).unwrap_or("<module>");
+    let recorded = site.function.rsplit('.').next().unwrap_or_default();
+    // The file may be another one than at the time of the recording.
+    if !recorded.is_empty() && recorded != function && !recorded.starts_with('<') {
+        return Err(format!("line {} is no longer one of `{recorded}`", site.line));
+    }
+    Ok(path)
+}
+
+/// A statement under a context.
+fn wrap(script: &Script, path: &Path<'_>, context: &str, edits: &mut Edits) -> Result<(), Why> {
+    let statement = path.statement();
+    let simple = matches!(
+        statement.kind,
+        StatementKind::Assign | StatementKind::Augment(_) | StatementKind::Expression | StatementKind::Return
+    );
+    if !simple {
+        return Err("the model is called in the head of a statement that has others in it".to_owned());
+    }
+    let later = |part: &memfit_source::Expression| matches!(part.kind, Kind::Yield(_) | Kind::Lambda(_));
+    if statement.values.iter().any(|value| value.any(&later) || is_generator(script, value)) {
+        return Err("the model is called later than where this stands".to_owned());
+    }
+    let lines = script.facts.whole_lines(statement.span).or_else(|| with_comment(script, statement.span));
+    let lines = lines.ok_or("it shares its line with another statement")?;
+    let text = script.slice(lines);
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return Err("a text of several lines stands in it, and would be moved with it".to_owned());
+    }
+    let (_, blank) = script.facts.line_start(statement.span.start);
+    let unit = if blank.contains('\t') { "\t" } else { "    " };
+    let newline = newline(script);
+    edits.push(Edit::insert(lines.start, format!("{blank}with {context}:{newline}{unit}")));
+    let (first, last) = script.lines_of(statement.span);
+    for index in first as usize..last as usize {
+        if !script.lines.text_of(index, &script.text).trim().is_empty() {
+            edits.push(Edit::insert(script.lines.start_of(index, &script.text), unit));
+        }
+    }
+    Ok(())
+}
+
+/// The lines of a statement with a comment behind it.
+fn with_comment(script: &Script, span: Span) -> Option<Span> {
+    let (start, blank) = script.facts.line_start(span.start);
+    let rest = &script.text[span.end as usize..];
+    let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
+    let alone = start as usize + blank.len() == span.start as usize
+        && rest.trim_start_matches([' ', '\t']).starts_with('#');
+    alone.then(|| Span::new(start, span.end + end as u32))
+}
+
+fn is_generator(script: &Script, of: &memfit_source::Expression) -> bool {
+    matches!(of.kind, Kind::Comprehension { .. }) && !script.slice(of.span).starts_with(['[', '{'])
+}
+
+fn goes_backward(script: &Script, within: Span) -> bool {
+    let is = |op: &&Op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. });
+    script.facts.ops.iter().filter(is).any(|op| within.contains(op.span))
+}
+
+/// `@torch.no_grad()` over the function that evaluates, or `with torch.no_grad():` around the line.
+pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Result<Edits, Why> {
+    let script = &*scene.script;
+    let path = called_at(scene, site)?;
+    let mut edits = Edits::default();
+    let function = path.function().filter(|function| !trains(script, function));
+    if let Some(function) = function {
+        let name = function.name.as_deref().unwrap_or_default();
+        let calls = calls_of(scene, name);
+        shown(uses(scene, &Origin::Calls(calls)), never_trained && returns(function), name)?;
+        edits.line_before(script, function.span.start, "@torch.no_grad()");
+    } else {
+        let scope = path.function().and_then(body_of);
+        let mut names = Vec::new();
+        for target in &path.statement().targets {
+            target.visit(&mut |part| names.extend(part.name()));
+        }
+        for name in names {
+            let origin = Origin::Name { name: name.to_owned(), scope };
+            shown(uses(scene, &origin), never_trained, name)?;
+        }
+        if path.statement().kind == StatementKind::Return {
+            return Err(
+                "what the model gives is returned, and its caller may go backward through it".to_owned()
+            );
+        }
+        wrap(script, &path, "torch.no_grad()", &mut edits)?;
+    }
+    edits.import(script, "torch");
+    Ok(edits)
+}
+
+/// Whether nothing goes backward through what is made there. Where the source does not tell, it counts that no
+/// backward ever followed.
+fn shown<T>(uses: Result<T, Hazard>, never_trained: bool, name: &str) -> Result<(), Why> {
+    match uses {
+        Err(hazard) if hazard.backward || !never_trained => {
+            Err(format!("`{name}` may be trained on: {}", hazard.why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a function goes backward, steps an optimizer, or gives its values away as it goes.
+fn trains(script: &Script, function: &Statement) -> bool {
+    let mut yields = false;
+    function.visit(&mut |each| {
+        yields |= each.expressions().any(|of| of.any(&|part| matches!(part.kind, Kind::Yield(_))));
+    });
+    yields || goes_backward(script, function.span)
+}
+
+fn returns(function: &Statement) -> bool {
+    let mut found = false;
+    function.visit(&mut |each| found |= each.kind == StatementKind::Return && !each.values.is_empty());
+    found
+}
+
+/// The calls of a function by its name.
+fn calls_of(scene: &Scene<'_>, name: &str) -> Vec<Span> {
+    let mut found = Vec::new();
+    for statement in &scene.script.statements {
+        statement.visit(&mut |each| {
+            for value in each.expressions() {
+                value.visit(&mut |part| {
+                    let called = part.call().and_then(|(callee, _)| callee.last_name());
+                    if called == Some(name) {
+                        found.push(part.span);
+                    }
+                });
+            }
+        });
+    }
+    found
+}

@@ -1,0 +1,100 @@
+//! Blocks of a model that are computed again in the backward pass.
+
+use memfit_source::{Edit, Expression, ExpressionKind as Kind, Span, StatementKind};
+
+use super::{Change, Edits, Refusal};
+use crate::Why;
+use crate::code::{Code, Scene, Script, Site};
+
+/// A line of a forward that calls a block and keeps what it returns under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCall {
+    /// The line on which its function begins: blocks of one function belong together.
+    pub function: u32,
+    /// Whether it stands in a loop, so that it calls a block each time.
+    pub in_loop: bool,
+}
+
+/// The call of a block, in parts.
+struct Called<'s> {
+    call: &'s Expression,
+    block: &'s Expression,
+    function: u32,
+    in_loop: bool,
+}
+
+impl Code<'_> {
+    /// The block that a line calls, where its inside could be computed again.
+    pub fn block_call(&self, file: &str, line: u32) -> Option<BlockCall> {
+        let scene = self.scene(file)?;
+        let found = called(&scene.script, line)?;
+        Some(BlockCall { function: found.function, in_loop: found.in_loop })
+    }
+}
+
+fn called(script: &Script, line: u32) -> Option<Called<'_>> {
+    let path = script.at_line(line)?;
+    let statement = path.statement();
+    let ([target], [call]) = (&statement.targets[..], &statement.values[..]) else { return None };
+    let (name, (block, arguments)) = (target.name()?, call.call()?);
+    let function = path.function()?;
+    let is_forward = matches!(function.name.as_deref(), Some("forward" | "__call__"));
+    let starred = arguments.iter().any(|argument| argument.starred);
+    let callee = script.slice(block.span);
+    let in_loop = path.loops().next().is_some();
+    let repeated = in_loop && arguments.iter().any(|argument| argument.value.mentions(name));
+    let own = block.root() == Some("self") && block.path().is_some();
+    let library = script.called(call.span).is_some() || callee.starts_with("torch.");
+    let plain = !library && !callee.contains("checkpoint") && is_reference(block);
+    let whole = statement.kind == StatementKind::Assign && !starred && !arguments.is_empty();
+    (is_forward && plain && whole && (repeated || own)).then(|| Called {
+        call,
+        block,
+        function: script.line_of(function.span.start),
+        in_loop,
+    })
+}
+
+/// Whether an expression names something and calls nothing.
+fn is_reference(of: &Expression) -> bool {
+    match &of.kind {
+        Kind::Name(_) => true,
+        Kind::Attribute { of, .. } => is_reference(of),
+        Kind::Item { of, index } => is_reference(of) && !index.any(&|part| part.call().is_some()),
+        _ => false,
+    }
+}
+
+/// `x = block(x)` under `torch.utils.checkpoint`.
+pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal> {
+    let first = sites.first().ok_or(Refusal::NotHere)?;
+    let scene = code.scene(&first.file).ok_or(Refusal::NotHere)?;
+    let script = &*scene.script;
+    counts_nothing(&scene)?;
+    let mut edits = Edits::default();
+    for site in sites.iter().filter(|site| site.file == first.file) {
+        let found = called(script, site.line)
+            .ok_or("the line calls no block whose inside could be computed again")?;
+        let call = script.facts.calls.iter().find(|call| call.span == found.call.span);
+        let call = call.ok_or("the call cannot be taken apart")?;
+        let head = Span::new(found.block.span.start, call.parentheses.start + 1);
+        let block = script.slice(found.block.span);
+        edits.push(Edit::replace(head, format!("torch.utils.checkpoint.checkpoint({block}, ")));
+        edits.push(script.facts.add_argument(call, "use_reentrant=False"));
+    }
+    edits.import(script, "torch.utils.checkpoint");
+    edits.change(&scene).map_err(Refusal::Unproven)
+}
+
+/// What counts its calls counts twice where it is computed again: the statistics of a batch normalisation.
+fn counts_nothing(scene: &Scene<'_>) -> Result<(), Why> {
+    let facts = &scene.script.facts;
+    let counted = facts.calls.iter().find(|call| {
+        let path = call.path.as_deref().unwrap_or_default();
+        path.starts_with("torch.nn.") && path.contains("BatchNorm")
+    });
+    if counted.is_some() || facts.classes.iter().any(|class| class.has_batch_norm) {
+        return Err("the file builds batch normalisation, whose statistics would be updated twice".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,427 @@
+//! Where a value goes in a file: whether a backward pass may flow through it, or somebody unseen may use it.
+//!
+//! By names and by attributes, and not by the order of statements: what is taken to flow is more than what
+//! does. What is refused for it is a change that would have been right; what is let through flows nowhere.
+
+use std::collections::BTreeSet;
+
+use memfit_source::{Expression, ExpressionKind as Kind, Passed, Span, Statement, StatementKind};
+
+use crate::code::Scene;
+
+/// Methods whose result has no graph.
+pub(super) const WITHOUT_GRAPH: &[&str] = &[
+    "item",
+    "detach",
+    "tolist",
+    "numpy",
+    "size",
+    "dim",
+    "numel",
+    "nelement",
+    "element_size",
+    "data_ptr",
+    "keys",
+    "count",
+    "index",
+];
+/// Attributes that are no part of a graph.
+pub(super) const METADATA: &[&str] =
+    &["shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "data", "layout", "itemsize", "nbytes"];
+/// Methods that put what they are given into what they are called on.
+pub(super) const PUTS: &[&str] =
+    &["append", "appendleft", "extend", "add", "insert", "put", "setdefault", "update", "clear"];
+/// Methods that only tell what they are given.
+const TELLS: &[&str] = &[
+    "info",
+    "debug",
+    "warning",
+    "error",
+    "write",
+    "add_scalar",
+    "add_scalars",
+    "set_postfix",
+    "set_description",
+];
+/// Functions whose result has no graph.
+const NUMBERS: &[&str] = &[
+    "print",
+    "len",
+    "str",
+    "repr",
+    "float",
+    "int",
+    "bool",
+    "isinstance",
+    "type",
+    "range",
+    "id",
+    "round",
+    "hasattr",
+];
+/// Functions that hand on what they are given.
+const HANDS_ON: &[&str] = &[
+    "sum",
+    "max",
+    "min",
+    "list",
+    "tuple",
+    "sorted",
+    "zip",
+    "enumerate",
+    "reversed",
+    "abs",
+    "dict",
+    "set",
+    "iter",
+    "next",
+    "filter",
+];
+/// Modules that only tell what they are given.
+const TELLERS: &[&str] = &["logging.", "wandb.", "mlflow.", "warnings.", "json.", "pprint."];
+/// Modules whose functions compute, and keep nothing.
+const COMPUTES: &[&str] = &["torch.", "numpy.", "math.", "torchvision.", "statistics."];
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    /// A name of a function, or of the module where there is none.
+    Name {
+        name: String,
+        /// The function's body; nothing for a name of the module.
+        scope: Option<Span>,
+    },
+    /// An attribute of any object.
+    Attribute(String),
+    /// These calls.
+    Calls(Vec<Span>),
+}
+
+/// Where a value may go that nobody should cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hazard {
+    /// A backward pass goes through it; else somebody unseen may use it.
+    pub(super) backward: bool,
+    /// A sentence without its end.
+    pub(super) why: String,
+}
+
+/// A value that goes nowhere but where it is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uses {
+    /// It is computed with beside other values, which may be on the card.
+    pub(super) is_mixed: bool,
+}
+
+/// Where a value goes.
+pub(super) fn uses(scene: &Scene<'_>, origin: &Origin) -> Result<Uses, Hazard> {
+    let script = &*scene.script;
+    let mut scopes = vec![Scope { body: &script.statements, span: None, names: BTreeSet::new() }];
+    for statement in &script.statements {
+        statement.visit(&mut |each| {
+            if each.kind == StatementKind::Function {
+                scopes.push(Scope { body: &each.body, span: body_of(each), names: BTreeSet::new() });
+            }
+        });
+    }
+    let mut flow = Flow {
+        scene,
+        attributes: BTreeSet::new(),
+        calls: Vec::new(),
+        of_module: None,
+        uses: Uses::default(),
+        hazard: None,
+        changed: true,
+    };
+    match origin {
+        Origin::Name { name, scope: Some(span) } => {
+            for scope in scopes.iter_mut().filter(|scope| scope.span == Some(*span)) {
+                scope.names.insert(name.clone());
+            }
+        }
+        Origin::Name { name, scope: None } => {
+            flow.of_module = Some(name.clone());
+            for scope in &mut scopes {
+                let own = scope.span.is_some() && binds(scope.body, name);
+                if !own {
+                    scope.names.insert(name.clone());
+                }
+            }
+        }
+        Origin::Attribute(name) => {
+            flow.attributes.insert(name.clone());
+        }
+        Origin::Calls(calls) => flow.calls.clone_from(calls),
+    }
+    while flow.changed && flow.hazard.is_none() {
+        flow.changed = false;
+        for scope in &mut scopes {
+            let before = (scope.names.len(), flow.attributes.len());
+            for statement in scope.body {
+                flow.statement(statement, &mut scope.names);
+            }
+            flow.changed |= before != (scope.names.len(), flow.attributes.len());
+        }
+    }
+    let leaves = !scene.is_main && (!flow.attributes.is_empty() || flow.of_module.is_some());
+    match flow.hazard {
+        Some(hazard) => Err(hazard),
+        None if leaves => Err(Hazard {
+            backward: false,
+            why: "it is kept where other files of the program may use it".to_owned(),
+        }),
+        None => Ok(flow.uses),
+    }
+}
+
+/// The span of a function's body.
+pub(super) fn body_of(function: &Statement) -> Option<Span> {
+    Some(Span::new(function.body.first()?.span.start, function.body.last()?.span.end))
+}
+
+/// Whether a function binds a name of its own.
+fn binds(body: &[Statement], name: &str) -> bool {
+    let mut found = (false, false);
+    for statement in body {
+        statement.visit(&mut |each| {
+            let here = each.targets.iter().any(|target| target.any(&|part| part.name() == Some(name)));
+            match each.kind {
+                StatementKind::Global => found.1 |= here,
+                StatementKind::Delete => {}
+                _ => found.0 |= here && each.targets.iter().any(|target| target.root() == Some(name)),
+            }
+        });
+    }
+    found.0 && !found.1
+}
+
+struct Scope<'s> {
+    body: &'s [Statement],
+    /// Of its body; nothing for the module's.
+    span: Option<Span>,
+    /// Names that the value goes by.
+    names: BTreeSet<String>,
+}
+
+struct Flow<'a> {
+    scene: &'a Scene<'a>,
+    attributes: BTreeSet<String>,
+    calls: Vec<Span>,
+    /// The name of the module that it goes by.
+    of_module: Option<String>,
+    uses: Uses,
+    hazard: Option<Hazard>,
+    changed: bool,
+}
+
+impl Flow<'_> {
+    fn hazard(&mut self, backward: bool, why: String) {
+        // A backward pass says most.
+        if self.hazard.as_ref().is_none_or(|known| backward && !known.backward) {
+            self.hazard = Some(Hazard { backward, why });
+        }
+    }
+
+    fn statement(&mut self, statement: &Statement, names: &mut BTreeSet<String>) {
+        match statement.kind {
+            StatementKind::Function | StatementKind::Class => {
+                let used = names
+                    .iter()
+                    .find(|name| self.of_module.as_ref() != Some(*name) && statement.mentions(name));
+                if let Some(name) = used {
+                    let inner = statement.name.as_deref().unwrap_or_default();
+                    self.hazard(false, format!("`{inner}` uses `{name}` as well"));
+                }
+                return;
+            }
+            StatementKind::Global => {
+                let global = statement.targets.iter().filter_map(Expression::name);
+                let own = global
+                    .into_iter()
+                    .find(|name| names.contains(*name) && self.of_module.as_deref() != Some(*name));
+                if let Some(name) = own {
+                    self.hazard(false, format!("`{name}` is a name that other functions share"));
+                }
+            }
+            _ => {}
+        }
+        let mut carried = false;
+        for value in &statement.values {
+            carried |= self.carries(value, names);
+        }
+        match statement.kind {
+            StatementKind::Assign | StatementKind::Augment(_) | StatementKind::Loop | StatementKind::With
+                if carried =>
+            {
+                for target in &statement.targets {
+                    self.bind(target, names);
+                }
+            }
+            StatementKind::Return if carried => {
+                self.hazard(
+                    false,
+                    "the function returns it, and its caller may go backward through it".to_owned(),
+                );
+            }
+            _ => {}
+        }
+        for inner in statement.suites().flatten() {
+            self.statement(inner, names);
+        }
+    }
+
+    fn bind(&mut self, target: &Expression, names: &mut BTreeSet<String>) {
+        match &target.kind {
+            Kind::Name(name) => {
+                names.insert(name.clone());
+            }
+            Kind::Attribute { name, .. } => {
+                self.attributes.insert(name.clone());
+            }
+            Kind::Item { of, .. } => self.bind(of, names),
+            _ => {
+                for part in target.parts() {
+                    self.bind(part, names);
+                }
+            }
+        }
+    }
+
+    /// Whether the value of an expression hangs on the one that is followed.
+    fn carries(&mut self, of: &Expression, names: &mut BTreeSet<String>) -> bool {
+        match &of.kind {
+            Kind::Name(name) => names.contains(name),
+            Kind::Number | Kind::Text(_) | Kind::Constant(_) => false,
+            Kind::Attribute { of, name } => {
+                let carried = self.carries(of, names);
+                self.attributes.contains(name) || carried && !METADATA.contains(&name.as_str())
+            }
+            Kind::Item { of, index } => {
+                self.carries(index, names);
+                self.carries(of, names)
+            }
+            Kind::Binary { left, right, .. } => {
+                let (one, other) = (self.carries(left, names), self.carries(right, names));
+                let beside = if one { right } else { left };
+                if one != other && !is_number(beside) {
+                    self.uses.is_mixed = true;
+                }
+                one || other
+            }
+            Kind::Call { callee, arguments } => self.call(of, callee, arguments, names),
+            Kind::Named { target, value } => {
+                let carried = self.carries(value, names);
+                if carried {
+                    self.bind(target, names);
+                }
+                carried
+            }
+            Kind::Formatted(parts) => {
+                for part in parts {
+                    self.carries(part, names);
+                }
+                false
+            }
+            Kind::Comprehension { elements, targets, iterables, conditions } => {
+                let mut carried = false;
+                for iterable in iterables {
+                    carried |= self.carries(iterable, names);
+                }
+                if carried {
+                    for target in targets {
+                        self.bind(target, names);
+                    }
+                }
+                for condition in conditions {
+                    self.carries(condition, names);
+                }
+                self.any(elements.iter(), names)
+            }
+            Kind::Lambda(parts) | Kind::Yield(parts) => {
+                if self.any(parts.iter(), names) {
+                    self.hazard(false, "it is handed to code that runs elsewhere".to_owned());
+                }
+                false
+            }
+            Kind::Several(parts) | Kind::Other(parts) => self.any(parts.iter(), names),
+        }
+    }
+
+    fn any<'e>(&mut self, parts: impl Iterator<Item = &'e Expression>, names: &mut BTreeSet<String>) -> bool {
+        let mut carried = false;
+        for part in parts {
+            carried |= self.carries(part, names);
+        }
+        carried
+    }
+
+    fn call(
+        &mut self,
+        call: &Expression,
+        callee: &Expression,
+        arguments: &[Passed],
+        names: &mut BTreeSet<String>,
+    ) -> bool {
+        let given = self.any(arguments.iter().map(|argument| &argument.value), names);
+        let receiver = match &callee.kind {
+            Kind::Attribute { of, .. } => self.carries(of, names),
+            Kind::Name(_) => false,
+            _ => self.carries(callee, names),
+        };
+        if self.calls.contains(&call.span) {
+            return true;
+        }
+        if !given && !receiver {
+            return false;
+        }
+        let called = callee.last_name().unwrap_or_default();
+        let text = self.scene.script.slice(callee.span);
+        let path = self.scene.script.called(call.span).map(str::to_owned);
+        let path = path.as_deref().unwrap_or_default();
+        if called.contains("backward") || path.starts_with("torch.autograd.") && called == "grad" {
+            self.hazard(true, format!("a backward pass goes through it, at `{text}(…)`"));
+            return false;
+        }
+        if COMPUTES.iter().any(|module| path.starts_with(module)) {
+            let others = arguments.iter().filter(|argument| !is_number(&argument.value)).count();
+            self.uses.is_mixed |= others > 1;
+            return path != "torch.save";
+        }
+        if TELLERS.iter().any(|module| path.starts_with(module)) {
+            return false;
+        }
+        match &callee.kind {
+            Kind::Attribute { .. } if receiver => {
+                self.uses.is_mixed |= arguments.iter().any(|argument| !is_number(&argument.value))
+                    && !PUTS.contains(&called)
+                    && !matches!(called, "get" | "pop" | "to" | "cpu");
+                !WITHOUT_GRAPH.contains(&called) && !PUTS.contains(&called)
+            }
+            Kind::Attribute { of, .. } if PUTS.contains(&called) => {
+                self.bind(of, names);
+                false
+            }
+            Kind::Attribute { .. } if TELLS.contains(&called) => false,
+            // A gradient scaler hands on what goes backward.
+            Kind::Attribute { .. } if called == "scale" => true,
+            Kind::Name(_) if NUMBERS.contains(&called) => false,
+            Kind::Name(_) if HANDS_ON.contains(&called) => true,
+            _ => {
+                self.hazard(false, format!("it is given to `{text}(…)`, which may go backward through it"));
+                true
+            }
+        }
+    }
+}
+
+/// Whether an expression is a number by what it looks like: it is on no card.
+fn is_number(of: &Expression) -> bool {
+    match &of.kind {
+        Kind::Number | Kind::Text(_) | Kind::Constant(_) => true,
+        Kind::Call { callee, .. } => {
+            matches!(callee.last_name(), Some("len" | "float" | "int" | "item" | "size" | "numel"))
+        }
+        Kind::Other(parts) => parts.iter().all(is_number),
+        _ => false,
+    }
+}

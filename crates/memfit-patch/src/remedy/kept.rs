@@ -1,0 +1,415 @@
+//! What steps leave behind: what is collected goes without its graph and off the card, what is added up goes
+//! without its graph, and `retain_graph=True` goes where one backward pass is enough.
+
+use memfit_source::{
+    Edit, Expression, ExpressionKind as Kind, Op, OpKind, Operator, Span, Statement, StatementKind,
+};
+use memfit_vocabulary::Lever;
+
+use super::flow::{Hazard, METADATA, Origin, Uses, body_of, uses};
+use super::{Change, Edits, Refusal, Wanted};
+use crate::Why;
+use crate::code::{Code, Path, Scene, Script, Site};
+
+/// Methods after which a value needs no card.
+const OFF_THE_CARD: &[&str] = &["item", "cpu", "tolist", "numpy"];
+/// Methods after which a value has no graph.
+const WITHOUT_GRAPH: &[&str] = &["item", "detach", "tolist", "numpy"];
+/// Methods of a container that keep what they are given.
+const KEEPS: &[&str] = &["append", "appendleft", "add"];
+/// Functions that make something new of their own.
+const MAKERS: &[&str] = &[
+    "list",
+    "dict",
+    "set",
+    "deque",
+    "defaultdict",
+    "OrderedDict",
+    "Counter",
+    "float",
+    "int",
+    "zeros",
+    "ones",
+    "tensor",
+    "empty",
+    "full",
+    "scalar_tensor",
+    "zeros_like",
+];
+
+/// A place where a value is kept.
+struct Kept<'s> {
+    path: Path<'s>,
+    /// What keeps it.
+    target: &'s Expression,
+    /// The values that are kept.
+    values: Vec<&'s Expression>,
+    /// It is added up, and not collected.
+    adds: bool,
+}
+
+/// Changes of the places that keep what these lines make.
+pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -> Result<Change, Refusal> {
+    let off_the_card = wanted.lever == Lever::KeepOffTheCard;
+    let mut made: Vec<(&str, Result<Vec<Edit>, Why>)> = Vec::new();
+    let mut seen: Vec<&Site> = Vec::new();
+    for site in wanted.sites {
+        let Some(scene) = code.scene(&site.file).filter(|_| !seen.contains(&site)) else { continue };
+        seen.push(site);
+        let kept = kept_from(&scene.script, site.line, off_the_card);
+        made.extend(kept.iter().map(|kept| (site.file.as_str(), cut(&scene, kept, off_the_card))));
+    }
+    for site in backwards {
+        let Some(scene) = code.scene(&site.file) else { continue };
+        made.extend(released(&scene, site).map(|released| (site.file.as_str(), released)));
+    }
+    // One change is of one file: the first that the recording speaks of.
+    let file = made.iter().find_map(|(file, made)| made.is_ok().then_some(*file));
+    let Some(scene) = file.and_then(|file| code.scene(file)) else {
+        let refusal = made.into_iter().find_map(|(_, made)| made.err());
+        return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
+    };
+    let mut edits = Edits::default();
+    for edit in
+        made.into_iter().filter(|(file, _)| *file == scene.file).filter_map(|(_, made)| made.ok()).flatten()
+    {
+        edits.push(edit);
+    }
+    edits.change(&scene).map_err(Refusal::Unproven)
+}
+
+impl Code<'_> {
+    /// The line that keeps what one of these lines makes, whether or not a change of it is right.
+    pub fn keeper(&self, sites: &[Site]) -> Option<Site> {
+        sites.iter().find_map(|site| {
+            let scene = self.scene(&site.file)?;
+            let kept = kept_from(&scene.script, site.line, true).into_iter();
+            let mut kept = kept.filter(|kept| scene.shows(&kept.path));
+            let kept = kept.find(|kept| !is_refused_store(&scene, kept))?;
+            let line = scene.script.line_of(kept.path.statement().span.start);
+            Some(Site { line, ..site.clone() })
+        })
+    }
+}
+
+/// Whether a store is part of what trains, and keeps nothing from step to step.
+fn is_refused_store(scene: &Scene<'_>, kept: &Kept<'_>) -> bool {
+    kept.adds && prove(scene, kept).is_err()
+}
+
+/// Where the values are kept that a line makes.
+fn kept_from<'s>(script: &'s Script, line: u32, off_the_card: bool) -> Vec<Kept<'s>> {
+    let Some(path) = script.at_line(line) else { return Vec::new() };
+    let statement = path.statement();
+    let done = if off_the_card { OFF_THE_CARD } else { WITHOUT_GRAPH };
+    if let Some((target, value, adds)) = store(statement) {
+        let mut values = Vec::new();
+        made_here(value, done, &mut values);
+        if !values.is_empty() {
+            return vec![Kept { path, target, values, adds }];
+        }
+        if adds || statement.kind != StatementKind::Assign {
+            return Vec::new();
+        }
+    }
+    if statement.kind != StatementKind::Assign {
+        return Vec::new();
+    }
+    let mut names = Vec::new();
+    for target in &statement.targets {
+        target.visit(&mut |part| names.extend(part.name()));
+    }
+    // What it binds is kept further down in the same loop.
+    let looped = path.loops().next();
+    let body = looped.map_or(path.scope(), |looped| &looped.body);
+    let mut found = Vec::new();
+    for each in body {
+        each.visit(&mut |each| {
+            if each.span.start < statement.span.end {
+                return;
+            }
+            let Some((target, value, adds)) = store(each) else { return };
+            let mut values = Vec::new();
+            occurrences(value, &names, if adds { WITHOUT_GRAPH } else { done }, &mut values);
+            if values.is_empty() {
+                return;
+            }
+            if let Some(path) = script.around(each.span) {
+                found.push(Kept { path, target, values, adds });
+            }
+        });
+    }
+    found
+}
+
+/// What a statement keeps, and where: `a.append(v)`, `a[k] = v`, `a += v`, `a = a + v`.
+fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
+    let value = statement.values.first()?;
+    match statement.kind {
+        StatementKind::Expression => {
+            let (callee, arguments) = value.call()?;
+            let Kind::Attribute { of, name } = &callee.kind else { return None };
+            let [argument] = arguments else { return None };
+            (KEEPS.contains(&name.as_str()) && !argument.starred).then_some((&**of, &argument.value, false))
+        }
+        StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, true)),
+        StatementKind::Assign => {
+            let [target] = &statement.targets[..] else { return None };
+            if let Kind::Item { of, .. } = &target.kind {
+                return Some((&**of, value, false));
+            }
+            let Kind::Binary { left, operator: Operator::Add, right } = &value.kind else { return None };
+            let same = left.path().is_some() && left.path() == target.path();
+            same.then_some((target, &**right, true))
+        }
+        _ => None,
+    }
+}
+
+/// The values that an expression computes itself: those of its calls that are not cut already.
+fn made_here<'e>(of: &'e Expression, done: &[&str], found: &mut Vec<&'e Expression>) {
+    match &of.kind {
+        Kind::Several(parts) => {
+            for part in parts {
+                made_here(part, done, found);
+            }
+        }
+        Kind::Call { .. } | Kind::Binary { .. } if of.any(&|part| part.call().is_some()) => {
+            let cut = |part: &Expression| {
+                part.call()
+                    .and_then(|(callee, _)| callee.last_name())
+                    .is_some_and(|name| done.contains(&name))
+            };
+            if !of.any(&cut) {
+                found.push(of);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Where names stand in an expression with their graph, or on the card.
+fn occurrences<'e>(of: &'e Expression, names: &[&str], done: &[&str], found: &mut Vec<&'e Expression>) {
+    match &of.kind {
+        Kind::Name(name) if names.contains(&name.as_str()) => found.push(of),
+        Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => {}
+        Kind::Call { callee, arguments } => {
+            match &callee.kind {
+                Kind::Attribute { name, .. } if done.contains(&name.as_str()) || is_number_of(name) => {}
+                Kind::Attribute { of, .. } => occurrences(of, names, done, found),
+                Kind::Name(name) if is_number_function(name) => return,
+                _ => {}
+            }
+            for argument in arguments {
+                occurrences(&argument.value, names, done, found);
+            }
+        }
+        Kind::Formatted(_) => {}
+        _ => {
+            for part in of.parts() {
+                occurrences(part, names, done, found);
+            }
+        }
+    }
+}
+
+fn is_number_of(method: &str) -> bool {
+    matches!(method, "size" | "numel" | "dim" | "nelement")
+}
+
+fn is_number_function(name: &str) -> bool {
+    matches!(name, "len" | "float" | "int" | "str" | "repr" | "bool")
+}
+
+/// The edits that cut what is kept from its graph, and take it off the card.
+fn cut(scene: &Scene<'_>, kept: &Kept<'_>, off_the_card: bool) -> Result<Vec<Edit>, Why> {
+    let script = &*scene.script;
+    let text = script.slice(kept.target.span);
+    if !scene.shows(&kept.path) {
+        let line = script.line_of(kept.path.statement().span.start);
+        return Err(format!("the recording does not show that line {line} ran"));
+    }
+    let uses = prove(scene, kept)?;
+    if off_the_card && !kept.adds && uses.is_mixed {
+        return Err(format!("`{text}` is computed with later, where it has to be on the card"));
+    }
+    let suffix = if off_the_card && !kept.adds { ".detach().cpu()" } else { ".detach()" };
+    let edits = kept.values.iter().flat_map(|value| match value.kind {
+        Kind::Name(_) | Kind::Call { .. } => vec![Edit::insert(value.span.end, suffix)],
+        _ => vec![Edit::insert(value.span.start, "("), Edit::insert(value.span.end, format!("){suffix}"))],
+    });
+    Ok(edits.collect())
+}
+
+/// Whether nothing goes backward through what is kept, and nobody unseen uses it.
+fn prove(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Uses, Why> {
+    let script = &*scene.script;
+    let text = script.slice(kept.target.span);
+    let refuse = |hazard: Hazard| {
+        let consequence = if hazard.backward {
+            "cutting its graph would change what is learnt"
+        } else {
+            "that it may be cut cannot be shown"
+        };
+        format!("`{text}` is left as it is: {}; {consequence}", hazard.why)
+    };
+    let origin = match kept.target.kind {
+        Kind::Attribute { ref name, .. } => Origin::Attribute(name.clone()),
+        _ => origin(scene, kept)?,
+    };
+    uses(scene, &origin).map_err(refuse)
+}
+
+/// The name that keeps, which has to be made by the function itself, or by the module.
+fn origin(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Origin, Why> {
+    let script = &*scene.script;
+    let text = script.slice(kept.target.span);
+    let mut target = kept.target;
+    while let Kind::Item { of, .. } = &target.kind {
+        target = of;
+    }
+    if let Kind::Attribute { name, .. } = &target.kind {
+        return Ok(Origin::Attribute(name.clone()));
+    }
+    let name = target.name().ok_or_else(|| format!("`{text}` has no name that could be followed"))?;
+    let function = kept.path.function();
+    let is_parameter =
+        function.is_some_and(|function| function.targets.iter().any(|each| each.name() == Some(name)));
+    if is_parameter {
+        return Err(format!("`{text}` comes from the caller, who may go backward through it"));
+    }
+    let own = assignments(kept.path.scope(), name);
+    let is_global = function.is_some()
+        && (own.is_empty() || kept.path.scope().iter().any(|statement| is_global(statement, name)));
+    let made = if is_global { assignments(&script.statements, name) } else { own };
+    let fresh = made.iter().all(|value| is_fresh(script, value) || value.mentions(name));
+    if made.is_empty() || !fresh {
+        return Err(format!("`{text}` may be something else as well, which is trained on"));
+    }
+    let scope = function.filter(|_| !is_global).and_then(body_of);
+    Ok(Origin::Name { name: name.to_owned(), scope })
+}
+
+fn is_global(statement: &Statement, name: &str) -> bool {
+    let mut found = false;
+    statement.visit(&mut |each| {
+        found |= each.kind == StatementKind::Global
+            && each.targets.iter().any(|target| target.name() == Some(name));
+    });
+    found
+}
+
+/// The values that a name is bound to, in these statements and not in functions within.
+fn assignments<'s>(body: &'s [Statement], name: &str) -> Vec<&'s Expression> {
+    let mut found = Vec::new();
+    for statement in body {
+        if matches!(statement.kind, StatementKind::Function | StatementKind::Class) {
+            continue;
+        }
+        let binds = statement.targets.iter().any(|target| match &target.kind {
+            Kind::Item { .. } | Kind::Attribute { .. } => false,
+            _ => target.mentions(name),
+        });
+        let kinds =
+            matches!(statement.kind, StatementKind::Assign | StatementKind::Loop | StatementKind::With);
+        if binds && kinds {
+            found.extend(&statement.values);
+        }
+        for suite in statement.suites() {
+            found.extend(assignments(suite, name));
+        }
+    }
+    found
+}
+
+/// Whether a value is something new, which nobody else has.
+fn is_fresh(script: &Script, of: &Expression) -> bool {
+    match &of.kind {
+        Kind::Number | Kind::Constant(_) | Kind::Several(_) | Kind::Comprehension { .. } => true,
+        Kind::Call { callee, .. } => callee.last_name().is_some_and(|name| MAKERS.contains(&name)),
+        Kind::Binary { left, .. } => is_fresh(script, left),
+        Kind::Other(_) => script.slice(of.span).starts_with('{') || script.slice(of.span).starts_with('-'),
+        _ => false,
+    }
+}
+
+/// The backward pass of a line without `retain_graph=True`; nothing where it does not say that.
+fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
+    let script = &*scene.script;
+    let facts = &script.facts;
+    let backward = |op: &Op| match &op.kind {
+        OpKind::Backward(backward) if op.via.is_none() => Some(backward.clone()),
+        _ => None,
+    };
+    let (op, own) = facts
+        .ops
+        .iter()
+        .filter(|op| script.is_on(op.span, site.line))
+        .find_map(|op| Some((op, backward(op)?)))?;
+    let retain = own.retain?;
+    let call = facts.calls.iter().find(|call| call.span == op.span)?;
+    let retain = call.arguments.iter().find(|argument| argument.span.contains(retain))?;
+    let looped = op.place.looped?;
+    let keep = |why: &str| Some(Err(format!("`retain_graph=True` is left in line {}: {why}", site.line)));
+    if own.create.is_some() {
+        return keep("it makes a graph of the gradients, which needs it");
+    }
+    let again = facts.ops_in(looped).any(|other| match &other.kind {
+        OpKind::Backward(second) => {
+            second.loss_span != own.loss_span && second.loss.graph.may_share(&own.loss.graph)
+        }
+        OpKind::AutogradGrad => true,
+        _ => false,
+    });
+    if again {
+        return keep("another backward pass of the loop may go through the same graph");
+    }
+    if let Some(name) = carried(scene, op.span) {
+        return keep(&format!(
+            "`{name}` is carried from step to step, and the next backward goes through it again"
+        ));
+    }
+    Some(Ok(vec![facts.remove_argument(call, retain.span)]))
+}
+
+/// A name that the loop around a place hands from round to round, with what a backward may go through.
+fn carried(scene: &Scene<'_>, at: Span) -> Option<String> {
+    let script = &*scene.script;
+    let path = script.around(at)?;
+    let looped = path.loops().next()?;
+    let mut first: Vec<(&str, u32, bool)> = Vec::new();
+    let mut note = |name, at, binds| match first.iter_mut().find(|(known, ..)| *known == name) {
+        Some(_) => {}
+        None => first.push((name, at, binds)),
+    };
+    let mut bound: Vec<&str> = Vec::new();
+    for statement in &looped.body {
+        statement.visit(&mut |each| {
+            for value in &each.values {
+                value.visit(&mut |part| {
+                    if let Some(name) = part.name() {
+                        note(name, part.span.start, false);
+                    }
+                });
+            }
+            for target in &each.targets {
+                let reads = matches!(each.kind, StatementKind::Augment(_));
+                target.visit(&mut |part| {
+                    if let Some(name) = part.name() {
+                        note(name, part.span.start, !reads);
+                        bound.push(name);
+                    }
+                });
+            }
+        });
+    }
+    let own: Vec<&str> = first
+        .iter()
+        .filter(|(name, _, binds)| !binds && bound.contains(name))
+        .map(|(name, ..)| *name)
+        .collect();
+    let scope = path.function().and_then(body_of);
+    own.into_iter()
+        .find(|name| uses(scene, &Origin::Name { name: (*name).to_owned(), scope }).is_err())
+        .map(str::to_owned)
+}

@@ -1,0 +1,101 @@
+//! Options: of the optimizer, where it is made, and of the allocator, where the script sets them.
+
+use memfit_source::{Call, Edit, ExpressionKind as Kind, OpKind, Span, StatementKind};
+use memfit_vocabulary::Lever;
+
+use super::{Change, Edits, Refusal};
+use crate::Why;
+use crate::code::{Code, Scene, Site};
+use crate::optimizer::{makes_optimizer, with_kernel};
+
+/// Optimizers that have a fused kernel.
+const FUSED: &[&str] = &["Adam", "AdamW", "SGD"];
+
+/// `fused=True` or `foreach=False` where the optimizer is made that steps on a line.
+pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<Edits, Why> {
+    let script = &*scene.script;
+    let facts = &script.facts;
+    let step = facts
+        .ops
+        .iter()
+        .find(|op| {
+            op.via.is_none() && script.is_on(op.span, site.line) && matches!(op.kind, OpKind::Step { .. })
+        })
+        .ok_or("no optimizer steps there where it can be seen")?;
+    let mut made: Vec<&Call> = facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
+    made.sort_by_key(|call| call.span);
+    made.dedup_by_key(|call| call.span);
+    let bound = |call: &&&Call| {
+        let path = script.around(call.span);
+        path.is_some_and(|path| {
+            let statement = path.statement();
+            statement.kind == StatementKind::Assign
+                && statement
+                    .targets
+                    .iter()
+                    .any(|target| target.path().as_deref() == Some(step.receiver.as_str()))
+        })
+    };
+    let named: Vec<&&Call> = made.iter().filter(bound).collect();
+    let call = match (&named[..], &made[..]) {
+        ([call], _) => **call,
+        ([], [call]) => *call,
+        ([], []) => return Err("the file makes no optimizer of torch.optim where it can be seen".to_owned()),
+        _ => return Err(format!("`{}` is made in several places", step.receiver)),
+    };
+    let class = call.path.as_deref().unwrap_or_default().rsplit('.').next().unwrap_or_default();
+    if lever == Lever::FusedOptimizer && !FUSED.contains(&class) {
+        return Err(format!("`{class}` has no fused kernel"));
+    }
+    if call.is_open() {
+        return Err("its options come from elsewhere".to_owned());
+    }
+    let path = script.around(call.span).ok_or("the optimizer is made in no statement")?;
+    if !scene.shows(&path) {
+        return Err("the recording does not show that the line ran that makes the optimizer".to_owned());
+    }
+    let mut edits = Edits::default();
+    edits.push(with_kernel(facts, call, lever));
+    Ok(edits)
+}
+
+/// The line of the user's own that sets the allocator's settings, with others in their place or gone.
+pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change, Refusal> {
+    let mut refusal = Refusal::NotHere;
+    for scene in code.scenes() {
+        let script = &*scene.script;
+        let mut found: Option<(Span, Span)> = None;
+        for statement in &script.statements {
+            statement.visit(&mut |each| {
+                for value in each.values.iter().filter(|_| sets(each)) {
+                    value.visit(&mut |part| {
+                        if matches!(&part.kind, Kind::Text(text) if text == now) {
+                            found.get_or_insert((each.span, part.span));
+                        }
+                    });
+                }
+            });
+        }
+        let Some((statement, text)) = found.filter(|_| !now.is_empty()) else { continue };
+        let shown = script.around(statement).is_some_and(|path| scene.shows(&path));
+        if !shown {
+            refusal = "the recording does not show that the line ran that sets it".into();
+            continue;
+        }
+        let mut edits = Edits::default();
+        let whole = script.statements.iter().any(|each| each.span == statement);
+        match script.facts.whole_lines(statement).filter(|_| whole && then.is_empty()) {
+            Some(lines) => edits.push(Edit::delete(lines)),
+            None => edits.push(Edit::replace(text, format!("\"{then}\""))),
+        }
+        return edits.change(&scene).map_err(Refusal::Unproven);
+    }
+    Err(refusal)
+}
+
+/// Whether a statement is about the variable of the allocator's settings.
+fn sets(statement: &memfit_source::Statement) -> bool {
+    let of_variable = |part: &memfit_source::Expression| matches!(&part.kind, Kind::Text(text) if text.ends_with("ALLOC_CONF"));
+    matches!(statement.kind, StatementKind::Assign | StatementKind::Expression)
+        && statement.expressions().any(|expression| expression.any(&of_variable))
+}

@@ -1,0 +1,73 @@
+//! Private pools: lent to others when memory runs out, or shared by captured graphs.
+
+use memfit_source::{Call, StatementKind};
+
+use super::{Edits, newline};
+use crate::Why;
+use crate::code::{Scene, Script};
+
+/// The name of the pool that graphs share.
+const SHARED: &str = "GRAPH_POOL";
+
+/// `torch.cuda.MemPool(use_on_oom=True)`
+pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
+    let script = &*scene.script;
+    let made = calls(script, "torch.cuda.MemPool");
+    let [call] = &made[..] else {
+        let several = "the file makes several pools, and the recording does not tell which it is";
+        return if made.is_empty() { Ok(None) } else { Err(several.to_owned()) };
+    };
+    if !call.arguments.is_empty() {
+        return Err("the pool has settings of its own".to_owned());
+    }
+    if !script.around(call.span).is_some_and(|path| scene.shows(&path)) {
+        return Err("the recording does not show that the line ran that makes the pool".to_owned());
+    }
+    let mut edits = Edits::default();
+    edits.push(script.facts.add_argument(call, "use_on_oom=True"));
+    Ok(Some(edits))
+}
+
+/// One pool for the graphs of a file.
+pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
+    let script = &*scene.script;
+    let shown = |call: &&Call| script.around(call.span).is_some_and(|path| scene.shows(&path));
+    let captures = calls(script, "torch.cuda.graph");
+    let captures: Vec<&Call> = captures
+        .into_iter()
+        .filter(|call| call.argument(1, "pool").is_none() && !call.is_open())
+        .filter(shown)
+        .collect();
+    if captures.is_empty() {
+        return Ok(None);
+    }
+    if script.text.contains(SHARED) {
+        return Err(format!("`{SHARED}` is a name of the file's own"));
+    }
+    // Behind the imports, where whatever captures finds it.
+    let imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
+    let first = script
+        .statements
+        .iter()
+        .find(|each| !matches!(each.kind, StatementKind::Import | StatementKind::Text));
+    let last = imports
+        .filter(|each| first.is_none_or(|first| each.span.start < first.span.start))
+        .last()
+        .ok_or("the file imports nothing at its top")?;
+    let mut edits = Edits::default();
+    for call in captures {
+        edits.push(script.facts.add_argument(call, &format!("pool={SHARED}")));
+    }
+    let newline = newline(script);
+    edits.line_behind(script, last.span, &format!("{newline}{SHARED} = torch.cuda.graph_pool_handle()"));
+    edits.import(script, "torch");
+    Ok(Some(edits))
+}
+
+/// The calls of a function, each once.
+fn calls<'s>(script: &'s Script, path: &str) -> Vec<&'s Call> {
+    let mut found: Vec<&Call> = script.facts.calls.iter().filter(|call| call.is(path)).collect();
+    found.sort_by_key(|call| call.span);
+    found.dedup_by_key(|call| call.span);
+    found
+}

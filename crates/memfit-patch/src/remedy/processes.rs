@@ -1,0 +1,143 @@
+//! Other processes of the script: workers that are not started, and children that are waited for.
+
+use memfit_source::{Call, Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
+
+use super::{Change, Edits, Refusal};
+use crate::Why;
+use crate::code::{Code, Scene};
+
+/// Options of a loader that it takes only with workers.
+const OF_WORKERS: &[&str] = &["persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"];
+
+/// `num_workers=0` where the loader is made.
+pub(super) fn workers(code: &Code<'_>) -> Result<Change, Refusal> {
+    let mut refusal = Refusal::NotHere;
+    for scene in code.scenes() {
+        match no_workers(&scene) {
+            Ok(Some(edits)) => return edits.change(&scene).map_err(Refusal::Unproven),
+            Ok(None) => {}
+            Err(why) => refusal = Refusal::Unproven(why),
+        }
+    }
+    Err(refusal)
+}
+
+fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
+    let script = &*scene.script;
+    let starts = |call: &&Call| {
+        let workers = call.keyword("num_workers");
+        call.path.as_deref().is_some_and(|path| path.ends_with("DataLoader"))
+            && workers.is_some_and(|workers| workers.value.int() != Some(0))
+            && script.around(call.span).is_some_and(|path| scene.shows(&path))
+    };
+    let mut found: Vec<&Call> = script.facts.calls.iter().filter(starts).collect();
+    found.sort_by_key(|call| call.span);
+    found.dedup_by_key(|call| call.span);
+    let call = match &found[..] {
+        [] => return Ok(None),
+        [call] => *call,
+        _ => return Err("several loaders have workers, and whose they are is not recorded".to_owned()),
+    };
+    let Some(workers) = call.keyword("num_workers") else { return Ok(None) };
+    let mut edits = Edits::default();
+    edits.push(Edit::replace(workers.value_span, "0"));
+    for name in OF_WORKERS {
+        if let Some(option) = call.keyword(name) {
+            edits.push(script.facts.remove_argument(call, option.span));
+        }
+    }
+    Ok(Some(edits))
+}
+
+/// A child process that is waited for before the script goes on.
+pub(super) fn wait(code: &Code<'_>) -> Result<Change, Refusal> {
+    let mut refusal = Refusal::NotHere;
+    for scene in code.scenes() {
+        match waits(&scene) {
+            Ok(Some(edits)) => return edits.change(&scene).map_err(Refusal::Unproven),
+            Ok(None) => {}
+            Err(why) => refusal = Refusal::Unproven(why),
+        }
+    }
+    Err(refusal)
+}
+
+fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
+    let script = &*scene.script;
+    let mut children: Vec<(&Statement, String, &Expression)> = Vec::new();
+    for statement in &script.statements {
+        statement.visit(&mut |each| {
+            if let Some((name, call)) = child(each) {
+                children.push((each, name, call));
+            }
+        });
+    }
+    let (statement, name, call) = match children.into_iter().next() {
+        Some(first) => first,
+        None => return Ok(None),
+    };
+    let path = script.around(statement.span).ok_or("the process is made in no statement")?;
+    if !scene.shows(&path) {
+        return Err("the recording does not show that the line ran that starts the process".to_owned());
+    }
+    let (callee, arguments) = call.call().ok_or("the process is made by no call")?;
+    let is_popen = callee.last_name() == Some("Popen");
+    let spoken_with = arguments.iter().skip(1).any(|argument| match argument.name.as_deref() {
+        Some("target" | "daemon" | "name" | "cwd" | "env" | "shell") => false,
+        Some("args" | "kwargs") => argument.value.any(&|part| part.name().is_some()),
+        _ => true,
+    });
+    if spoken_with {
+        return Err(format!(
+            "`{name}` may be spoken with while it runs, and to wait for its end may be to wait for ever"
+        ));
+    }
+    let used = uses_of(path.scope(), &name);
+    let (suite, index) = path.suite();
+    let started = if is_popen { Some(index) } else { position_of_call(suite, index, &name, "start") };
+    let started = started.ok_or_else(|| format!("where `{name}` is started is not in sight"))?;
+    let end = if is_popen { "wait" } else { "join" };
+    if !used.iter().all(|method| ["start", end].contains(&method.as_str()))
+        || !used.iter().any(|method| method == end)
+    {
+        return Err(format!("that `{name}` ends by itself is not shown: the script never waits for it"));
+    }
+    let mut edits = Edits::default();
+    edits.line_behind(script, suite[started].span, &format!("{name}.{end}()"));
+    Ok(Some(edits))
+}
+
+/// `name = Popen(...)`, `name = Process(...)`
+fn child(statement: &Statement) -> Option<(String, &Expression)> {
+    let ([target], [value]) = (&statement.targets[..], &statement.values[..]) else { return None };
+    let (callee, _) = value.call()?;
+    let starts = matches!(callee.last_name(), Some("Popen" | "Process"));
+    (statement.kind == StatementKind::Assign && starts).then_some(())?;
+    Some((target.path()?, value))
+}
+
+/// The methods that are called on a name; other uses are an empty one.
+fn uses_of(body: &[Statement], name: &str) -> Vec<String> {
+    let mut used = Vec::new();
+    for statement in body {
+        statement.visit(&mut |each| {
+            for value in &each.values {
+                value.visit(&mut |part| match &part.kind {
+                    Kind::Attribute { of, name: method } if of.path().as_deref() == Some(name) => {
+                        used.push(method.clone());
+                    }
+                    _ => {}
+                });
+            }
+        });
+    }
+    used
+}
+
+fn position_of_call(suite: &[Statement], from: usize, name: &str, method: &str) -> Option<usize> {
+    let wanted = format!("{name}.{method}");
+    (from + 1..suite.len()).find(|index| {
+        let value = suite[*index].values.first();
+        value.and_then(Expression::call).is_some_and(|(callee, _)| callee.path().as_deref() == Some(&wanted))
+    })
+}

@@ -1,0 +1,542 @@
+//! Tests of remedies as changes of the source: what is changed, and what is refused.
+
+use super::*;
+use crate::code::Ran;
+
+const FILE: &str = "train.py";
+
+/// The lines of a text that hold this, as a recording has them.
+fn sites(text: &str, marks: &[&str]) -> Vec<Site> {
+    let mut function = "<module>".to_owned();
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(rest) = line.trim_start().strip_prefix("def ") {
+            function = rest.split('(').next().unwrap_or_default().to_owned();
+        } else if !line.starts_with(' ') {
+            "<module>".clone_into(&mut function);
+        }
+        if marks.iter().any(|mark| line.contains(mark)) {
+            found.push(Site { file: FILE.to_owned(), line: number, function: function.clone() });
+        }
+    }
+    found
+}
+
+/// A change of a script; `ran` are marks of lines that ran, beside those that the remedy is about. Nothing
+/// known stands for all backward passes of the text.
+fn changed_in(
+    text: &str,
+    lever: Lever,
+    at: &[&str],
+    ran: &[&str],
+    known: Option<Known<'_>>,
+    is_main: bool,
+) -> Result<Change, Refusal> {
+    let about = sites(text, at);
+    assert!(!about.is_empty() || at.is_empty(), "{at:?} stands nowhere");
+    let backwards = sites(text, &[".backward("]);
+    let all = about.iter().cloned().chain(sites(text, ran));
+    let read = |file: &str| (file == FILE).then(|| text.to_owned());
+    let code = Code::new(&read, Ran::new(all, is_main.then(|| FILE.to_owned())));
+    code.change(&Wanted { lever, sites: &about, known: known.unwrap_or(Known::Backwards(&backwards)) })
+}
+
+fn changed(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
+    changed_in(text, lever, at, at, Some(Known::Nothing), true)
+}
+
+/// The lines that a change takes away and brings.
+fn lines(change: &Change) -> Vec<String> {
+    let changed =
+        |line: &&str| line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---");
+    change.diff.lines().filter(changed).map(str::to_owned).collect()
+}
+
+/// Why nothing is changed.
+fn refused(change: Result<Change, Refusal>) -> String {
+    match change {
+        Err(Refusal::Unproven(why)) => why,
+        other => panic!("it is refused for no reason: {other:?}"),
+    }
+}
+
+fn kept(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
+    changed_in(text, lever, at, at, None, true)
+}
+
+const LOOP: &str = "import torch\n\ndef main():\n    model = make()\n    history = []\n    total = 0.0\n    for x, y in loader:\n        out = model(x)\n        loss = crit(out, y)\n        optimizer.zero_grad()\n        BACKWARD\n        optimizer.step()\n        KEEPS\n    AFTER\n";
+
+fn training(keeps: &str, after: &str) -> String {
+    LOOP.replace("BACKWARD", "loss.backward()").replace("KEEPS", keeps).replace("AFTER", after)
+}
+
+#[test]
+fn what_is_collected_goes_without_its_graph_and_off_the_card() {
+    for (keeps, after, expected) in [
+        ("history.append(out)", "print(len(history))", "history.append(out.detach().cpu())"),
+        ("history.append((1, out))", "", "history.append((1, out.detach().cpu()))"),
+        ("history.append(out.mean())", "", "history.append(out.detach().cpu().mean())"),
+        ("history.append(out.detach())", "", "history.append(out.detach().cpu().detach())"),
+        ("history[x] = out", "", "history[x] = out.detach().cpu()"),
+        ("total += loss", "print(total.item())", "total += loss.detach()"),
+        ("total = total + out.mean()", "print(float(total))", "total = total + out.detach().mean()"),
+        (
+            "history.append(out)",
+            "torch.save(torch.cat(history), \"p.pt\")",
+            "history.append(out.detach().cpu())",
+        ),
+        (
+            "history.append(out)",
+            "a = [h.mean().item() for h in history]",
+            "history.append(out.detach().cpu())",
+        ),
+    ] {
+        let text = training(keeps, after);
+        let change = kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
+        assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
+    }
+    // What the line itself makes.
+    let text = training("history.append(model(x))", "");
+    let change = kept(&text, Lever::ReleaseGraph, &["history.append(model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+        history.append(model(x).detach())");
+    let text = training("total += model(x) + 1", "print(total.item())");
+    let change = kept(&text, Lever::ReleaseGraph, &["total +="]).unwrap();
+    assert_eq!(lines(&change)[1], "+        total += (model(x) + 1).detach()");
+}
+
+#[test]
+fn nothing_is_cut_that_a_backward_may_flow_through() {
+    for (keeps, after, why) in [
+        ("history.append(out)", "torch.cat(history).mean().backward()", "a backward pass goes through it"),
+        (
+            "history.append(out)",
+            "both = torch.cat(history)\n    late = both.sum()\n    late.backward()",
+            "backward",
+        ),
+        ("total += out.mean()", "scaler.scale(total).backward()", "a backward pass goes through it"),
+        ("total += out.mean()", "accelerator.backward(total)", "a backward pass goes through it"),
+        ("total += out.mean()", "(total / 3).backward()", "a backward pass goes through it"),
+        ("total += out.mean()", "torch.autograd.grad(total, x)", "a backward pass goes through it"),
+        ("history.append(out)", "return history", "the function returns it"),
+        ("history.append(out)", "yield history", "code that runs elsewhere"),
+        ("history.append(out)", "train_on(history)", "given to `train_on(…)`"),
+        ("history.append(out)", "hook = lambda: history", "code that runs elsewhere"),
+        ("history.append(out)", "def late():\n        return history", "`late` uses `history`"),
+        ("history.append(out)", "both = torch.cat(history) + bias", "computed with later"),
+        ("history.append(out)", "print(torch.dot(history[0], weight))", "computed with later"),
+        ("if x:\n            history.append(out)", "", "does not show that line 14 ran"),
+        ("total += out", "total = make()\n    print(total)", "may be something else"),
+        ("model.kept.append(out)", "model.kept[0].backward()", "a backward pass goes through it"),
+    ] {
+        let text = training(keeps, after);
+        let told = refused(kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
+        assert!(told.contains(why), "{keeps}; {after}: {told}");
+    }
+    // What an object keeps, other files may use: only of the script itself it is known who does.
+    let text = training("model.kept.append(out)", "");
+    let at = &["out = model"];
+    assert!(kept(&text, Lever::KeepOffTheCard, at).is_ok());
+    let told = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
+    assert!(told.contains("other files"), "{told}");
+}
+
+/// A residual connection is an addition whose graph the training needs, whatever the loss goes through.
+#[test]
+fn residual_connections_keep_their_graph() {
+    let block = "import torch\n\nclass Block(torch.nn.Module):\n    def forward(self, x):\n        ADDS\n        return x\n\ndef main():\n    for x in loader:\n        loss = model(x)\n        scaler.scale(loss).backward()\n        losses.append(loss)\n";
+    for adds in [
+        "x = x + self.attn(self.ln_1(x))",
+        "x += self.attn(self.ln_1(x))",
+        "h = self.mlp(x)\n        x += h",
+        "h = self.mlp(x)\n        x = x + h",
+        "for layer in self.layers:\n            x = x + layer(x)",
+        "y = torch.zeros(3)\n        for layer in self.layers:\n            y = y + layer(x)\n        x = y",
+    ] {
+        let text = block.replace("ADDS", adds);
+        for lever in [Lever::ReleaseGraph, Lever::KeepOffTheCard] {
+            let told = refused(kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
+            assert!(told.contains("go backward through it"), "{adds}: {told}");
+        }
+    }
+    // A regulariser is part of the loss; what is collected beside it is not.
+    let text = training("history.append(out)", "").replace(
+        "        optimizer.zero_grad()\n",
+        "        loss += 0.01 * out.pow(2).mean()\n        optimizer.zero_grad()\n",
+    );
+    let change = kept(&text, Lever::KeepOffTheCard, &["out = model(x)"]).unwrap();
+    assert_eq!(
+        lines(&change),
+        ["-        history.append(out)", "+        history.append(out.detach().cpu())"]
+    );
+}
+
+#[test]
+fn a_graph_is_released_only_where_one_backward_is_enough() {
+    let of = |backward: &str| {
+        let text = LOOP.replace("BACKWARD", backward).replace("KEEPS", "pass").replace("AFTER", "");
+        (kept(&text, Lever::ReleaseGraph, &["loss = crit"]), text)
+    };
+    let (change, _) = of("loss.backward(retain_graph=True)");
+    assert_eq!(lines(&change.unwrap())[1], "+        loss.backward()");
+    let (change, _) = of("loss.backward(retain_graph=True)\n        (loss * 2).backward()");
+    assert!(refused(change).contains("another backward pass"));
+    let (change, _) = of("loss.backward(retain_graph=True, create_graph=True)");
+    assert!(refused(change).contains("a graph of the gradients"));
+    // Another backward of the file, which did not run, keeps its argument.
+    let text = LOOP.replace("BACKWARD", "loss.backward(retain_graph=True)").replace("KEEPS", "pass").replace(
+        "AFTER",
+        "\ndef other():\n    for x in loader:\n        loss = crit(model(x))\n        loss.backward(retain_graph=True)",
+    );
+    let backwards = sites(&text, &["loss.backward("]);
+    let backward = &backwards[..1];
+    let change = changed_in(
+        &text,
+        Lever::ReleaseGraph,
+        &["loss = crit(out"],
+        &[],
+        Some(Known::Backwards(backward)),
+        true,
+    );
+    assert_eq!(lines(&change.unwrap()).len(), 2);
+    // A state that is carried over: to detach it is another gradient.
+    let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
+    let told = refused(kept(text, Lever::ReleaseGraph, &["out, state"]));
+    assert!(told.contains("`state` is carried from step to step"), "{told}");
+}
+
+const ATTENTION: &str = "import math\nimport torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, q, k, v, d, mask):\n        scores = q @ k.transpose(-2, -1) / math.sqrt(d)\n        weights = torch.softmax(scores, dim=-1)\n        out = weights @ v\n        return out\n";
+
+#[test]
+fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
+    let call = "torch.nn.functional.scaled_dot_product_attention";
+    for (product, scale) in [
+        // The root of another size than the last is a scale of its own, and not the usual one.
+        ("q @ k.transpose(-2, -1) / math.sqrt(d)", "1 / math.sqrt(d)"),
+        ("q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5", "1 / (q.shape[-1] ** 0.5)"),
+        ("torch.matmul(q, k.mT) * 0.125", "0.125"),
+        ("q @ k.mT", "1.0"),
+        ("0.5 * (q @ k.mT)", "0.5"),
+    ] {
+        let text = ATTENTION.replace("q @ k.transpose(-2, -1) / math.sqrt(d)", product);
+        let change =
+            changed(&text, Lever::Sdpa, &["weights = "]).unwrap_or_else(|why| panic!("{product}: {why}"));
+        assert_eq!(lines(&change)[3], format!("+        out = {call}(q, k, v, scale={scale})"));
+    }
+}
+
+#[test]
+fn other_attention_is_left_as_it_is() {
+    for (from, to, why) in [
+        ("math.sqrt(d)", "d", "may be a tensor"),
+        ("math.sqrt(d)", "self.temperature", "may be a tensor"),
+        ("return out", "return out, weights", "`weights` is used again"),
+        ("        out =", "        # The mixture.\n        out =", "comments"),
+    ] {
+        let told = refused(changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]));
+        assert!(told.contains(why), "{to}: {told}");
+    }
+    for (from, to) in [
+        ("scores, dim=-1", "scores + mask, dim=-1"),
+        ("scores, dim=-1", "scores, dim=1"),
+        ("torch.softmax(scores, dim=-1)", "scores.relu()"),
+    ] {
+        let other = changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]);
+        assert_eq!(other, Err(Refusal::NotHere), "{to}");
+    }
+}
+
+#[test]
+fn images_are_resized_before_they_are_uploaded() {
+    let text = "import torch.nn.functional as F\nfor x in data:\n    x = x.to(device)\n    x = F.interpolate(x, size=224)\n    y = model(x)\n";
+    let change = changed(text, Lever::ResizeBeforeUpload, &["F.interpolate"]).unwrap();
+    assert!(
+        change.after.contains("    x = F.interpolate(x, size=224)\n    x = x.to(device)\n"),
+        "{}",
+        change.after
+    );
+    for (from, to) in [
+        ("    x = F.inter", "    z = F.inter"),
+        ("x = x.to(device)", "x = batch[0].to(device)"),
+        ("x = x.to(device)", "x = x.to(device, torch.half)"),
+        ("size=224", "size=x.shape[0]"),
+        ("F.interpolate(x", "net.interpolate(x"),
+        ("    x = F.inter", "    print(x)\n    x = F.inter"),
+    ] {
+        let other = changed(&text.replace(from, to), Lever::ResizeBeforeUpload, &["interpolate"]);
+        assert_eq!(other, Err(Refusal::NotHere), "{to}");
+    }
+}
+
+const EVALUATION: &str = "import torch\n\ndef evaluate(model):\n    right = 0\n    for x, y in data:\n        out = model(x)\n        right += (out.argmax(1) == y).sum().item()\n    return RETURNS\n\ndef main():\n    for x, y in loader:\n        loss = crit(model(x), y)\n        loss.backward()\n        score = evaluate(model)\n        AFTER\n";
+
+fn without_grad(text: &str, never: bool) -> Result<Change, Refusal> {
+    changed_in(text, Lever::NoGrad, &["out = model(x)"], &[], Some(Known::NeverTrained(never)), true)
+}
+
+#[test]
+fn an_evaluation_keeps_no_graph() {
+    let of = |returns: &str, after: &str| EVALUATION.replace("RETURNS", returns).replace("AFTER", after);
+    let change = without_grad(&of("right", "print(score)"), false).unwrap();
+    assert_eq!((change.line, lines(&change)), (3, vec!["+@torch.no_grad()".to_owned()]));
+    // A score that a backward goes through is one that is trained on, whatever the function is called.
+    for (after, never, why) in [
+        ("score.backward()", true, "a backward pass goes through it"),
+        ("(loss + score).backward()", false, "a backward pass goes through it"),
+        ("learn(score)", false, "given to `learn(…)`"),
+    ] {
+        let told = refused(without_grad(&of("out", after), never));
+        assert!(told.contains(why), "{after}: {told}");
+    }
+    assert!(without_grad(&of("out", "learn(score)"), true).is_ok(), "no backward followed any call of it");
+}
+
+#[test]
+fn an_evaluation_within_a_training_has_a_context_of_its_own() {
+    let text = "import torch\n\ndef main():\n    for x, y in loader:\n        crit(model(x), y).backward()\n        preds = model(\n            held_out,\n        )  # later\n        print(preds.argmax(1).tolist())\n";
+    let change =
+        changed_in(text, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(false)), true)
+            .unwrap();
+    let inside = "        with torch.no_grad():\n            preds = model(\n                held_out,\n            )  # later\n";
+    assert!(change.after.contains(inside), "{}", change.after);
+    let trained = text.replace("print(preds", "mse(preds, x).backward()\n        print(preds");
+    let told = refused(changed_in(
+        &trained,
+        Lever::NoGrad,
+        &["preds = model"],
+        &[],
+        Some(Known::NeverTrained(true)),
+        true,
+    ));
+    assert!(told.contains("`preds` may be trained on"), "{told}");
+}
+
+#[test]
+fn the_forward_goes_under_a_context() {
+    let text = "import torch\n\ndef main():\n    for x in loader:\n        out = model(x)\n        out.sum().backward()\n";
+    let change = changed(text, Lever::AutocastBf16, &["out = model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+        with torch.autocast(\"cuda\", dtype=torch.bfloat16):");
+    let change = changed(text, Lever::ActivationOffload, &["out = model"]).unwrap();
+    assert_eq!(lines(&change)[2], "+            out = model(x)");
+    for (from, to, why) in [
+        ("out = model(x)", "out = model(x); y = x", "shares its line"),
+        ("out = model(x)", "out = model(x).backward()", "has no place under autocast"),
+        (
+            "        out = model(x)",
+            "        if True:\n          with torch.autocast(\"cuda\"):\n            out = model(x)",
+            "on there already",
+        ),
+        ("out = model(x)", "out = model(x, \"\"\"a\n\"\"\")", "a text of several lines"),
+        (
+            "    for x in loader:\n        out = model(x)",
+            "    for out in model(x):\n        pass",
+            "in the head of a statement",
+        ),
+        ("out = model(x)", "out = (model(y) for y in x)", "called later"),
+    ] {
+        let told = refused(changed(&text.replace(from, to), Lever::AutocastBf16, &["model("]));
+        assert!(told.contains(why), "{to}: {told}");
+    }
+    // The file is another one than at the time of the recording.
+    let read = |_: &str| Some(text.to_owned());
+    let site = Site { file: FILE.to_owned(), line: 5, function: "evaluate".to_owned() };
+    let code = Code::new(&read, Ran::new([site.clone()], None));
+    let wanted = Wanted { lever: Lever::ActivationOffload, sites: &[site], known: Known::Nothing };
+    assert!(refused(code.change(&wanted)).contains("no longer one of `evaluate`"));
+}
+
+const NET: &str = "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        for block in self.blocks:\n            x = block(x, 1)\n        x = self.head(x)\n        return x\n";
+
+#[test]
+fn blocks_are_computed_again() {
+    let change = changed(NET, Lever::Checkpointing, &["x = block("]).unwrap();
+    assert_eq!(
+        lines(&change),
+        [
+            "+import torch.utils.checkpoint",
+            "-            x = block(x, 1)",
+            "+            x = torch.utils.checkpoint.checkpoint(block, x, 1, use_reentrant=False)"
+        ]
+    );
+    for (from, to, why) in [
+        ("x = block(x, 1)", "x = block(*x)", "calls no block"),
+        ("x = block(x, 1)", "x = torch.relu(x)", "calls no block"),
+        ("x = block(x, 1)", "y = block(1)", "calls no block"),
+        ("def forward", "def prepare", "calls no block"),
+        (
+            "        return x",
+            "        self.norm = torch.nn.BatchNorm2d(3)\n        return x",
+            "batch normalisation",
+        ),
+    ] {
+        let text = NET.replace(from, to);
+        let told = refused(changed(&text, Lever::Checkpointing, &["block(", "relu("]));
+        assert!(told.contains(why), "{to}: {told}");
+    }
+}
+
+fn left_over(text: &str, at: &[&str], gradients: bool) -> Result<Change, Refusal> {
+    let step = sites(text, &[".step()"]).pop();
+    changed_in(
+        text,
+        Lever::DropVariables,
+        at,
+        &[],
+        Some(Known::Leftovers { step: step.as_ref(), gradients }),
+        true,
+    )
+}
+
+#[test]
+fn what_a_round_leaves_goes_at_its_end() {
+    let text =
+        training("with torch.no_grad():\n            heat = up(out)\n        print(heat.max())", "print(1)");
+    let change = left_over(&text, &["out = model", "heat = up", "loss = crit"], false).unwrap();
+    assert_eq!(lines(&change), ["+        del heat, loss, out"]);
+    assert!(
+        change.after.contains("        print(heat.max())\n        del heat, loss, out\n"),
+        "{}",
+        change.after
+    );
+    for (keeps, after, why) in [
+        ("pass", "print(out)", "reads `out` after the loop"),
+        ("if x:\n            out = up(out)", "", "reads `out` from the round before"),
+        ("del out", "", "has to do with `out` already"),
+        ("f = lambda: 1\n        def late():\n            return out", "", "`late` uses `out`"),
+    ] {
+        let mut text = training(keeps, after);
+        if why.contains("round before") {
+            text = text.replace("        out = model(x)\n", "        print(out)\n        out = model(x)\n");
+        }
+        let told = refused(left_over(&text, &["out = model"], false));
+        assert!(told.contains(why), "{keeps}: {told}");
+    }
+    let told = refused(left_over(&training("if x:\n            heat = up(x)", ""), &["heat = up"], false));
+    assert!(told.contains("not bound in each round"), "{told}");
+}
+
+#[test]
+fn gradients_go_right_behind_the_step() {
+    let text = training("pass", "");
+    let change = left_over(&text, &["x, y"], true).unwrap();
+    assert_eq!(lines(&change), ["+        optimizer.zero_grad()"]);
+    assert!(change.after.contains("optimizer.step()\n        optimizer.zero_grad()\n"), "{}", change.after);
+    for (from, to, why) in [
+        ("        optimizer.zero_grad()\n", "", "not cleared in the same round"),
+        ("        pass", "        print(model.w.grad.norm())", "reads gradients behind the step"),
+    ] {
+        let told = refused(left_over(&text.replace(from, to), &["x, y"], true));
+        assert!(told.contains(why), "{to}: {told}");
+    }
+}
+
+#[test]
+fn the_optimizer_that_steps_takes_the_option() {
+    let text = "import torch\n\ndef main():\n    net = make()\n    opt = torch.optim.AdamW(\n        net.parameters(),\n        lr=1,\n    )\n    opt.step()\n\ndef never():\n    sgd = torch.optim.SGD(p, lr=1)\n";
+    let change = changed(text, Lever::ForeachOff, &["opt.step"]).unwrap();
+    assert_eq!(lines(&change), ["-        lr=1,", "+        lr=1, foreach=False,"]);
+    for (from, to, why) in [
+        ("    opt = torch", "    new = torch", "made in several places"),
+        ("lr=1,\n    )", "**options)", "come from elsewhere"),
+        ("AdamW", "LBFGS", "no fused kernel"),
+        (
+            "    opt = torch.optim.AdamW(\n        net.parameters(),\n        lr=1,\n    )",
+            "    pass",
+            "does not show",
+        ),
+    ] {
+        let told = refused(changed(&text.replace(from, to), Lever::FusedOptimizer, &["opt.step"]));
+        assert!(told.contains(why), "{to}: {told}");
+    }
+}
+
+#[test]
+fn settings_go_where_the_script_sets_them() {
+    let text = "import os\n\nos.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"a:1,b:2\")\n\nimport torch\nx = 1\n\ndef never():\n    os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"c:3\"\n";
+    let settings = |now, then| {
+        changed_in(text, Lever::DropSetting, &["x = 1"], &[], Some(Known::Settings { now, then }), true)
+    };
+    assert_eq!(
+        lines(&settings("a:1,b:2", "b:2").unwrap())[1],
+        "+os.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"b:2\")"
+    );
+    assert_eq!(lines(&settings("a:1,b:2", "").unwrap()).len(), 1);
+    assert!(refused(settings("c:3", "")).contains("does not show"));
+    assert_eq!(settings("d:4", ""), Err(Refusal::NotHere));
+}
+
+#[test]
+fn workers_are_not_started_where_one_loader_has_them() {
+    let text = "from torch.utils.data import DataLoader\n\ndef main():\n    loader = DataLoader(rows, num_workers=3, batch_size=2, prefetch_factor=2)\n    for x in loader:\n        y = model(x)\n\ndef never():\n    other = DataLoader(rows, num_workers=4)\n";
+    let change = changed(text, Lever::WorkersOffTheCard, &["y = model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+    loader = DataLoader(rows, num_workers=0, batch_size=2)");
+    let told = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
+        changed_in(text, Lever::WorkersOffTheCard, &["y = model"], &["other ="], Some(Known::Nothing), true)
+    }));
+    assert!(told.contains("several loaders"), "{told}");
+}
+
+#[test]
+fn a_process_is_waited_for_only_where_it_ends_by_itself() {
+    let of = |starts: &str, after: &str| {
+        format!("import subprocess\n\ndef main():\n    {starts}\n    y = model(x)\n    {after}\n")
+    };
+    let change = changed(
+        &of("helper = subprocess.Popen([\"a\"])", "helper.wait()"),
+        Lever::EndOtherProcess,
+        &["y = model"],
+    );
+    assert_eq!(lines(&change.unwrap()), ["+    helper.wait()"]);
+    let change = changed(
+        &of("p = Process(target=work)\n    p.start()", "p.join()"),
+        Lever::EndOtherProcess,
+        &["y = model"],
+    );
+    assert!(change.unwrap().after.contains("p.start()\n    p.join()\n    y"));
+    for (starts, after, why) in [
+        ("p = Process(target=work, args=(queue,))\n    p.start()", "p.join()", "spoken with"),
+        ("p = subprocess.Popen([\"a\"], stdin=subprocess.PIPE)", "p.wait()", "spoken with"),
+        ("p = subprocess.Popen([\"server\"])", "p.terminate()\n    p.wait()", "ends by itself is not shown"),
+        ("p = subprocess.Popen([\"server\"])", "pass", "ends by itself is not shown"),
+    ] {
+        let told = refused(changed(&of(starts, after), Lever::EndOtherProcess, &["y = model"]));
+        assert!(told.contains(why), "{starts}: {told}");
+    }
+}
+
+#[test]
+fn pools_are_lent_and_shared() {
+    let text = "import torch\n\nPOOL = torch.cuda.MemPool()\nx = 1\n";
+    let change = changed(text, Lever::PoolOnOom, &["x = 1"]).unwrap();
+    assert_eq!(lines(&change)[1], "+POOL = torch.cuda.MemPool(use_on_oom=True)");
+    let told = refused(changed(
+        &text.replace("x = 1", "x = 1\nB = torch.cuda.MemPool()"),
+        Lever::PoolOnOom,
+        &["x = 1"],
+    ));
+    assert!(told.contains("several pools"), "{told}");
+    let graphs = "import torch\n\ndef main():\n    with torch.cuda.graph(g):\n        y = f(x)\n";
+    let change = changed(graphs, Lever::SharePool, &["y = f"]).unwrap();
+    let expected = "import torch\n\nGRAPH_POOL = torch.cuda.graph_pool_handle()\n\ndef main():\n    with torch.cuda.graph(g, pool=GRAPH_POOL):\n        y = f(x)\n";
+    assert_eq!(change.after, expected);
+    let own = graphs.replace("graph(g)", "graph(g, pool=p)");
+    assert_eq!(changed(&own, Lever::SharePool, &["y = f"]), Err(Refusal::NotHere));
+}
+
+#[test]
+fn without_a_source_there_is_no_reason_to_tell() {
+    let code = Code::new(&|_| None, Ran::default());
+    let site = Site { file: FILE.to_owned(), line: 1, function: String::new() };
+    for (lever, known) in [
+        (Lever::ReleaseGraph, Known::Backwards(&[])),
+        (Lever::DropVariables, Known::Leftovers { step: None, gradients: true }),
+        (Lever::Sdpa, Known::Nothing),
+        (Lever::WorkersOffTheCard, Known::Nothing),
+        (Lever::Checkpointing, Known::Nothing),
+        (Lever::LargerCard, Known::Nothing),
+    ] {
+        let wanted = Wanted { lever, sites: std::slice::from_ref(&site), known };
+        assert_eq!(code.change(&wanted), Err(Refusal::NotHere), "{lever}");
+    }
+    assert_eq!(code.line(FILE, 1), None);
+}

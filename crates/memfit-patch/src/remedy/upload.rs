@@ -1,0 +1,70 @@
+//! Images that are resized on the card are resized before they go there.
+
+use memfit_source::{Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
+
+use super::Edits;
+use crate::Why;
+use crate::code::{Scene, Script, Site};
+
+/// How many statements further down the other one may stand.
+const REACH: usize = 4;
+/// Functions that make images smaller, on the card and off it.
+const RESIZES: &[&str] = &[
+    "torch.nn.functional.interpolate",
+    "torchvision.transforms.functional.resize",
+    "torchvision.transforms.v2.functional.resize",
+];
+
+/// `x = x.to(device)`, then `x = F.interpolate(x, ...)`: the other way round.
+pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
+    let script = &*scene.script;
+    let Some(path) = script.at_line(site.line) else { return Ok(None) };
+    let (suite, index) = path.suite();
+    for first in index.saturating_sub(REACH)..=index {
+        let Some(name) = uploaded(&suite[first]) else { continue };
+        let behind = suite.iter().enumerate().skip(first + 1).take(REACH);
+        let next = behind.into_iter().find(|(_, statement)| statement.mentions(name));
+        let Some((second, resize)) = next.filter(|(second, _)| *second >= index) else { continue };
+        if second > first && is_resize(script, resize, name) {
+            let mut edits = Edits::default();
+            edits.push(Edit::replace(suite[first].span, script.slice(resize.span)));
+            edits.push(Edit::replace(resize.span, script.slice(suite[first].span)));
+            return Ok(Some(edits));
+        }
+    }
+    Ok(None)
+}
+
+/// `x` of `x = x.to(device)`, where nothing but the place changes.
+fn uploaded(statement: &Statement) -> Option<&str> {
+    let (name, value) = bound(statement)?;
+    let (callee, arguments) = value.call()?;
+    let Kind::Attribute { of, name: method } = &callee.kind else { return None };
+    let places = arguments.iter().filter(|argument| argument.name.as_deref() != Some("non_blocking"));
+    let plain = match method.as_str() {
+        "cuda" => true,
+        "to" => {
+            let mut places = places;
+            let place = places.next()?;
+            place.name.as_deref().is_none_or(|name| name == "device") && places.next().is_none()
+        }
+        _ => false,
+    };
+    (plain && of.name() == Some(name)).then_some(name)
+}
+
+/// `x = F.interpolate(x, ...)`
+fn is_resize(script: &Script, statement: &Statement, name: &str) -> bool {
+    let Some((target, value)) = bound(statement) else { return false };
+    let Some((_, [image, rest @ ..])) = value.call() else { return false };
+    target == name
+        && script.called(value.span).is_some_and(|path| RESIZES.contains(&path))
+        && image.value.name() == Some(name)
+        && !rest.iter().any(|argument| argument.starred || argument.value.mentions(name))
+}
+
+fn bound(statement: &Statement) -> Option<(&str, &Expression)> {
+    let ([target], [value]) = (&statement.targets[..], &statement.values[..]) else { return None };
+    (statement.kind == StatementKind::Assign).then_some(())?;
+    Some((target.name()?, value))
+}
