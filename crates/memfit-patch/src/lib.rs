@@ -14,9 +14,9 @@ mod training;
 
 use std::sync::Arc;
 
-use memfit_plan::{Plan, Value};
+use memfit_plan::Plan;
 use memfit_source::{Alone, Dialect, facts, is_valid, statements};
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Script, Value};
 
 use draft::Draft;
 use training::Training;
@@ -65,29 +65,7 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     let mut draft = Draft::new(text, &facts, &statements, training.as_ref());
     let told = trainer::write(&mut draft, plan);
     for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
-        let written =
-            match lever {
-                Lever::MicroBatch => pieces::write(&mut draft, plan),
-                Lever::AutocastBf16 | Lever::AutocastFp16 => precision::autocast(&mut draft, lever),
-                Lever::Tf32 => precision::tf32(&mut draft),
-                Lever::FusedOptimizer | Lever::ForeachOff => optimizer::kernel(&mut draft, lever),
-                Lever::ExpandableSegments => {
-                    draft.environment.push(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"));
-                    Ok(())
-                }
-                Lever::ActivationOffload if plan.moves(Lever::Compile) => Err(
-                    "what compiled modules keep is sent to the host from outside of them, for which plain PyTorch has no few lines: \
-                     `memfit.Step(…, plan=\"FILE\")` does it"
-                        .to_owned(),
-                ),
-                Lever::Checkpointing
-                | Lever::ActivationOffload
-                | Lever::Compile
-                | Lever::ActivationBudget
-                | Lever::ChannelsLast => before::write(&mut draft, lever, &value, &plan.made_for.models),
-                _ => Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it"
-                    .to_owned()),
-            };
+        let written = write(&mut draft, lever, &value, plan);
         match written {
             Ok(()) => draft.done.push(lever),
             Err(why) => draft.left.push(Left { lever, why }),
@@ -107,6 +85,26 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
         Ok(text) if is_valid(&text, Dialect::Python) => Patched { text, done, left, remarks },
         Ok(_) => unread("the changed script would not be Python any more"),
         Err(why) => unread(&why),
+    }
+}
+
+/// Writes a lever into a script, in the way in which it says that plain PyTorch spells it.
+fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Result<(), Why> {
+    match lever.declaration().script {
+        Script::None => {
+            Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it".to_owned())
+        }
+        Script::Accumulation => pieces::write(draft, plan),
+        Script::Autocast { dtype, scaled } => precision::autocast(draft, dtype, scaled),
+        Script::OptimizerKeyword { keyword, name, instead_of } => {
+            optimizer::kernel(draft, keyword, name, instead_of)
+        }
+        Script::Environment { name, value } => {
+            draft.environment.push((name, value));
+            Ok(())
+        }
+        Script::Statements(statements) => before::statements(draft, statements),
+        Script::Model(changes) => before::write(draft, changes, value, plan),
     }
 }
 

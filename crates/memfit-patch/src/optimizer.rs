@@ -1,7 +1,6 @@
 //! The kernel of an optimizer, where it is made.
 
 use memfit_source::{Call, Span};
-use memfit_vocabulary::Lever;
 
 use crate::Why;
 use crate::draft::{Draft, Edit};
@@ -9,12 +8,8 @@ use crate::draft::{Draft, Edit};
 /// Modules of torch.optim that make no optimizer.
 const OTHERS: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
 
-/// `fused=True`, or `foreach=False`.
-pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
-    let (name, other, word) = match lever {
-        Lever::FusedOptimizer => ("fused", "foreach", "fused=True"),
-        _ => ("foreach", "fused", "foreach=False"),
-    };
+/// A keyword of each optimizer's constructor, such as `fused=True`, in the place of another one.
+pub(crate) fn kernel(draft: &mut Draft<'_>, word: &str, name: &str, other: &str) -> Result<(), Why> {
     let makes = |call: &&Call| {
         let path = call.path.as_deref().unwrap_or_default();
         let class = path.rsplit('.').next().unwrap_or_default();

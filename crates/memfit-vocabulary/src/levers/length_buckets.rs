@@ -1,0 +1,8 @@
+//! Samples of like length go together, so that little is padded.
+
+use crate::{Declaration, Docs, Label, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    docs: Docs::new("batches", "samples of like length in one batch, through `step.over(loader)`"),
+    ..Declaration::new("length-buckets", Stage::Data, Label::ChangesTraining)
+};
