@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     }]),
     docs: Docs::new(
         "hundredths",
-        "of what compiled graphs would keep for the backward, so much is kept; graphs that draw random numbers keep it all",
+        "compiled graphs keep that share of their activations and recompute the rest; graphs that draw random numbers keep all",
     ),
     ..Declaration::new("activation-budget", Stage::Model, Label::Rounding)
 };

@@ -39,7 +39,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.sample / 10 * 6),
     docs: Docs::new(
         "module names, `\"blocks\"`, `\"all\"`",
-        "what they keep waits in pinned host memory, copied beside the computing; nothing on the CPU",
+        "their activations wait for the backward pass in pinned host memory; copies overlap with computing; no effect on the CPU",
     ),
     ..Declaration::new("activation-offload", Stage::Model, Label::Exact)
 };

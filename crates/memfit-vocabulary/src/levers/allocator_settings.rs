@@ -3,6 +3,6 @@
 use crate::{Declaration, Docs, Label, Stage};
 
 pub(super) const LEVER: Declaration = Declaration {
-    docs: Docs::new("text", "the environment; too late once CUDA runs, and said so"),
+    docs: Docs::new("text", "`PYTORCH_ALLOC_CONF` in the environment; a warning where CUDA runs already"),
     ..Declaration::new("allocator-settings", Stage::Environment, Label::Exact)
 };

@@ -28,7 +28,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.sample / 10 * 5),
     docs: Docs::new(
         "module names, `\"blocks\"`",
-        "their inside is computed once more in the backward; random numbers (torch's, Python's, NumPy's), buffers and what modules count in attributes are those of the first time",
+        "their activations are recomputed in the backward pass; random numbers (torch's, Python's, NumPy's), buffers and what modules count in attributes are those of the first time",
     ),
     ..Declaration::new("checkpointing", Stage::Model, Label::Exact)
 };

@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation"),
     search: Some(Search::new(Turn::First, 110, sense)),
     script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
-    docs: Docs::new("", "the environment; too late once CUDA runs, and said so"),
+    docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),
     ..Declaration::new("expandable-segments", Stage::Environment, Label::Exact)
 };
 

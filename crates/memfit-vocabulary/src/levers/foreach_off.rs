@@ -9,7 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
     script: Script::OptimizerKeyword { keyword: "foreach=False", name: "foreach", instead_of: "fused" },
     docs: Docs {
         value: "",
-        effect: "temporaries of one parameter at a time",
+        effect: "parameters are updated one by one, with temporaries of one parameter at a time",
         label: "rounding for NAdam, RAdam, ASGD and Adafactor",
     },
     ..Declaration::new("foreach-off", Stage::Optimizer, Label::Exact)

@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search { instead_of: &[Lever::ForeachOff], ..Search::new(Turn::First, 10, sense) }),
     script: Script::OptimizerKeyword { keyword: "fused=True", name: "fused", instead_of: "foreach" },
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adamw_torch_fused\"")],
-    docs: Docs::new("", "no temporaries"),
+    docs: Docs::new("", "one fused kernel updates the parameters, without temporaries"),
     ..Declaration::new("fused-optimizer", Stage::Optimizer, Label::Rounding)
 };
 

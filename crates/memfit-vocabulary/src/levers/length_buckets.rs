@@ -3,6 +3,6 @@
 use crate::{Declaration, Docs, Label, Stage};
 
 pub(super) const LEVER: Declaration = Declaration {
-    docs: Docs::new("batches", "samples of like length in one batch, through `step.over(loader)`"),
+    docs: Docs::new("batches", "samples of similar length in one batch, through `step.over(loader)`"),
     ..Declaration::new("length-buckets", Stage::Data, Label::ChangesTraining)
 };

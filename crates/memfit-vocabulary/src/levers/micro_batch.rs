@@ -6,7 +6,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "the batch in pieces, gradients added up",
     sentence: Sentence::With(sentence),
     script: Script::Accumulation,
-    docs: Docs::new("samples", "parts of at most so many"),
+    docs: Docs::new("samples", "gradient accumulation over micro-batches of at most so many samples"),
     ..Declaration::new("micro-batch", Stage::Step, Label::Rounding)
 };
 

@@ -11,7 +11,10 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Samples,
     sentence: Sentence::With(|moved| format!("pictures of at most {} pixels a side", moved.value)),
     search: Some(Search::new(Turn::WhereShort, 250, sense)),
-    docs: Docs::new("length", "images no longer than that on a side, through `step.over(loader)`"),
+    docs: Docs::new(
+        "length",
+        "images are resized on the host until their shorter side has that length, through `step.over(loader)`",
+    ),
     ..Declaration::new("resize-before-upload", Stage::Data, Label::ChangesTraining)
 };
 
