@@ -13,6 +13,7 @@ import torch
 
 from .codes import Coded, decode, encode
 from .pieces import Packing, Pieces, take_over
+from .registry import Stage, lever
 from .rounding import Rounding
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
@@ -80,6 +81,9 @@ _PACKINGS: dict[str, type[Any]] = {
 }
 
 
+@lever("8-bit-optimizer", Stage.OPTIMIZER, 40)
+@lever("bf16-optimizer-state", Stage.OPTIMIZER, 50)
+@lever("host-optimizer-state", Stage.OPTIMIZER, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Pack moments; its value is true."""
     if not target.optimizers:
