@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from .later import Moment, left_alone, may_wait
-from .logits import Deferred, make
+from .logits import make
+from .promise import Deferred
 from .registry import Stage, lever
 from .several import models
 from .target import CannotApply, Target, Undo, modules, table

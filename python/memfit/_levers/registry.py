@@ -1,6 +1,6 @@
 """The levers of this folder by name: the function that applies each, and when.
 
-    @lever("channels-last", Stage.MODEL, 60)
+    @lever("my-lever", Stage.MODEL, 65)
     def apply(target: Target, value: Any, name: str) -> Undo: ...
 
 A module that registers a lever is found by itself; no list has to name it. It is imported only when one of

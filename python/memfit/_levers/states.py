@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from .codes import Coded, decode, encode
-from .pieces import Packing, Pieces, take_over
+from .held import Packing
+from .pieces import Pieces, take_over
 from .registry import Stage, lever
 from .rounding import Rounding
 from .target import CannotApply, Target, Undo
