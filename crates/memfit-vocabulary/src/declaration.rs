@@ -50,7 +50,7 @@ impl Declaration {
             stage,
             excludes: &[],
             needs: None,
-            brief: "see docs/plan.md",
+            brief: "",
             sentence: Sentence::NameAndValue,
             unit: "",
             search: None,

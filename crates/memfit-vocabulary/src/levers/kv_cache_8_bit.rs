@@ -3,7 +3,8 @@
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    sentence: Sentence::Words("keys and values of the cache in 8 bits"),
+    brief: "keys and values of the cache in 8 bits",
+    sentence: Sentence::Brief,
     search: Some(Search::new(Turn::WhereShort, 230, sense)),
     docs: Docs::new("", "the cache of transformers in 8 bits"),
     ..Declaration::new("kv-cache-8-bit", Stage::Model, Label::ChangesTraining)

@@ -8,6 +8,7 @@ const PARTS: u64 = 2;
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[(Lever::KvCache8Bit, "a layer's cache is of one kind")],
+    brief: "the cache keeps the last tokens alone: the value is how many",
     sentence: Sentence::With(|moved| format!("the cache keeps the last {} tokens", moved.value)),
     search: Some(Search::new(Turn::WhereShort, 240, sense)),
     docs: Docs::new("tokens", "the cache of transformers keeps only the last tokens"),

@@ -11,6 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
         (Lever::Shard, "matrices beside a shard are not sharded with it"),
     ],
+    brief: "LoRA adapters are trained beside frozen weights",
     sentence: Sentence::Words("small matrices that learn beside frozen weights (LoRA)"),
     search: Some(Search::new(Turn::WhereShort, 200, sense)),
     saves: Some(|held| (held.states + held.trained) / 10 * 9),

@@ -11,6 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::Shard, "packed weights cannot be sharded"),
     ],
     needs: Some(Lever::Lora),
+    brief: "frozen weights beside LoRA adapters in 8 or 4 bits",
     sentence: Sentence::Words("the frozen weights in 4 bits"),
     search: Some(Search {
         with: &[(Lever::Lora, Value::Count(lora::RANK))],

@@ -9,6 +9,7 @@ const COUNTED_ON: f64 = 0.9;
 
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Samples,
+    brief: "images are resized before they go to the card",
     sentence: Sentence::With(|moved| format!("pictures of at most {} pixels a side", moved.value)),
     search: Some(Search::new(Turn::WhereShort, 250, sense)),
     docs: Docs::new(

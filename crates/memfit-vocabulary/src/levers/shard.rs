@@ -9,6 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::Bf16OptimizerState, "a shard's moments are not cut again"),
         (Lever::HostOptimizerState, "a shard's moments are not cut again"),
     ],
+    brief: "parameters, gradients and optimizer state are sharded over the cards (FSDP2)",
     sentence: Sentence::Words("shards of parameters, gradients and state instead of replicas (FSDP2)"),
     search: Some(Search {
         instead_of: &[Lever::GradientAsBucketView],

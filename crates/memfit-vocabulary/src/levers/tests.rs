@@ -73,6 +73,7 @@ fn what_a_plan_applies_says_what_it_does() {
     for lever in Lever::ALL {
         let declared = lever.declaration();
         assert_eq!(declared.stage == Stage::ByHand, declared.docs.effect.is_empty(), "{lever}");
+        assert_eq!(declared.stage == Stage::ByHand, declared.brief.is_empty(), "{lever}");
         let nothing = Moved { value: &Value::default(), label: lever.label(), passes: 1 };
         assert!(!lever.sentence(nothing).is_empty(), "{lever}");
     }
