@@ -1,4 +1,4 @@
-//! A lever needs one file: the one in `memfit-vocabulary/sample` is all that this build has beside the others.
+//! A lever needs one file: the one in `memfit-vocabulary/sample` is all that this build has beside others.
 //! `cargo test -p memfit-report --features sample --test sample_lever`
 
 use std::path::Path;
