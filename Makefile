@@ -43,6 +43,7 @@ test-python: $(STAMPS)/test $(STAMPS)/memfit
 
 check: $(STAMPS)/check $(STAMPS)/memfit
 	cargo fmt --all --check
+	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -7,12 +7,10 @@ pub(crate) use patched::patched;
 
 use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
-use memfit_plan::{
-    Answer, Candidate, Expected, Framework, Loading, Measured, Outcome, Room, Training, Trial,
-};
+use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Framework, Lever, Loading, Measured, Training};
 
 use crate::printer::ProgressLine;
 use crate::{CliError, Printer};

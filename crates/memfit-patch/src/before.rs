@@ -1,91 +1,65 @@
 //! What is done to a model once, before its training begins.
 
-use memfit_plan::Value;
-use memfit_vocabulary::Lever;
+use memfit_plan::Plan;
+use memfit_vocabulary::{ModelChange, Value};
 
 use crate::Why;
 use crate::draft::Draft;
 use crate::training::Training;
 
-const RECOMPUTE: &str = r#"def recompute(model, names):
-    """What these modules compute is computed again in the backward, and not kept for it."""
-    for name in names:
-        module = model.get_submodule(name)
-        module.forward = functools.partial(
-            torch.utils.checkpoint.checkpoint, module.forward, use_reentrant=False
-        )
-"#;
+/// Statements that need no more than `torch`.
+pub(crate) fn statements(draft: &mut Draft<'_>, statements: &[&str]) -> Result<(), Why> {
+    draft.round()?;
+    draft.before.extend(statements.iter().map(|statement| (*statement).to_owned()));
+    draft.import("torch");
+    Ok(())
+}
 
-const COMPILE_EACH: &str = r#"def compile_each(model, names):
-    """Each of these modules is compiled by itself, and those that are alike share the code."""
-    for name in names:
-        model.get_submodule(name).compile()
-"#;
-
-const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
-    """What these modules keep for the backward waits in the host's memory."""
-
-    def around(forward):
-        @functools.wraps(forward)
-        def run(*args, **kwargs):
-            with torch.autograd.graph.save_on_cpu(pin_memory=True):
-                return forward(*args, **kwargs)
-
-        return run
-
-    for name in names:
-        module = model.get_submodule(name)
-        module.forward = around(module.forward)
-"#;
-
-/// Writes one of these levers. What is said of a module of another model than the first begins with that
+/// Writes the change that takes this value. A module of another model than the first begins with that
 /// model's name.
 pub(crate) fn write(
     draft: &mut Draft<'_>,
-    lever: Lever,
+    changes: &[ModelChange],
     value: &Value,
-    others: &[String],
+    plan: &Plan,
 ) -> Result<(), Why> {
+    let beside = |change: &ModelChange| match change {
+        ModelChange::Modules { not_beside: Some((lever, why)), .. } if plan.moves(*lever) => Some(*why),
+        _ => None,
+    };
+    if let Some(why) = changes.iter().find_map(beside) {
+        return Err(why.to_owned());
+    }
     let training = draft.round()?;
     Training::alone(draft.facts)?;
     let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
-    match (lever, value) {
-        (Lever::Checkpointing, Value::Names(names)) => {
-            draft.helpers.push(RECOMPUTE);
-            for module in ["functools", "torch", "torch.utils.checkpoint"] {
-                draft.import(module);
-            }
-            draft.before.extend(calls("recompute", &model, names, others));
+    let others = &plan.made_for.models;
+    let taken = changes.iter().find_map(|change| match (change, value) {
+        (ModelChange::Each { statement, imports }, Value::Switch(true)) => {
+            let lines = each(&model, others).map(|model| statement.replace("{model}", model)).collect();
+            Some((lines, *imports, None))
         }
-        (Lever::ActivationOffload, Value::Names(names)) => {
-            draft.helpers.push(KEEP_ON_HOST);
-            for module in ["functools", "torch"] {
-                draft.import(module);
-            }
-            draft.before.extend(calls("keep_on_host", &model, names, others));
-            draft.remark(
-                "PyTorch's own way to the host waits for each copy: memory is the plan's, and a step takes longer than with \
-                 memfit, whose copies run beside the computing",
-            );
+        (ModelChange::Modules { function, definition, imports, remark, .. }, Value::Names(names)) => {
+            Some((calls(function, &model, names, others), *imports, Some((*definition, *remark))))
         }
-        (Lever::Compile, Value::Switch(true)) => {
-            draft.before.extend(each(&model, others).map(|model| format!("{model}.compile()")));
-        }
-        (Lever::Compile, Value::Names(names)) => {
-            draft.helpers.push(COMPILE_EACH);
-            draft.before.extend(calls("compile_each", &model, names, others));
-        }
-        (Lever::ActivationBudget, Value::Count(hundredths)) => {
-            draft.import("torch._functorch.config");
+        (ModelChange::Share { statement, imports }, Value::Count(hundredths)) => {
             let share = *hundredths as f64 / 100.0;
-            draft.before.push(format!("torch._functorch.config.activation_memory_budget = {share}"));
+            Some((vec![statement.replace("{share}", &share.to_string())], *imports, None))
         }
-        (Lever::ChannelsLast, Value::Switch(true)) => {
-            let formats = |model: &str| format!("{model}.to(memory_format=torch.channels_last)");
-            draft.before.extend(each(&model, others).map(formats));
-            draft.import("torch");
+        _ => None,
+    });
+    let Some((lines, imports, function)): Option<(Vec<String>, _, _)> = taken else {
+        return Err(format!("the value `{value}` says no modules"));
+    };
+    draft.before.extend(lines);
+    for module in imports {
+        draft.import(module);
+    }
+    if let Some((definition, remark)) = function {
+        draft.helpers.push(definition);
+        if !remark.is_empty() {
+            draft.remark(remark);
         }
-        _ => return Err(format!("the value `{value}` says no modules")),
     }
     Ok(())
 }

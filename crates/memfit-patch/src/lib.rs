@@ -15,14 +15,13 @@ mod remedy;
 mod trainer;
 mod training;
 
-use memfit_plan::{Plan, Value};
-use memfit_vocabulary::Lever;
+use memfit_plan::Plan;
+use memfit_vocabulary::{Lever, Script, Value};
 
 pub use code::{Code, Ran, Read, Site};
 pub use memfit_source::edit::unified_diff;
 pub use remedy::{BlockCall, Change, Known, Refusal, Wanted};
 
-use code::Script;
 use draft::Draft;
 use training::Training;
 
@@ -57,38 +56,16 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
         let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
         Patched { text: text.to_owned(), done: Vec::new(), left, remarks: Vec::new() }
     };
-    let script = match Script::read(text) {
+    let script = match code::Script::read(text) {
         Ok(script) => script,
         Err(why) => return unread(why),
     };
-    let Script { facts, statements, .. } = &script;
+    let code::Script { facts, statements, .. } = &script;
     let training = Training::find(facts, statements);
     let mut draft = Draft::new(text, facts, statements, training.as_ref());
     let told = trainer::write(&mut draft, plan);
     for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
-        let written =
-            match lever {
-                Lever::MicroBatch => pieces::write(&mut draft, plan),
-                Lever::AutocastBf16 | Lever::AutocastFp16 => precision::autocast(&mut draft, lever),
-                Lever::Tf32 => precision::tf32(&mut draft),
-                Lever::FusedOptimizer | Lever::ForeachOff => optimizer::kernel(&mut draft, lever),
-                Lever::ExpandableSegments => {
-                    draft.environment.push(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"));
-                    Ok(())
-                }
-                Lever::ActivationOffload if plan.moves(Lever::Compile) => Err(
-                    "what compiled modules keep is sent to the host from outside of them, for which plain PyTorch has no few lines: \
-                     `memfit.Step(…, plan=\"FILE\")` does it"
-                        .to_owned(),
-                ),
-                Lever::Checkpointing
-                | Lever::ActivationOffload
-                | Lever::Compile
-                | Lever::ActivationBudget
-                | Lever::ChannelsLast => before::write(&mut draft, lever, &value, &plan.made_for.models),
-                _ => Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it"
-                    .to_owned()),
-            };
+        let written = write(&mut draft, lever, &value, plan);
         match written {
             Ok(()) => draft.done.push(lever),
             Err(why) => draft.left.push(Left { lever, why }),
@@ -107,6 +84,24 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     match draft.render() {
         Ok(text) => Patched { text, done, left, remarks },
         Err(why) => unread(&why),
+    }
+}
+
+/// Writes a lever into a script, in the way in which it says that plain PyTorch spells it.
+fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Result<(), Why> {
+    match lever.declaration().script {
+        Script::None => {
+            Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it".to_owned())
+        }
+        Script::Accumulation => pieces::write(draft, plan),
+        Script::Autocast { dtype, scaled } => precision::autocast(draft, dtype, scaled),
+        Script::OptimizerKeyword { .. } => optimizer::kernel(draft, lever),
+        Script::Environment { name, value } => {
+            draft.environment.push((name, value));
+            Ok(())
+        }
+        Script::Statements(statements) => before::statements(draft, statements),
+        Script::Model(changes) => before::write(draft, changes, value, plan),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kernel of an optimizer, where it is made.
 
 use memfit_source::{Call, Edit, Facts};
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Script};
 
 use crate::Why;
 use crate::draft::Draft;
@@ -9,14 +9,14 @@ use crate::draft::Draft;
 /// Modules of torch.optim that make no optimizer.
 const OTHERS: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
 
-/// `fused=True`, or `foreach=False`.
+/// A keyword of each optimizer's constructor, such as `fused=True`, in the place of another one.
 pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     let made: Vec<&Call> = draft.facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     if made.is_empty() {
         return Err("the script makes no optimizer of torch.optim where it can be seen".to_owned());
     }
     for call in made {
-        draft.edits.push(with_kernel(draft.facts, call, lever));
+        draft.edits.push(with_kernel(draft.facts, call, lever)?);
     }
     Ok(())
 }
@@ -30,14 +30,13 @@ pub(crate) fn makes_optimizer(call: &Call) -> bool {
         && class.starts_with(char::is_uppercase)
 }
 
-/// The call that makes an optimizer, with one of these kernels.
-pub(crate) fn with_kernel(facts: &Facts, call: &Call, lever: Lever) -> Edit {
-    let (name, other, word) = match lever {
-        Lever::FusedOptimizer => ("fused", "foreach", "fused=True"),
-        _ => ("foreach", "fused", "foreach=False"),
+/// The call that makes an optimizer, with the keyword that a lever declares.
+pub(crate) fn with_kernel(facts: &Facts, call: &Call, lever: Lever) -> Result<Edit, Why> {
+    let Script::OptimizerKeyword { keyword, name, instead_of } = lever.declaration().script else {
+        return Err(format!("`{lever}` is no keyword of an optimizer"));
     };
-    match call.keyword(name).or_else(|| call.keyword(other)) {
-        Some(argument) => Edit::replace(argument.span, word),
-        None => facts.add_argument(call, word),
-    }
+    Ok(match call.keyword(name).or_else(|| call.keyword(instead_of)) {
+        Some(argument) => Edit::replace(argument.span, keyword),
+        None => facts.add_argument(call, keyword),
+    })
 }

@@ -1,18 +1,16 @@
-//! Fewer bits: autocast around the forward and its loss, a scaler where fp16 needs one, and tf32.
+//! Fewer bits: autocast around the forward and its loss, and a scaler where fp16 needs one.
 
 use memfit_source::{Edit, OpKind};
-use memfit_vocabulary::Lever;
 
 use crate::Why;
 use crate::draft::Draft;
 use crate::training::Training;
 
 /// `torch.autocast` around the forward and its loss.
-pub(crate) fn autocast(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
+pub(crate) fn autocast(draft: &mut Draft<'_>, dtype: &str, scaled: bool) -> Result<(), Why> {
     let training = draft.round()?;
     Training::alone(draft.facts)?;
-    let dtype = if lever == Lever::AutocastBf16 { "bfloat16" } else { "float16" };
-    if lever == Lever::AutocastFp16 {
+    if scaled {
         scaler(draft)?;
     }
     draft.context = Some(format!("torch.autocast(\"cuda\", dtype=torch.{dtype})"));
@@ -64,14 +62,5 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
     }
     let form = draft.scaled.take().unwrap_or_else(|| "{}".to_owned());
     draft.scaled = Some(format!("{name}.scale({form})"));
-    Ok(())
-}
-
-/// Products and convolutions of fp32 in tf32.
-pub(crate) fn tf32(draft: &mut Draft<'_>) -> Result<(), Why> {
-    draft.round()?;
-    draft.before.push("torch.backends.cuda.matmul.allow_tf32 = True".to_owned());
-    draft.before.push("torch.backends.cudnn.allow_tf32 = True".to_owned());
-    draft.import("torch");
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! A plan in the settings of a library's trainer, where the script hands its training loop to one.
 
-use memfit_plan::{Framework, Plan, in_its_words};
+use memfit_plan::{Plan, in_its_words};
 use memfit_source::{Call, Edit};
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Framework, Lever};
 
 use crate::draft::Draft;
 use crate::{Left, Why};

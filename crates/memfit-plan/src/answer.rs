@@ -1,11 +1,11 @@
 //! What a search found.
 
-use memfit_vocabulary::Label;
+use memfit_vocabulary::{Label, Training};
 
 use crate::front::{Point, front};
 use crate::plan::Expected;
 use crate::search::label_of_dividing;
-use crate::trial::{Candidate, Outcome, Training};
+use crate::trial::{Candidate, Outcome};
 
 /// Whether it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -133,9 +133,8 @@ impl Plan {
         if let Some(found) = heading.version.filter(|found| *found != VERSION) {
             return Err(PlanError::Version { path: path(), found });
         }
-        let known = |name: &str| Lever::ALL.iter().any(|lever| lever.name() == name);
-        if let Some(name) = heading.lever.into_iter().filter_map(|lever| lever.name).find(|name| !known(name))
-        {
+        let mut names = heading.lever.into_iter().filter_map(|lever| lever.name);
+        if let Some(name) = names.find(|name| Lever::from_name(name).is_none()) {
             return Err(PlanError::Lever { path: path(), name });
         }
         let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
@@ -173,10 +172,10 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::Label;
+    use memfit_vocabulary::{Label, Value};
 
     use super::*;
-    use crate::{Expected, MadeFor, Setting, Value, sha256};
+    use crate::{Expected, MadeFor, Setting, sha256};
 
     fn plan() -> Plan {
         Plan {

@@ -1,40 +1,8 @@
 //! Libraries whose loops train: what a plan is in their own settings.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Framework, Lever};
 
 use crate::plan::Plan;
-
-/// A library whose loop trains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framework {
-    /// The Trainer of transformers.
-    Transformers,
-    /// Lightning.
-    Lightning,
-    /// accelerate.
-    Accelerate,
-}
-
-impl Framework {
-    /// The one with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "transformers" => Some(Self::Transformers),
-            "lightning" => Some(Self::Lightning),
-            "accelerate" => Some(Self::Accelerate),
-            _ => None,
-        }
-    }
-
-    /// What takes the settings.
-    pub const fn taker(self) -> &'static str {
-        match self {
-            Self::Transformers => "TrainingArguments",
-            Self::Lightning => "Trainer",
-            Self::Accelerate => "Accelerator",
-        }
-    }
-}
 
 /// A plan in a library's own settings: the keywords with their values, and the levers that these are.
 pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, String, Lever)> {
@@ -52,34 +20,21 @@ pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, Str
         words.push((accumulation, pieces.to_string(), Lever::MicroBatch));
     }
     for setting in plan.levers.iter().filter(|setting| plan.moves(setting.lever)) {
-        let word = match (framework, setting.lever) {
-            (Framework::Transformers, Lever::AutocastBf16) => ("bf16", "True"),
-            (Framework::Transformers, Lever::AutocastFp16) => ("fp16", "True"),
-            (Framework::Transformers, Lever::Tf32) => ("tf32", "True"),
-            (Framework::Transformers, Lever::FusedOptimizer) => ("optim", "\"adamw_torch_fused\""),
-            (Framework::Transformers, Lever::EightBitOptimizer) => ("optim", "\"adamw_bnb_8bit\""),
-            (Framework::Transformers, Lever::Adafactor) => ("optim", "\"adafactor\""),
-            (Framework::Transformers, Lever::Checkpointing) => ("gradient_checkpointing", "True"),
-            (Framework::Transformers, Lever::Compile) => ("torch_compile", "True"),
-            (Framework::Lightning, Lever::AutocastBf16) => ("precision", "\"bf16-mixed\""),
-            (Framework::Lightning, Lever::AutocastFp16) => ("precision", "\"16-mixed\""),
-            (Framework::Lightning, Lever::PureBf16) => ("precision", "\"bf16-true\""),
-            (Framework::Accelerate, Lever::AutocastBf16) => ("mixed_precision", "\"bf16\""),
-            (Framework::Accelerate, Lever::AutocastFp16) => ("mixed_precision", "\"fp16\""),
-            _ => continue,
-        };
-        words.push((word.0, word.1.to_owned(), setting.lever));
+        let keywords = setting.lever.declaration().keywords;
+        if let Some(keyword) = keywords.iter().find(|keyword| keyword.framework == framework) {
+            words.push((keyword.name, keyword.value.to_owned(), setting.lever));
+        }
     }
     words
 }
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::Label;
+    use memfit_vocabulary::{Label, Value};
 
     use super::*;
     use crate::plan::MadeFor;
-    use crate::setting::{Setting, Value};
+    use crate::setting::Setting;
 
     #[test]
     fn a_plan_is_told_in_a_librarys_own_words() {

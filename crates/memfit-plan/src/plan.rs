@@ -1,9 +1,9 @@
 //! A plan: what to do so that a training fits, and what it was made for.
 
-use memfit_vocabulary::{Label, Lever};
+use memfit_vocabulary::{Label, Lever, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::setting::{Setting, Value};
+use crate::setting::Setting;
 
 /// What to do so that a training fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

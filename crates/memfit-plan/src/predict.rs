@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use memfit_vocabulary::{Measured, Training};
+
 use crate::choose::{Block, Choice, Fate, Offload, choose};
-use crate::trial::{Measured, Outcome, Training};
+use crate::trial::Outcome;
 
 /// A run of the whole model, with nothing computed again.
 #[derive(Clone, Debug)]

@@ -15,14 +15,14 @@ mod simplify;
 mod variants;
 mod whole;
 
-use memfit_vocabulary::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever, Training, Turn};
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
-use crate::levers::{Entry, Turn};
-use crate::trial::{Candidate, Outcome, Room, Training, Trial};
+use crate::levers::Entry;
+use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// Within what a plan has to stay.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,8 @@ impl Limits {
 
     /// The same of a lever with what comes with it.
     pub(crate) fn forbid_entry(&self, entry: &Entry) -> Option<String> {
-        let mut levers = std::iter::once(entry.lever).chain(entry.with.iter().map(|(lever, _)| *lever));
+        let mut levers =
+            std::iter::once(entry.lever).chain(entry.search.with.iter().map(|(lever, _)| *lever));
         levers.find_map(|lever| self.forbid(lever, lever.label()))
     }
 

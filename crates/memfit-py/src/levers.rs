@@ -1,5 +1,7 @@
 //! The vocabulary of levers as Python asks for it.
 
+use std::collections::BTreeMap;
+
 use memfit_vocabulary::Lever;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
@@ -10,6 +12,13 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
     let chosen = names.iter().map(|name| known(name)).collect::<PyResult<Vec<Lever>>>()?;
     Ok(Lever::conflict(&chosen))
+}
+
+/// When each lever is applied, by its name: "environment", "data", "model", "optimizer" or "step"; "by-hand"
+/// where a plan never applies it.
+#[pyfunction]
+pub(crate) fn lever_stages() -> BTreeMap<&'static str, &'static str> {
+    Lever::ALL.iter().map(|lever| (lever.name(), lever.stage().name())).collect()
 }
 
 /// How far a training with a lever is the same training: "exact", "rounding", "precision" or

@@ -24,7 +24,7 @@ mod _core {
     #[pymodule_export]
     use crate::data::{Batches, Image, ImageError, Recipe, Samples, TileSamples, Volume};
     #[pymodule_export]
-    use crate::levers::{lever_conflict, lever_label};
+    use crate::levers::{lever_conflict, lever_label, lever_stages};
     #[pymodule_export]
     use crate::plan::read_plan;
     #[pymodule_export]

@@ -2,9 +2,10 @@
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 use memfit_train::{
-    Decision, Evidence, Failure, Fault, Held, Outcome, ScaleTrouble, Settings, Space, Status, TrainError,
-    Update, Verdict, agree, asked_for, classify,
+    Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Space, Status, TrainError, Update,
+    Verdict, agree, asked_for, classify, remedies,
 };
+use memfit_vocabulary::Held;
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
     prelude::*,
@@ -297,8 +298,9 @@ impl Controller {
     ) -> (u64, Vec<(&'static str, u64, bool)>) {
         let missing = asked_for(message).map_or(0, |asked| asked.saturating_sub(free));
         let applied: Vec<&str> = applied.iter().map(String::as_str).collect();
-        let found = Held { parameters, trained, states, sample, missing }.remedies(&applied);
-        (missing, found.into_iter().map(|each| (each.lever, each.saves, each.suffices)).collect())
+        let held = Held { parameters, trained, states, sample, missing };
+        let found = remedies(&held, &applied);
+        (missing, found.into_iter().map(|each| (each.lever.name(), each.saves, each.suffices)).collect())
     }
 
     /// What to remember from one process to the next.

@@ -6,9 +6,11 @@
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
 pub mod findings;
+mod lever_table;
 mod plan_page;
 pub mod remarks;
 pub mod text;
 pub mod wire;
 
+pub use lever_table::lever_table;
 pub use plan_page::plan_page;

@@ -58,7 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit-view", &["memfit-vocabulary", "memfit-recording", "memfit-explain"]),
-    ("memfit-train", &[]),
+    ("memfit-train", &["memfit-vocabulary"]),
     ("memfit-loader", &[]),
     (
         "memfit-run",

@@ -32,6 +32,6 @@ pub use growth::{Growth, Leak};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
 pub use split::{Part, split, split_by_cost, split_in_pairs};
-pub use stop::{Held, Remedy, asked_for};
+pub use stop::{Remedy, asked_for, remedies};
 pub use update::{Update, UpdateNeed};
 pub use window::Window;

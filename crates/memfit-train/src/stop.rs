@@ -1,67 +1,34 @@
 //! What to say when even one sample does not fit: which levers would make room for it, by what is held.
 //!
-//! What a lever saves follows from what it acts on: moments that leave the device are gone from it whole,
-//! moments in eight bits keep a quarter and their scales. What one saves of a sample's activations depends on
-//! the model; the shares here are what is left to hope for with an ordinary one, from below, and are said to
-//! be about so much.
+//! Each lever says what it saves of that. What one saves of a sample's activations depends on the model: the
+//! shares are what is left to hope for with an ordinary one, from below, and are said to be about so much.
 
-/// What is on the device when a sample did not fit, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Of parameters.
-    pub parameters: u64,
-    /// Of parameters that are trained.
-    pub trained: u64,
-    /// Of the optimizer's states.
-    pub states: u64,
-    /// Of what the sample had by then.
-    pub sample: u64,
-    /// What was asked for then, and was not there.
-    pub missing: u64,
-}
+use std::cmp::Reverse;
+
+use memfit_vocabulary::{Held, Lever};
 
 /// A lever, and what it would save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// Its name.
-    pub lever: &'static str,
+    /// Which.
+    pub lever: Lever,
     /// Bytes.
     pub saves: u64,
     /// Whether this alone is more than what was missing at the place where it failed.
     pub suffices: bool,
 }
 
-impl Held {
-    /// The levers that would save something, beside those that are applied: the exact ones first, and among
-    /// those of a label the one that saves most.
-    pub fn remedies(&self, applied: &[&str]) -> Vec<Remedy> {
-        // Gradients are as large as what is trained, and are there at the backward's end.
-        let gradients = self.trained;
-        let labels = [
-            [
-                ("host-optimizer-state", self.states),
-                ("activation-offload", self.sample / 10 * 6),
-                ("checkpointing", self.sample / 10 * 5),
-            ],
-            [("autocast-bf16", self.sample / 10 * 3), ("", 0), ("", 0)],
-            [
-                ("lora", (self.states + gradients) / 10 * 9),
-                ("pure-bf16", (self.parameters + self.states + gradients) / 2),
-                ("8-bit-optimizer", self.states / 100 * 74),
-            ],
-        ];
-        let mut found = Vec::new();
-        for mut label in labels {
-            label.sort_by_key(|&(_, saves)| std::cmp::Reverse(saves));
-            found.extend(
-                label
-                    .into_iter()
-                    .filter(|(lever, saves)| *saves > 0 && !applied.contains(lever))
-                    .map(|(lever, saves)| Remedy { lever, saves, suffices: saves > self.missing }),
-            );
-        }
-        found
-    }
+/// The levers that would save something, beside those that are applied: the exact ones first, and among those
+/// of a label the one that saves most.
+pub fn remedies(held: &Held, applied: &[&str]) -> Vec<Remedy> {
+    let remedy = |lever: &Lever| {
+        let saves = lever.declaration().saves?(held);
+        let counts = saves > 0 && !applied.contains(&lever.name());
+        counts.then_some(Remedy { lever: *lever, saves, suffices: saves > held.missing })
+    };
+    let mut found: Vec<Remedy> = Lever::ALL.iter().filter_map(remedy).collect();
+    found.sort_by_key(|remedy| (remedy.lever.label(), Reverse(remedy.saves)));
+    found
 }
 
 /// The bytes that an allocator's message says it was asked for.
@@ -103,7 +70,7 @@ mod tests {
     fn exact_levers_come_first_and_what_is_applied_is_left_out() {
         let held = Held { parameters: 4_000, trained: 4_000, states: 8_000, sample: 1_000, missing: 700 };
         let names = |applied: &[&str]| -> Vec<(&str, bool)> {
-            held.remedies(applied).iter().map(|each| (each.lever, each.suffices)).collect()
+            remedies(&held, applied).iter().map(|each| (each.lever.name(), each.suffices)).collect()
         };
         assert_eq!(
             names(&[]),
@@ -118,6 +85,6 @@ mod tests {
             ]
         );
         assert_eq!(names(&["host-optimizer-state", "lora"])[0], ("activation-offload", false));
-        assert_eq!(Held::default().remedies(&[]), []);
+        assert_eq!(remedies(&Held::default(), &[]), []);
     }
 }

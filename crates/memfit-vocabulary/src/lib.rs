@@ -1,18 +1,30 @@
 //! One vocabulary for everything that speaks about memory: phases, categories, causes, remedies and their
 //! labels.
 //!
-//! Names are the contract's; codes are what event logs carry. This crate knows nothing of how any of it is
-//! found or done.
+//! Names are the contract's; codes are what event logs carry. A remedy is a [`Lever`]: one file in `levers/`
+//! says everything about it, from its name to the question whether it is worth a try. How memory is measured,
+//! searched or reported belongs to other crates.
 
 mod assumption;
-mod lever;
+mod declaration;
+mod levers;
 mod remark;
+mod situation;
+mod training;
+mod value;
 
 use std::fmt;
 
 pub use assumption::Assumption;
-pub use lever::{Harm, Stage};
+pub use declaration::{
+    Declaration, Docs, Framework, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
+};
+pub use levers::Lever;
 pub use remark::Remark;
+pub use situation::{Held, Search, Sense, Situation, Turn};
+pub use training::{Loading, Measured, Training};
+pub use value::{Value, counted, in_short};
+
 use serde::{Deserialize, Serialize};
 
 /// Declares an enum whose variants have a stable code, a name in JSON, and a text for people.
@@ -149,104 +161,6 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// What can be done about memory.
-    Lever {
-        /// Segments that grow instead of many of fixed size.
-        ExpandableSegments = 0, "expandable-segments";
-        /// An allocator setting is left out.
-        DropSetting = 1, "drop-setting";
-        /// Blocks above a size are not split.
-        MaxSplitSize = 2, "max-split-size";
-        /// Sizes are rounded so that freed blocks can be used again.
-        RoundupSizes = 3, "roundup-sizes";
-        /// Idle cached memory is given back.
-        GarbageCollection = 4, "garbage-collection";
-        /// One pool for all captured graphs.
-        SharePool = 5, "share-pool";
-        /// A pool lends its free memory to requests that would fail.
-        PoolOnOom = 6, "pool-on-oom";
-        /// What is kept over steps is kept without its graph, and not on the card.
-        KeepOffTheCard = 7, "keep-off-the-card";
-        /// The graph is let go after the backward.
-        ReleaseGraph = 8, "release-graph";
-        /// Gradients are dropped before the next forward.
-        ZeroGradEarlier = 9, "zero-grad-earlier";
-        /// Variables are dropped before the next step.
-        DropVariables = 10, "drop-variables";
-        /// No graph is recorded where no backward comes.
-        NoGrad = 11, "no-grad";
-        /// One kernel updates a parameter, without temporaries.
-        FusedOptimizer = 12, "fused-optimizer";
-        /// Parameters are updated one by one.
-        ForeachOff = 13, "foreach-off";
-        /// Optimizer state in 8 bits.
-        EightBitOptimizer = 14, "8-bit-optimizer";
-        /// Activations are made once more in the backward instead of kept.
-        Checkpointing = 15, "checkpointing";
-        /// Most operations in bf16.
-        AutocastBf16 = 16, "autocast-bf16";
-        /// The batch in pieces, gradients added up.
-        MicroBatch = 17, "micro-batch";
-        /// The loss over pieces of the logits.
-        ChunkedLoss = 18, "chunked-loss";
-        /// Attention without its matrix.
-        Sdpa = 19, "sdpa";
-        /// Images are made small before they go to the card.
-        ResizeBeforeUpload = 20, "resize-before-upload";
-        /// Loader workers stay off the card.
-        WorkersOffTheCard = 21, "workers-off-the-card";
-        /// The other program ends first, or goes elsewhere.
-        EndOtherProcess = 22, "end-other-process";
-        /// State is spread over several cards.
-        Shard = 23, "shard";
-        /// A card with more memory.
-        LargerCard = 24, "larger-card";
-        /// The batch is smaller.
-        SmallerBatch = 25, "smaller-batch";
-        /// Most operations in fp16, the loss scaled.
-        AutocastFp16 = 26, "autocast-fp16";
-        /// Products of fp32 matrices in TF32.
-        Tf32 = 27, "tf32";
-        /// Weights, gradients and moments in bf16.
-        PureBf16 = 28, "pure-bf16";
-        /// Activations wait for the backward in the host's memory.
-        ActivationOffload = 29, "activation-offload";
-        /// Each parameter is updated as soon as its gradient is there.
-        OptimizerInBackward = 30, "optimizer-in-backward";
-        /// Optimizer state in bf16.
-        Bf16OptimizerState = 31, "bf16-optimizer-state";
-        /// Optimizer state in the host's memory.
-        HostOptimizerState = 32, "host-optimizer-state";
-        /// An optimizer whose second moments are rows and columns.
-        Adafactor = 33, "adafactor";
-        /// Kernels that are fused by a compiler.
-        Compile = 34, "compile";
-        /// Pictures with their channels last in memory.
-        ChannelsLast = 35, "channels-last";
-        /// Gradients live in the buckets that are exchanged.
-        GradientAsBucketView = 36, "gradient-as-bucket-view";
-        /// Samples of like length go together, so that little is padded.
-        LengthBuckets = 37, "length-buckets";
-        /// How many processes load, and how far ahead.
-        LoaderWorkers = 38, "loader-workers";
-        /// Small matrices are trained beside frozen weights.
-        Lora = 39, "lora";
-        /// Frozen weights in 8 or 4 bits.
-        QuantizedBase = 40, "quantized-base";
-        /// The allocator's settings as a whole.
-        AllocatorSettings = 41, "allocator-settings";
-        /// Weights that are not trained, in 8 or 4 bits.
-        QuantizedWeights = 42, "quantized-weights";
-        /// Keys and values of the tokens so far in 8 bits.
-        KvCache8Bit = 43, "kv-cache-8-bit";
-        /// Only the last tokens' keys and values are kept.
-        KvCacheWindow = 44, "kv-cache-window";
-        /// Compiled graphs keep a share of what they would, and compute the rest again.
-        ActivationBudget = 45, "activation-budget";
-    }
-}
-
-vocabulary! {
     /// How it is known what a remedy would save.
     Proof {
         /// The recorded calls were made once more, with the remedy.
@@ -273,9 +187,6 @@ mod tests {
         }
         for (index, cause) in Cause::ALL.iter().enumerate() {
             assert!(Cause::ALL[..index].iter().all(|other| other.name() != cause.name()));
-        }
-        for (index, lever) in Lever::ALL.iter().enumerate() {
-            assert!(Lever::ALL[..index].iter().all(|other| other.name() != lever.name()));
         }
         assert_eq!(Category::from_code(0), None);
         assert_eq!(Category::from_code(200), None);

@@ -15,12 +15,14 @@ from torch._functorch import config as graphs
 from torch._inductor import config as inductor
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
 # Fused attention is marked as drawing random numbers, which it does for dropout alone.
 _DROPOUT = "dropout_p"
 
 
+@lever("activation-budget", Stage.MODEL, 130)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Have compiled graphs keep a share: `value` is how many hundredths of what they would keep."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .pieces import noting, taken_over
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
@@ -16,6 +17,7 @@ from .wrapping import all_or_none
 _SHARED = ("lr", "weight_decay", "maximize", "foreach")
 
 
+@lever("adafactor", Stage.OPTIMIZER, 10)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Let each optimizer be an Adafactor from here on, in place; its value is true. Moments begin anew, both
     ways.

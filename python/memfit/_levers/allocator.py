@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
 # The name since 2.9, and the one before, which is still read.
@@ -38,6 +39,8 @@ def variables(name: str, value: Any) -> dict[str, str]:
     return {NEW: joined, OLD: joined}
 
 
+@lever("allocator-settings", Stage.ENVIRONMENT, 10)
+@lever("expandable-segments", Stage.ENVIRONMENT, 20)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Make sure of it."""
     wanted = variables(name, value)

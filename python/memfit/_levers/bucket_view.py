@@ -9,10 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import together
 
 
+@lever("gradient-as-bucket-view", Stage.MODEL, 110)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Wrap the model's module anew, in place; its value is true. All ranks have to do so together."""
     replicas = [each for each in target.models() if isinstance(each, nn.parallel.DistributedDataParallel)]

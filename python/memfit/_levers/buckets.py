@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from .registry import Stage, lever
 from .target import Target, Undo, table, take_out
 from .workers import Changed, again
 
@@ -54,6 +55,7 @@ class Buckets(BatchSampler):
         return self._known[index]
 
 
+@lever("length-buckets", Stage.DATA, 10)
 def apply(target: Target, value: Any, _name: str) -> Undo:
     """Batch by length: `value` is true, the number of batches that are looked at together, or a table of
     `pool`.

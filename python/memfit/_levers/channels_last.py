@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, take_out
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
+@lever("channels-last", Stage.MODEL, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Lay filters and pictures out anew; its value is true."""
     filters = [parameter for parameter in target.model.parameters() if parameter.dim() in _FORMATS]

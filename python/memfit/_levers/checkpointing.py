@@ -18,10 +18,12 @@ from torch.utils.checkpoint import checkpoint
 from .blocks import blocks
 from .later import within_transform
 from .passes import Passes
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap
 
 
+@lever("checkpointing", Stage.MODEL, 100)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Checkpoint modules: `value` is a list of their names, or "blocks" for all repeated blocks."""
     chosen = blocks(target.model) if value in (True, "blocks") else value

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from .later import Moment, left_alone, may_wait
-from .logits import Deferred, make
+from .logits import make
+from .promise import Deferred
+from .registry import Stage, lever
 from .several import models
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import wrap
@@ -33,6 +35,7 @@ _PARTS = 8
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
+@lever("chunked-loss", Stage.MODEL, 90)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Defer the head's logits: `value` is the tokens in a piece, true for memfit's choice, or a table with
     `head` and `tokens`.

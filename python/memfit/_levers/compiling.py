@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from .blocks import blocks
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import all_or_none, together
 
 
+@lever("compile", Stage.MODEL, 120)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Compile the model in place: `value` is true, a mode, a list of modules, "blocks", or a table of
     `torch.compile`'s keywords with `modules`.

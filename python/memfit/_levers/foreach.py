@@ -14,6 +14,7 @@ import torch
 
 from .alone import of_torch
 from .pieces import taken_over
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
@@ -23,6 +24,8 @@ _CHECKED = "_need_device_dtype_check_for_fused"
 _SCALING = "_step_supports_amp_scaling"
 
 
+@lever("foreach-off", Stage.OPTIMIZER, 20)
+@lever("fused-optimizer", Stage.OPTIMIZER, 30)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Set it in each of the optimizers' groups; its value is true."""
     if not target.optimizers:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .pieces import Pieces, take_over, taken_over
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none, together
 
@@ -21,6 +22,7 @@ from .wrapping import all_or_none, together
 _SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 
 
+@lever("optimizer-in-backward", Stage.OPTIMIZER, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Update in the backward; its value is true."""
     if not target.optimizers:

@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
 _LEVELS = 127
 
 
+@lever("kv-cache-8-bit", Stage.MODEL, 30, inference=True)
+@lever("kv-cache-window", Stage.MODEL, 40, inference=True)
 def apply(_target: Target, value: Any, name: str) -> Undo:
     """Change the cache: the value is true for 8 bits, and the number of tokens for a window."""
     try:

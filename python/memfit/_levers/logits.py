@@ -8,85 +8,22 @@ views stand for from then on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
-from .later import Moment, gradients_lost, learning, left_alone
-from .piecewise import Pieces, cross_entropy
-from .target import Target
-
-_LEVER = "chunked-loss"
-_LATE = (
-    "logits that are first read after the optimizer's step, as for an accuracy, are those of the weights as they are by then: with "
-    "`chunked-loss` they were not there before. Read them before the step to have those that the loss saw"
-)
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """How the logits of a promise would be made."""
-
-    forward: Callable[..., torch.Tensor]
-    hidden: torch.Tensor
-    # In a piece.
-    tokens: int
-    head: nn.Linear
-    target: Target
-    # The type that the layer gives.
-    kind: torch.dtype
-    moment: Moment
-    # Types that the logits are cast to, one after the other.
-    casts: tuple[torch.dtype, ...] = ()
-    # Where the classes are: the last dimension, or the second.
-    second: bool = False
-    # The layer, where it is one product of matrices and nothing more.
-    linear: nn.Linear | None = None
-    # Whether a gradient goes through them.
-    learns: bool = True
-
-    def real(self, late: bool = False) -> torch.Tensor:
-        """The logits. For who reads them late, when they have served, they may be those of the weights as
-        they are by then.
-        """
-        passed = late and self.moment.has_passed()
-        if passed:
-            self.target.note(_LATE)
-        else:
-            self.moment.check()
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns and not passed):
-            made = self.forward(self.hidden)
-            for cast in self.casts:
-                made = made.to(cast)
-            return made.movedim(-1, 1) if self.second else made
-
-
-@dataclass
-class _State:
-    """What is known of one promise."""
-
-    deferred: Deferred
-    # As the logits would lie in memory.
-    form: torch.Tensor
-    # What this is a view of, and which.
-    base: Any = None
-    view: Callable[[torch.Tensor], torch.Tensor] | None = None
-    # The logits; where they are not settled, only what reads them has seen these.
-    real: torch.Tensor | None = None
-    settled: bool = False
-    # Whether something was made of them that does not come from the real ones.
-    used: bool = False
+from .later import left_alone
+from .promise import Deferred, State, observed, read, root_of, settle, settled, state_of
+from .promised_loss import promised_loss
 
 
 class Logits(torch.Tensor):
     """A promise of `forward(hidden)`: has its shape and type, and no memory."""
 
-    _memfit: _State
+    _memfit: State
 
     # What a compiler made of this would be of no use, and some releases fall in the attempt.
     @classmethod
@@ -95,7 +32,7 @@ class Logits(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if args and isinstance(args[0], cls) and _settled(args[0]) is None:
+        if args and isinstance(args[0], cls) and settled(args[0]) is None:
             rule = _RULES.get(func)
             answer = NotImplemented if rule is None else rule(*args, **kwargs)
             if answer is not NotImplemented:
@@ -105,10 +42,10 @@ class Logits(torch.Tensor):
                     return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _OBSERVERS:
-            _each((args, kwargs), _observed)
+            _each((args, kwargs), observed)
         only_read = name in _READERS and kwargs.get("out") is None and not kwargs.get("inplace")
         only_read = only_read or (name == "__getitem__" and _copies(args[1]))
-        get = _read if only_read else _settle
+        get = read if only_read else settle
         return func(*_each(args, get), **_each(kwargs, get))
 
     @classmethod
@@ -124,7 +61,7 @@ def make(deferred: Deferred, form: torch.Tensor, base: Any = None, view: Any = N
         Logits, form.shape, dtype=form.dtype, device=deferred.hidden.device, requires_grad=deferred.learns
     )
     with torch._C.DisableTorchFunctionSubclass():
-        made._memfit = _State(deferred, form, base, view)
+        made._memfit = State(deferred, form, base, view)
         if deferred.learns:
             # On the promise itself: to ask it for anything else would be to ask for the logits.
             made.register_hook(_lost)
@@ -137,86 +74,6 @@ def _lost(_gradient: torch.Tensor) -> None:
         "`chunked-loss` cannot follow the logits into an autograd function of somebody's own: their gradient would be lost\n"
         "hint: leave this lever out"
     )
-
-
-def _state(logits: Any) -> _State:
-    with torch._C.DisableTorchFunctionSubclass():
-        return logits._memfit  # type: ignore[no-any-return]
-
-
-def _root(state: _State) -> _State:
-    """Of what a promise is a view, in the end."""
-    while state.base is not None:
-        state = _state(state.base)
-    return state
-
-
-def _settled(logits: Any) -> torch.Tensor | None:
-    """What the promise stands for since the logits were made for good."""
-    state = _state(logits)
-    if state.settled or state.base is None:
-        return state.real if state.settled else None
-    above = _settled(state.base)
-    if above is None:
-        return None
-    assert state.view is not None
-    with torch.inference_mode(False), torch.set_grad_enabled(state.deferred.learns):
-        made = state.view(above)
-    if made.untyped_storage()._cdata != above.untyped_storage()._cdata:
-        raise RuntimeError(
-            "`chunked-loss` took a copy of the logits for a view of them\nhint: leave this lever out"
-        )
-    state.real, state.settled = made, True
-    return made
-
-
-def _settle(logits: Any) -> torch.Tensor:
-    """The logits, for whatever may write to them or holds on to them."""
-    root = _root(_state(logits))
-    if not root.settled:
-        if root.real is None:
-            with learning():
-                root.real = root.deferred.real()
-        root.settled = True
-    made = _settled(logits)
-    assert made is not None
-    return made
-
-
-def _read(logits: Any) -> torch.Tensor:
-    """The logits, for what only reads them."""
-    known = _settled(logits)
-    if known is None:
-        known = _seen(_state(logits))
-    if known is not None:
-        return known
-    state = _state(logits)
-    served = _root(state).used
-    # Whose gradient is asked for later has to be what this is made from.
-    _root(state).used |= state.base is not None
-    made = state.deferred.real(late=served)
-    if torch.is_grad_enabled() and made.requires_grad:
-        state.real = made
-    return made
-
-
-def _seen(state: _State) -> torch.Tensor | None:
-    """What others that read these logits, or those of which they are a view, have made of them."""
-    if state.real is not None or state.base is None:
-        return state.real
-    above = _seen(_state(state.base))
-    if above is None:
-        return None
-    assert state.view is not None
-    with torch.set_grad_enabled(torch.is_grad_enabled() and state.deferred.learns):
-        return state.view(above)
-
-
-def _observed(logits: Any) -> Any:
-    """Somebody wants to know the gradient of these logits."""
-    if _settled(logits) is None and _root(_state(logits)).used:
-        raise gradients_lost(_LEVER)
-    return logits
 
 
 def _each(value: Any, get: Callable[[Any], Any]) -> Any:
@@ -237,13 +94,13 @@ def _each(value: Any, get: Callable[[Any], Any]) -> Any:
 
 def _derived(logits: Any, view: Callable[[torch.Tensor], torch.Tensor], **changed: Any) -> torch.Tensor:
     """A promise of what these logits become; a view of them where torch would give one."""
-    state = _state(logits)
+    state = state_of(logits)
     form = view(state.form)
     learns = changed.pop("learns", True) and state.deferred.learns and torch.is_grad_enabled()
     deferred = replace(state.deferred, **changed, learns=learns)
     if form.untyped_storage()._cdata == state.form.untyped_storage()._cdata:
         return make(deferred, form, logits, view)
-    _root(state).used = True
+    root_of(state).used = True
     return make(deferred, form)
 
 
@@ -251,7 +108,7 @@ def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """Views that leave the classes alone: the same is done to the hidden states."""
 
     def rule(logits: Any, *args: Any, **kwargs: Any) -> Any:
-        state = _state(logits)
+        state = state_of(logits)
         shape, hidden = state.form.shape, state.deferred.hidden
         if state.deferred.second:
             return NotImplemented
@@ -269,7 +126,7 @@ def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 def _indexed(logits: Any, index: Any) -> Any:
     """A slice along other dimensions than the classes', as the shift by one token is."""
-    state = _state(logits)
+    state = state_of(logits)
     shape = state.form.shape
     parts = index if isinstance(index, tuple) else (index,)
     if state.deferred.second or not all(isinstance(part, (slice, int)) or part is Ellipsis for part in parts):
@@ -295,7 +152,7 @@ def _copies(index: Any) -> bool:
 
 def _swapped(logits: Any, *args: Any, **kwargs: Any) -> Any:
     """(N, tokens, classes) as (N, classes, tokens), which is how `cross_entropy` takes sequences."""
-    state = _state(logits)
+    state = state_of(logits)
     dimensions = tuple(args) or (kwargs.get("dim0"), kwargs.get("dim1"))
     if (
         state.deferred.second
@@ -314,7 +171,7 @@ def _permuted(logits: Any, *order: Any, **named: Any) -> Any:
 
 
 def _cast(logits: Any, kind: torch.dtype) -> Any:
-    state = _state(logits)
+    state = state_of(logits)
     if kind == state.form.dtype:
         return logits
     casts = (*state.deferred.casts, kind)
@@ -343,93 +200,15 @@ def _contiguous(logits: Any, **kwargs: Any) -> Any:
     """Itself, or a copy, as torch has it."""
     if kwargs:
         return NotImplemented
-    return logits if _state(logits).form.is_contiguous() else _derived(logits, torch.Tensor.contiguous)
+    return logits if state_of(logits).form.is_contiguous() else _derived(logits, torch.Tensor.contiguous)
 
 
 def _detached(logits: Any) -> Any:
     return _derived(logits, torch.Tensor.detach, learns=False)
 
 
-def _cross_entropy(
-    logits: Any,
-    target: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    state = _state(logits)
-    deferred, shape = state.deferred, state.form.shape
-    flat = deferred.second or len(shape) == 2
-    if size_average is not None or reduce is not None or target.is_floating_point() or not flat:
-        return NotImplemented
-    # A weight that is learned would get no gradient here.
-    if type(target) is not torch.Tensor or (weight is not None and weight.requires_grad):
-        return NotImplemented
-    rows = deferred.hidden.reshape(-1, deferred.hidden.shape[-1])
-    labels = target.reshape(-1)
-    if target.shape != ((shape[0], shape[2]) if len(shape) == 3 else shape[:1]):
-        return NotImplemented
-    if not len(rows) or reduction not in ("mean", "sum", "none"):
-        return NotImplemented
-    deferred.moment.check()
-    _root(state).used = True
-    casts = deferred.casts
-    if casts == (torch.float32,) and deferred.kind in (torch.float16, torch.bfloat16):
-        casts = ()
-    # Sums of losses are wider than 16 bits. Under autocast, cross entropy is one of the operations that run
-    # in fp32.
-    after = torch.float32 if torch.is_autocast_enabled(deferred.hidden.device.type) else state.form.dtype
-    compiled = deferred.target.compiled
-    entropy = cross_entropy if compiled is None else compiled(cross_entropy)
-
-    def loss(values: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        for cast in casts:
-            values = values.to(cast)
-        return entropy(
-            values,
-            wanted,
-            True,
-            weight=weight if weight is None else weight.to(torch.promote_types(weight.dtype, torch.float32)),
-            ignore_index=ignore_index,
-            reduction="none" if reduction == "none" else "sum",
-            label_smoothing=label_smoothing,
-        )
-
-    pieces = Pieces(
-        deferred.forward,
-        loss,
-        deferred.tokens,
-        [learned for learned in deferred.head.parameters() if learned.requires_grad],
-        deferred.linear,
-        deferred.kind,
-    )
-    after = state.form.dtype if state.form.dtype == torch.float64 else after
-    with torch.set_grad_enabled(torch.is_grad_enabled() and deferred.learns):
-        if reduction == "none":
-            return torch.cat(pieces.each(rows, labels)).view(target.shape).to(after)
-        total = pieces.sum(rows, labels)
-        mean = total if reduction == "sum" else _mean(total, labels != ignore_index, labels, weight)
-        return mean.to(after)
-
-
-def _mean(
-    total: torch.Tensor, counted: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None
-) -> torch.Tensor:
-    if weight is None:
-        count = counted.sum()
-    else:
-        own = weight[labels.where(counted, labels.new_zeros(()))]
-        count = own.where(counted, weight.new_zeros(())).to(total.dtype).sum()
-    # Of nothing there is no mean, but neither is there anything to learn.
-    nothing = ~counted.any()
-    return total / count.masked_fill(nothing, 1) + total.new_zeros(()).masked_fill(nothing, math.nan)
-
-
 _RULES: dict[Any, Callable[..., Any]] = {
-    functional.cross_entropy: _cross_entropy,
+    functional.cross_entropy: promised_loss,
     torch.Tensor.view: _reshaped(torch.Tensor.view),
     torch.Tensor.reshape: _reshaped(torch.Tensor.reshape),
     torch.reshape: _reshaped(torch.reshape),
@@ -446,14 +225,14 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.float: lambda logits: _cast(logits, torch.float32),
     torch.Tensor.double: lambda logits: _cast(logits, torch.float64),
     torch.Tensor.to: _to,
-    torch.Tensor.size: lambda logits, dim=None: _state(logits).form.size(*(() if dim is None else (dim,))),
-    torch.Tensor.stride: lambda logits, *dim: _state(logits).form.stride(*dim),
-    torch.Tensor.is_contiguous: lambda logits, **kwargs: _state(logits).form.is_contiguous(**kwargs),
-    torch.Tensor.dim: lambda logits: _state(logits).form.dim(),
-    torch.Tensor.numel: lambda logits: _state(logits).form.numel(),
+    torch.Tensor.size: lambda logits, dim=None: state_of(logits).form.size(*(() if dim is None else (dim,))),
+    torch.Tensor.stride: lambda logits, *dim: state_of(logits).form.stride(*dim),
+    torch.Tensor.is_contiguous: lambda logits, **kwargs: state_of(logits).form.is_contiguous(**kwargs),
+    torch.Tensor.dim: lambda logits: state_of(logits).form.dim(),
+    torch.Tensor.numel: lambda logits: state_of(logits).form.numel(),
     torch.Tensor.is_floating_point: lambda _: True,
     torch.is_floating_point: lambda _: True,
-    torch.Tensor.__len__: lambda logits: len(_state(logits).form),
+    torch.Tensor.__len__: lambda logits: len(state_of(logits).form),
 }
 
 # Properties that a promise has itself.

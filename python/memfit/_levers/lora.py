@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from .blocks import blocks
+from .registry import Stage, lever
 from .several import named
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import together, wrap
@@ -26,6 +27,7 @@ DOWN, UP = "memfit_lora_down", "memfit_lora_up"
 _SCALE = "_memfit_lora_scale"
 
 
+@lever("lora", Stage.MODEL, 50)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Train small matrices: `value` is their rank, or a table of `rank`, `alpha` and the `modules` that they
     stand beside.

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
 
+@lever("micro-batch", Stage.STEP, 40)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Set it; `value` is a number of samples."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -18,6 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .blocks import blocks
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap_call
 
@@ -31,6 +32,7 @@ _ROOM = 4
 _KNOWN = 256
 
 
+@lever("activation-offload", Stage.MODEL, 140)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Offload what modules keep: `value` is a list of their names, "blocks" for all repeated ones, or
     "all".

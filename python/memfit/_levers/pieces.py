@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from .alone import of_torch, plain_step, why_together
+from .held import Held, Packing, flattened, is_flat
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
@@ -52,61 +53,6 @@ class Turns(Protocol):
     def end(self) -> None:
         """The optimizer steps: what was updated since the last time belongs to this step."""
         ...
-
-
-class Packing(Protocol):
-    """How moments are kept between steps."""
-
-    def packs(self, name: str, value: torch.Tensor) -> bool:
-        """Whether a moment of this name is packed."""
-        ...
-
-    def pack(self, name: str, value: torch.Tensor, before: Any) -> Any:
-        """A flat moment as it is kept; `before` is what was kept of it last."""
-        ...
-
-    def unpack(self, packed: Any, device: torch.device) -> torch.Tensor:
-        """The flat moment in full, on a device."""
-        ...
-
-
-@dataclass
-class Held:
-    """A packed moment of one parameter, in as many parts as the parameter is updated in."""
-
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    parts: dict[tuple[int, int], Any]
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether it lies on a card, as a tensor says it."""
-        return any(tensor.is_cuda for tensor in self._tensors())
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes where it lies, packed."""
-        return sum(tensor.nbytes for tensor in self._tensors())
-
-    def _tensors(self) -> Iterable[torch.Tensor]:
-        for part in self.parts.values():
-            yield from [part] if isinstance(part, torch.Tensor) else _tensors(part).values()
-
-    def keep(self) -> Callable[[], None]:
-        """Copy all parts to the host; what is returned puts them back."""
-        copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]
-        # A part that waits on the host is written to where it is; others are replaced, and are not kept alive
-        # here.
-        kept = [
-            (place, part if _place(part).type == "cpu" else None, _place(part), copy)
-            for place, part, copy in copies
-        ]
-
-        def put_back() -> None:
-            self.parts = {place: _into(part, copy, device) for place, part, device, copy in kept}
-
-        return put_back
 
 
 @dataclass
@@ -186,7 +132,7 @@ class Pieces:
     def _ranges(self, parameter: torch.Tensor) -> list[tuple[int, int]]:
         count = parameter.numel()
         cuts = self.packing is not None and self.elementwise and parameter.is_floating_point()
-        if count <= AT_ONCE or not cuts or not _is_flat(parameter):
+        if count <= AT_ONCE or not cuts or not is_flat(parameter):
             return [(0, count)]
         return [(start, min(start + AT_ONCE, count)) for start in range(0, count, AT_ONCE)]
 
@@ -242,7 +188,7 @@ class Pieces:
             if self._widens(unit.parameter):
                 assert self.rounding is not None
                 place = unit.parameter.detach()
-                place = place if unit.whole else _flat(place)[unit.start : unit.stop]
+                place = place if unit.whole else flattened(place)[unit.start : unit.stop]
                 place.copy_(self.rounding(unit.tensor.detach()))
 
     def _full(self, key: str, value: Any, unit: _Unit) -> Any:
@@ -264,7 +210,7 @@ class Pieces:
             # Counters are each piece's own; what is not packed yet is cut like its parameter.
             alike = value.shape == unit.parameter.shape and value.stride() == unit.parameter.stride()
             if alike:
-                return _flat(value)[unit.start : unit.stop]
+                return flattened(value)[unit.start : unit.stop]
             # All pieces of one step count from the same number, though the first has counted on already.
             if unit.start == 0:
                 self._counters[unit.parameter, key] = value.clone()
@@ -281,7 +227,7 @@ class Pieces:
             like = value if unit.whole else unit.parameter
             before = Held(like.shape, like.stride(), value.dtype, {})
         place = (unit.start, unit.stop)
-        before.parts[place] = self.packing.pack(key, _flat(value), before.parts.get(place))
+        before.parts[place] = self.packing.pack(key, flattened(value), before.parts.get(place))
         return before
 
     def _is_piece(self, value: Any, unit: _Unit) -> bool:
@@ -296,7 +242,7 @@ class Pieces:
             and isinstance(value, torch.Tensor)
             and value.is_floating_point()
             and value.shape == owner.shape
-            and _is_flat(value)
+            and is_flat(value)
             and self.packing.packs(key, value)
         )
 
@@ -308,7 +254,7 @@ class Pieces:
             for key, value in list(known.items()):
                 if self._is_moment(key, value, parameter):
                     assert self.packing is not None
-                    flat = _flat(value)
+                    flat = flattened(value)
                     parts = {
                         (start, stop): self.packing.pack(key, flat[start:stop], None)
                         for start, stop in self._ranges(parameter)
@@ -450,46 +396,6 @@ def _piece(parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
             parameter.shape, parameter.stride(), dtype=dense.dtype, device=dense.device
         ).copy_(dense)
         parameter.grad = gradient
-    piece = nn.Parameter(_flat(parameter.detach())[start:stop], requires_grad=True)
-    piece.grad = _flat(gradient.detach())[start:stop]
+    piece = nn.Parameter(flattened(parameter.detach())[start:stop], requires_grad=True)
+    piece.grad = flattened(gradient.detach())[start:stop]
     return piece
-
-
-def _tensors(part: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a packed part that has several."""
-    return {name: value for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
-
-
-def _place(part: Any) -> torch.device:
-    return part.device if isinstance(part, torch.Tensor) else next(iter(_tensors(part).values())).device
-
-
-def _moved(part: Any, device: torch.device) -> Any:
-    """A copy of a packed part on a device."""
-    if isinstance(part, torch.Tensor):
-        return part.detach().to(device, copy=True)
-    return replace(part, **{name: _moved(value, device) for name, value in _tensors(part).items()})
-
-
-def _into(part: Any, copy: Any, device: torch.device) -> Any:
-    """What was copied, in the part that it was copied from where that is still there."""
-    return part.copy_(copy) if isinstance(part, torch.Tensor) else _moved(copy, device)
-
-
-def _is_flat(tensor: torch.Tensor) -> bool:
-    """Whether each number has a place of its own and no place is empty, in whatever order."""
-    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
-        return False
-    expected = 1
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-    ):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor in the order of its memory."""
-    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, take_out
 
 _TYPES = {"autocast-bf16": torch.bfloat16, "autocast-fp16": torch.float16}
 
 
+@lever("autocast-bf16", Stage.STEP, 10)
+@lever("autocast-fp16", Stage.STEP, 20)
+@lever("tf32", Stage.STEP, 30)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Set it; `value` is true."""
     if not value:

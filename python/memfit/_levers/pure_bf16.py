@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .pieces import take_over
+from .registry import Stage, lever
 from .rounding import Rounding
 from .states import Halved
 from .target import CannotApply, Target, Undo, take_out
@@ -29,6 +30,7 @@ _STATISTICAL = nn.modules.batchnorm._NormBase
 _WIDE = (torch.float32, torch.float64)
 
 
+@lever("pure-bf16", Stage.MODEL, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Cast in place; its value is true. The weights as they were wait on the host, so that `undo` gives back
     the same bits where nothing was trained.

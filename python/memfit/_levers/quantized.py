@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from .codes import Coded, decode, encode
 from .lora import trained_layers
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import together, wrap
 
@@ -42,6 +43,8 @@ class _Product(torch.autograd.Function):
         return to_inputs, to_bias, None
 
 
+@lever("quantized-base", Stage.MODEL, 10)
+@lever("quantized-weights", Stage.MODEL, 20, inference=True)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Code the weights of the layers that `lora` trains beside: `value` is "8-bit" or "4-bit"."""
     table = _TABLES.get(_DEFAULT[name] if value is True else value)

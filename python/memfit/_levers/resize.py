@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, take_out
 
 
+@lever("resize-before-upload", Stage.DATA, 30)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Resize what comes: `value` is the shorter side's new length, or both sides' as a pair."""
     pair = isinstance(value, (list, tuple)) and len(value) == 2

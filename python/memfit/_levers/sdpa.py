@@ -22,11 +22,13 @@ from torch.overrides import TorchFunctionMode
 from . import einsum
 from .attention import PRODUCTS, Deed, answer, deferred, holds, operands, outside
 from .later import left_alone, may_wait
+from .registry import Stage, lever
 from .scores import Scores
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none, wrap
 
 
+@lever("sdpa", Stage.MODEL, 80)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Use it in the model's forward; its value is true."""
     return all_or_none(_one(model, name) for model in target.models())

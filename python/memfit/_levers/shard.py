@@ -15,9 +15,11 @@ import torch.distributed as dist
 from torch import nn
 
 from .blocks import blocks
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 
 
+@lever("shard", Stage.MODEL, 150)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Shard in place over all ranks: `value` is true, or a list of the modules that are gathered one by one.
     The optimizer's groups are pointed to the shards; it must not have stepped.

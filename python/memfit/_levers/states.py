@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from .codes import Coded, decode, encode
-from .pieces import Packing, Pieces, take_over
+from .held import Packing
+from .pieces import Pieces, take_over
+from .registry import Stage, lever
 from .rounding import Rounding
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
@@ -80,6 +82,9 @@ _PACKINGS: dict[str, type[Any]] = {
 }
 
 
+@lever("8-bit-optimizer", Stage.OPTIMIZER, 40)
+@lever("bf16-optimizer-state", Stage.OPTIMIZER, 50)
+@lever("host-optimizer-state", Stage.OPTIMIZER, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Pack moments; its value is true."""
     if not target.optimizers:

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, table, take_out
 
 
+@lever("loader-workers", Stage.DATA, 20)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Load otherwise: `value` is a number of processes, or a table (or a text such as `workers=4,pin=true`)
     of `workers`, `prefetch`, `pin` and `persistent`.

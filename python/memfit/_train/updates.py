@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from memfit import _core
+from memfit._levers.held import Held
 from memfit._levers.in_backward import begin
-from memfit._levers.pieces import Held
 from memfit._levers.saying import warn
 
 from .device import Meter, local, room

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use memfit_plan::{
-    Answer, Framework, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader,
-    padding, search, sha256,
+    Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding,
+    search, sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -13,7 +13,7 @@ use memfit_report::wire::{
 };
 use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
-use memfit_vocabulary::{Label, Lever};
+use memfit_vocabulary::{Framework, Label, Lever, Value};
 
 use super::{answer, catalogue};
 use crate::args::{PlanArgs, SHOWN};
@@ -321,15 +321,15 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let mut levers: Vec<PlanLever> = candidate
         .micro_batch
         .map(|micro_batch| PlanLever {
-            name: Lever::MicroBatch.name().to_owned(),
-            value: micro_batch.into(),
+            lever: Lever::MicroBatch,
+            value: Value::Count(micro_batch),
             label: found.label_of_micro_batches(),
         })
         .into_iter()
         .collect();
     levers.extend(candidate.settings.iter().map(|Setting { lever, value, label }| PlanLever {
-        name: lever.name().to_owned(),
-        value: serde_json::to_value(value).unwrap_or_default(),
+        lever: *lever,
+        value: value.clone(),
         label: *label,
     }));
     let peak = tried.outcome.peak;

@@ -55,7 +55,7 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
         return Err("the recording does not show that the line ran that makes the optimizer".to_owned());
     }
     let mut edits = Edits::default();
-    edits.push(with_kernel(facts, call, lever));
+    edits.push(with_kernel(facts, call, lever)?);
     Ok(edits)
 }
 

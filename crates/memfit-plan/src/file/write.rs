@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use memfit_vocabulary::{Label, Lever};
+use memfit_vocabulary::{Label, Value};
 
 use super::VERSION;
 use crate::plan::{Expected, Plan};
-use crate::setting::{Setting, Value};
+use crate::setting::Setting;
 
 impl Plan {
     /// The plan file's text.
@@ -41,7 +41,7 @@ impl Plan {
             let _ = write!(
                 text,
                 "\n[[lever]]  # {}\nname = {}\nvalue = {}\nlabel = {}  # {}\n",
-                what(*lever),
+                lever.declaration().brief,
                 quoted(lever.name()),
                 literal(value),
                 quoted(label.name()),
@@ -104,36 +104,6 @@ fn expectation(text: &mut String, expected: &Expected) {
     }
     if let Some(milliseconds) = expected.step_ms {
         let _ = writeln!(text, "step_ms = {milliseconds:?}  # an estimate, of one optimizer step");
-    }
-}
-
-/// What a lever does, for somebody who reads the file: the first words of its documentation, as it were.
-fn what(lever: Lever) -> &'static str {
-    match lever {
-        Lever::Checkpointing => "these modules' activations are computed again in the backward",
-        Lever::AutocastBf16 => "most operations in bf16",
-        Lever::FusedOptimizer => "one kernel updates the parameters, without temporaries",
-        Lever::ForeachOff => "parameters are updated one by one",
-        Lever::ExpandableSegments => "segments that grow: less fragmentation",
-        Lever::MicroBatch => "the batch in pieces, gradients added up",
-        Lever::ChunkedLoss => "the loss over pieces of the logits",
-        Lever::Sdpa => "attention without its matrix",
-        Lever::EightBitOptimizer => "optimizer state in 8 bits",
-        Lever::AutocastFp16 => "most operations in fp16, the loss scaled",
-        Lever::Tf32 => "products of fp32 matrices in tf32",
-        Lever::PureBf16 => "weights, gradients and optimizer state in bf16",
-        Lever::ChannelsLast => "pictures with their channels last in memory",
-        Lever::Compile => "kernels that torch.compile fuses",
-        Lever::ActivationBudget => {
-            "so many hundredths of what compiled graphs would keep for the backward are kept"
-        }
-        Lever::ActivationOffload => "these modules' activations wait for the backward in the host's memory",
-        Lever::OptimizerInBackward => "each parameter is updated as soon as its gradient is there",
-        Lever::Bf16OptimizerState => "optimizer state in bf16",
-        Lever::HostOptimizerState => "optimizer state in the host's memory",
-        Lever::Adafactor => "Adafactor in the optimizer's place",
-        Lever::GradientAsBucketView => "gradients live in the buckets that are exchanged",
-        _ => "see docs/plan.md",
     }
 }
 

@@ -1,13 +1,12 @@
 //! Levers that pay for memory, several at once: what each of them alone saves and costs adds up well enough
 //! to tell which sets of them are worth a run.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Value};
 
 use super::divide::{Doubt, LOOKS, NOTICEABLE};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::levers::{Entry, may_be_divided};
-use crate::setting::Value;
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// So many sets are run, at most.

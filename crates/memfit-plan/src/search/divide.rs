@@ -6,14 +6,13 @@
 //! what is expected to be fastest is run, and each run makes the model better; then what could be faster than
 //! the best known, if its guess is wrong. It ends where nothing could.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Value};
 
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::choose::Fate;
 use crate::levers::may_be_divided;
 use crate::predict::{Model, Prediction, Sample, Ways};
-use crate::setting::Value;
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// Where a step with blocks in the host's memory takes so much longer than expected, its copies do not hide.

@@ -1,15 +1,14 @@
 //! What is said beside a plan: why the batch is not divided and nothing sent to the host, how far the
 //! micro-batch goes, and what to do or to allow where nothing fits.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Sense, Training, Turn, Value};
 
 use super::rise::Rise;
 use super::{Search, gib, label_of_dividing};
 use crate::answer::{Limit, Tried};
-use crate::levers::{Asked, ENTRIES, Entry, Sense, Turn, may_be_divided};
+use crate::levers::{Entry, entries, may_be_divided};
 use crate::predict::exposed_ns;
-use crate::setting::Value;
-use crate::trial::{Candidate, Room, Training, Trial};
+use crate::trial::{Candidate, Room, Trial};
 
 /// So many ways are told where nothing fits.
 const WAYS: usize = 2;
@@ -176,10 +175,10 @@ impl<T: Trial> Search<'_, T> {
         }];
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
-        let asked = Asked { training, peak: &peak, limits: self.limits };
-        let acts = |entry: &&Entry| entry.turn == Turn::WhereShort && entry.acts_on(&plain, training);
-        for entry in ENTRIES.iter().filter(acts) {
-            if let Sense::Try(value) = (entry.sense)(asked) {
+        let situation = self.limits.situation(training, &peak);
+        let acts = |entry: &&Entry| entry.search.turn == Turn::WhereShort && entry.acts_on(&plain, training);
+        for entry in entries().iter().filter(acts) {
+            if let Sense::Try(value) = entry.sense(&situation) {
                 rows.extend(entry.on(&plain, value));
             }
         }

@@ -1,9 +1,9 @@
 //! How a plan's peak rises with the samples that go through together: in proportion, from what is there
 //! whatever goes through. One run tells as much, and each further one corrects it.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Training};
 
-use crate::trial::{Candidate, Outcome, Training};
+use crate::trial::{Candidate, Outcome};
 
 /// Shares of activations are hundredths in such steps: a compiler that is told to keep so much keeps a little
 /// more or less.
@@ -82,9 +82,10 @@ fn keeps_gradients(candidate: &Candidate) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use memfit_vocabulary::Value;
+
     use super::*;
     use crate::plan::Expected;
-    use crate::setting::Value;
 
     fn check(candidate: &Candidate, peak: u64, samples: u64, share: Option<u64>) {
         let training =

@@ -1,11 +1,11 @@
 //! The simplest of those that are as fast: what does not make a step noticeably faster is not worth a change.
 
-use memfit_vocabulary::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever, Training};
 
 use super::divide::NOTICEABLE;
 use super::{Search, label_of_dividing, milliseconds};
 use crate::answer::Tried;
-use crate::trial::{Candidate, Room, Training, Trial};
+use crate::trial::{Candidate, Room, Trial};
 
 /// So many are run on the card, at most.
 const MOST: usize = 2;

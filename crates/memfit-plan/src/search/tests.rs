@@ -1,13 +1,11 @@
 //! The search on trainings that are pretended.
 
-use memfit_vocabulary::Harm;
+use memfit_vocabulary::{Harm, Measured, Value};
 use proptest::prelude::*;
 
 use super::divide::sizes;
 use super::*;
 use crate::plan::Expected;
-use crate::setting::Value;
-use crate::trial::Measured;
 
 mod limit;
 mod optimum;

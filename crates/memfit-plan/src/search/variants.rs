@@ -1,16 +1,15 @@
 //! The script with the levers that serve it, before its batch is divided: more than one where memory and time
 //! want different ones.
 
-use memfit_vocabulary::{Harm, Label, Lever};
+use memfit_vocabulary::{Harm, Label, Lever, Sense, Training, Turn, Value};
 
 use super::combine::{Paid, Paying};
 use super::{Search, milliseconds, told};
 use crate::answer::Tried;
 use crate::front::{Point, front};
-use crate::levers::{Asked, ENTRIES, Entry, Sense, Turn};
+use crate::levers::{Entry, entries};
 use crate::plan::Expected;
-use crate::setting::Value;
-use crate::trial::{Candidate, Outcome, Room, Training, Trial};
+use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// A change of time by less than this share is none.
 const NOTICEABLE: f64 = 0.005;
@@ -38,8 +37,9 @@ impl<T: Trial> Search<'_, T> {
         peak: &Expected,
     ) -> Vec<(&'static Entry, Value)> {
         let mut found = Vec::new();
-        for entry in ENTRIES.iter().filter(|entry| entry.turn == turn && entry.lever.harm() == harm) {
-            match (entry.sense)(Asked { training, peak, limits: self.limits }) {
+        for entry in entries().iter().filter(|entry| entry.search.turn == turn && entry.lever.harm() == harm)
+        {
+            match entry.sense(&self.limits.situation(training, peak)) {
                 Sense::Nothing => {}
                 Sense::Against(why) => self.reject(entry.lever.name(), why),
                 Sense::Try(value) => match self.limits.forbid_entry(entry) {

@@ -5,15 +5,14 @@
 //! the model does. So it is tried where the best plan stands, and then with twice the samples together and a
 //! share of the activations that should make room for them, as long as that is faster.
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Sense, Training, Value};
 
 use super::divide::sizes;
 use super::rise::{LEAST, Rise};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
-use crate::levers::{Asked, Sense, entry, may_be_divided};
-use crate::setting::Value;
-use crate::trial::{Candidate, Outcome, Room, Training, Trial};
+use crate::levers::{entry, may_be_divided};
+use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// What it is called where it is not in the plan, and its blocks may be.
 const NAME: &str = "compile (the model as a whole)";
@@ -106,9 +105,9 @@ impl<T: Trial> Search<'_, T> {
 
     /// Whether a lever makes sense, and is allowed.
     fn may(&self, lever: Lever, training: &Training, outcome: &Outcome) -> bool {
-        let asked = Asked { training, peak: &outcome.peak, limits: self.limits };
+        let situation = self.limits.situation(training, &outcome.peak);
         entry(lever).is_some_and(|entry| {
-            matches!((entry.sense)(asked), Sense::Try(_)) && self.limits.forbid_entry(entry).is_none()
+            matches!(entry.sense(&situation), Sense::Try(_)) && self.limits.forbid_entry(entry).is_none()
         })
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::Label;
+use memfit_vocabulary::{Label, Moved, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
@@ -141,89 +141,8 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
 
 /// A lever in plain words.
 pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
-    let names = || lever.value.as_array().map_or(0, Vec::len);
-    match lever.name.as_str() {
-        // Where there is no training, nothing is added up, and the label says so.
-        "micro-batch" if lever.label == Label::Exact => format!(
-            "{} at a time, {} passes for each batch",
-            samples(chosen.micro_batch.unwrap_or_default()),
-            chosen.micro_batches_per_step
-        ),
-        "micro-batch" => format!(
-            "{} at a time, {} times a step, gradients added up",
-            samples(chosen.micro_batch.unwrap_or_default()),
-            chosen.micro_batches_per_step
-        ),
-        "checkpointing" => {
-            format!("{} computed again in the backward: {}", blocks(names()), told(&lever.value))
-        }
-        "activation-offload" => {
-            let waits = if names() == 1 { "waits" } else { "wait" };
-            format!(
-                "{} {waits} for the backward in the host's memory: {}",
-                blocks(names()),
-                told(&lever.value)
-            )
-        }
-        "autocast-bf16" => "most operations in bf16 (autocast)".to_owned(),
-        "autocast-fp16" => "most operations in fp16 (autocast), the loss scaled".to_owned(),
-        "fused-optimizer" => "the optimizer's fused kernel, which needs no temporaries".to_owned(),
-        "foreach-off" => "the optimizer updates one parameter at a time".to_owned(),
-        "chunked-loss" => "the loss in pieces, so that the logits are never there as a whole".to_owned(),
-        "sdpa" => "attention without its matrix (SDPA)".to_owned(),
-        "expandable-segments" => {
-            "PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation".to_owned()
-        }
-        "tf32" => "products of fp32 matrices in tf32".to_owned(),
-        "pure-bf16" => "weights, gradients and the optimizer's state in bf16".to_owned(),
-        "compile" if lever.value == true => {
-            "kernels that torch.compile fuses, the model compiled as a whole".to_owned()
-        }
-        "compile" if lever.value.is_array() => {
-            format!("kernels that torch.compile fuses, each block compiled by itself: {}", told(&lever.value))
-        }
-        "compile" => "kernels that torch.compile fuses".to_owned(),
-        "activation-budget" => format!(
-            "compiled graphs keep {} % of what they would keep for the backward, and compute the rest again",
-            lever.value
-        ),
-        "optimizer-in-backward" => {
-            "each parameter is updated as soon as its gradient is there, which is then let go".to_owned()
-        }
-        "8-bit-optimizer" => "the optimizer's state in 8 bits".to_owned(),
-        "bf16-optimizer-state" => "the optimizer's state in bf16".to_owned(),
-        "host-optimizer-state" => "the optimizer's state in the host's memory".to_owned(),
-        "adafactor" => "Adafactor in the optimizer's place".to_owned(),
-        "gradient-as-bucket-view" => "gradients in the buckets that are exchanged, and not twice".to_owned(),
-        "channels-last" => "pictures with their channels last in memory".to_owned(),
-        "shard" => "shards of parameters, gradients and state instead of replicas (FSDP2)".to_owned(),
-        "lora" => "small matrices that learn beside frozen weights (LoRA)".to_owned(),
-        "quantized-base" => "the frozen weights in 4 bits".to_owned(),
-        "quantized-weights" => "weights of linear layers in 8 bits, decoded where they are used".to_owned(),
-        "kv-cache-8-bit" => "keys and values of the cache in 8 bits".to_owned(),
-        "kv-cache-window" => format!("the cache keeps the last {} tokens", lever.value),
-        "resize-before-upload" => format!("pictures of at most {} pixels a side", lever.value),
-        _ => format!("{}: {}", lever.name, of_value(&lever.value)),
-    }
-}
-
-fn samples(count: u64) -> String {
-    format!("{count} sample{}", if count == 1 { "" } else { "s" })
-}
-
-/// How far a lever is moved, as a person would write it.
-fn of_value(value: &serde_json::Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-fn blocks(count: usize) -> String {
-    format!("{count} block{}", if count == 1 { "" } else { "s" })
-}
-
-fn told(value: &serde_json::Value) -> String {
-    let names: Vec<String> =
-        value.as_array().into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    memfit_plan::in_short(&names)
+    let PlanLever { lever, value, label } = lever;
+    lever.sentence(Moved { value, label: *label, passes: chosen.micro_batches_per_step })
 }
 
 /// What a label means.
@@ -293,9 +212,9 @@ pub(crate) fn in_short(run: &PlanRun) -> String {
         return "as it is".to_owned();
     }
     let parts = run.levers.iter().map(|lever| match &lever.value {
-        serde_json::Value::Array(names) => format!("{} of {}", lever.name, blocks(names.len())),
-        serde_json::Value::Bool(true) => lever.name.clone(),
-        value => format!("{} {}", lever.name, of_value(value)),
+        Value::Names(names) => format!("{} of {}", lever.lever, counted(names.len() as u64, "block")),
+        Value::Switch(true) => lever.lever.name().to_owned(),
+        value => format!("{} {value}", lever.lever),
     });
     parts.collect::<Vec<_>>().join(", ")
 }

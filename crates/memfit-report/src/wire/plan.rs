@@ -1,6 +1,6 @@
 //! `memfit.plan/1`: what a search for the fastest plan found.
 
-use memfit_vocabulary::Label;
+use memfit_vocabulary::{Label, Lever, Value};
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;
@@ -119,10 +119,11 @@ pub struct PlanRun {
 /// One lever of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanLever {
-    /// Its name.
-    pub name: String,
+    /// Which.
+    #[serde(rename = "name")]
+    pub lever: Lever,
     /// How far it is moved.
-    pub value: serde_json::Value,
+    pub value: Value,
     /// What it does to the training.
     pub label: Label,
 }

@@ -16,25 +16,6 @@ from . import channel, facts, gates, handles, inputs, measured, models, telling,
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
 
-# Levers that are put on the optimizers, which a script may make late.
-OF_OPTIMIZERS = frozenset(
-    (
-        "fused-optimizer",
-        "foreach-off",
-        "8-bit-optimizer",
-        "bf16-optimizer-state",
-        "host-optimizer-state",
-        "adafactor",
-        "optimizer-in-backward",
-    )
-)
-
-
-# Levers that make sense where no gradients are recorded: a plan with one of them, which a person may have
-# written, is for that.
-OF_INFERENCE = frozenset(("quantized-weights", "kv-cache-8-bit", "kv-cache-window"))
-# Levers that act on what loaders give.
-OF_DATA = frozenset(("resize-before-upload", "length-buckets", "loader-workers"))
 NO_LOADER = "no batch came from a DataLoader of PyTorch's"
 
 
@@ -61,8 +42,27 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
-        self.infers = bool(plan.get("infers")) or any(name in OF_INFERENCE for name, _ in self.levers)
+        self._infers = True if plan.get("infers") else None
         self.forget()
+
+    @property
+    def infers(self):
+        """Whether the script only goes forward: it is said, or a lever that a person chose says so."""
+        if self._infers is None:
+            self._infers = any(lever.inference for lever in self._known())
+        return self._infers
+
+    def _known(self):
+        """The plan's levers, as far as they are known."""
+        if not self.levers:
+            return []
+        import memfit_levers
+
+        return [lever for name, _ in self.levers if (lever := memfit_levers.known(name)) is not None]
+
+    def _of(self, stage):
+        """The plan's levers of a stage, by name."""
+        return frozenset(lever.name for lever in self._known() if lever.stage.name == stage)
 
     def forget(self):
         """Nothing has happened yet."""
@@ -314,7 +314,7 @@ class Planned:
         for inner in memfit_levers.innermost([optimizer]):
             if inner not in self.equipped:
                 self.equipped.add(inner)
-                self._apply([inner], OF_OPTIMIZERS)
+                self._apply([inner], self._of("OPTIMIZER"))
 
     # Forward and backward
 
@@ -422,10 +422,11 @@ class Planned:
         import memfit_levers
 
         self.target.optimizers = optimizers
+        of_optimizers, of_data = self._of("OPTIMIZER"), self._of("DATA")
         for name, value in memfit_levers.ordered(self.levers):
-            if (only is not None and name not in only) or (name in OF_OPTIMIZERS and not optimizers):
+            if (only is not None and name not in only) or (name in of_optimizers and not optimizers):
                 continue
-            if name in OF_DATA:
+            if name in of_data:
                 continue
             try:
                 memfit_levers.apply_one(self.target, name, value)
@@ -441,7 +442,7 @@ class Planned:
     def tell(self):
         """At the end: what the training is."""
         if self.arriving is None:
-            for name in sorted(OF_DATA.intersection(name for name, _ in self.levers)):
+            for name in sorted(self._of("DATA")):
                 self._refuse(name, NO_LOADER)
         optimizers = list(self.session.optimizers)
         if not optimizers and not self.seen:

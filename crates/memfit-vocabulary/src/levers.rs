@@ -1,0 +1,106 @@
+//! The levers: each file of this folder declares one, and `build.rs` lists the files here.
+
+use std::fmt;
+
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Declaration, Harm, Label, Moved, Sentence, Stage};
+
+include!(concat!(env!("OUT_DIR"), "/levers.rs"));
+
+impl Lever {
+    /// The name in plan files, in JSON and on the command line.
+    pub const fn name(self) -> &'static str {
+        self.declaration().name
+    }
+
+    /// How far a training with it is the same training. A batch normalisation makes `micro-batch` one that
+    /// changes it, which only a look at the model can tell.
+    pub const fn label(self) -> Label {
+        self.declaration().label
+    }
+
+    /// How far what is learnt with it is something else.
+    pub const fn harm(self) -> Harm {
+        self.declaration().harm
+    }
+
+    /// When it is applied.
+    pub const fn stage(self) -> Stage {
+        self.declaration().stage
+    }
+
+    /// The line of a report that says what a plan does with it.
+    pub fn sentence(self, moved: Moved<'_>) -> String {
+        let declaration = self.declaration();
+        match declaration.sentence {
+            Sentence::NameAndValue => format!("{self}: {}", moved.value),
+            Sentence::Brief => declaration.brief.to_owned(),
+            Sentence::Words(words) => words.to_owned(),
+            Sentence::With(words) => words(moved),
+        }
+    }
+
+    /// Why it cannot be combined with another one; `None` where it can.
+    pub fn excludes(self, other: Self) -> Option<&'static str> {
+        let stated = |by: Self, about: Self| {
+            let excluded = by.declaration().excludes.iter().find(|(lever, _)| *lever == about);
+            excluded.map(|(_, why)| *why)
+        };
+        stated(self, other).or_else(|| stated(other, self))
+    }
+
+    /// The lever without which this one makes no sense.
+    pub const fn needs(self) -> Option<Self> {
+        self.declaration().needs
+    }
+
+    /// The lever with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|lever| lever.name() == name)
+    }
+
+    /// What is wrong with a set of levers: two that exclude each other, or one without what it needs.
+    pub fn conflict(chosen: &[Self]) -> Option<String> {
+        for (index, one) in chosen.iter().enumerate() {
+            if let Some(needed) = one.needs()
+                && !chosen.contains(&needed)
+            {
+                return Some(format!("`{one}` needs `{needed}`"));
+            }
+            for two in &chosen[index + 1..] {
+                if one == two {
+                    return Some(format!("`{one}` is named twice"));
+                }
+                if let Some(why) = one.excludes(*two) {
+                    return Some(format!("`{one}` and `{two}` cannot stand beside each other: {why}"));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Display for Lever {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl Serialize for Lever {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Lever {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || D::Error::invalid_value(Unexpected::Str(&name), &"the name of a lever");
+        Self::from_name(&name).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests;

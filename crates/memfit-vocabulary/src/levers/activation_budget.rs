@@ -1,0 +1,64 @@
+//! Compiled graphs keep a share of their activations, and recompute the rest.
+
+use crate::{
+    Declaration, Docs, Label, ModelChange, Moved, Script, Search, Sense, Sentence, Situation, Stage, Turn,
+    Value,
+};
+
+/// Half of it: mostly what costs a compiler little to compute again within the kernels that need it.
+const HALF: u64 = 50;
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "so many hundredths of what compiled graphs would keep for the backward are kept",
+    sentence: Sentence::With(sentence),
+    unit: "%",
+    search: Some(Search { of_compiled: true, ..Search::new(Turn::WhereShort, 120, sense) }),
+    script: Script::Model(&[ModelChange::Share {
+        statement: "torch._functorch.config.activation_memory_budget = {share}",
+        imports: &["torch._functorch.config"],
+    }]),
+    docs: Docs::new(
+        "hundredths",
+        "compiled graphs keep that share of their activations and recompute the rest; graphs that draw random numbers keep all",
+    ),
+    ..Declaration::new("activation-budget", Stage::Model, Label::Rounding)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    let training = situation.training;
+    if !training.optimizes || !(training.compiled || situation.compiles) {
+        return Sense::Nothing;
+    }
+    if training.draws {
+        return Sense::against(
+            "the model draws random numbers, as dropout does, and PyTorch would draw others where a compiled graph computes them again: \
+             gradients would be wrong",
+        );
+    }
+    Sense::Try(Value::Count(HALF))
+}
+
+fn sentence(moved: Moved<'_>) -> String {
+    format!(
+        "compiled graphs keep {} % of what they would keep for the backward, and compute the rest again",
+        moved.value
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Training;
+
+    #[test]
+    fn a_budget_is_for_what_is_compiled_and_draws_no_random_numbers() {
+        let of = |compiled: bool, compiles: bool, draws: bool| {
+            let training = Training { optimizes: true, compiled, draws, ..Training::default() };
+            sense(&Situation { compiles, ..Situation::new(&training) })
+        };
+        assert_eq!(of(false, false, false), Sense::Nothing);
+        assert_eq!(of(true, false, false), Sense::Try(Value::Count(HALF)));
+        assert_eq!(of(false, true, false), Sense::Try(Value::Count(HALF)));
+        assert!(matches!(of(false, true, true), Sense::Against(why) if why.contains("dropout")));
+    }
+}

@@ -1,0 +1,9 @@
+//! The allocator's settings as a whole.
+
+use crate::{Declaration, Docs, Label, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "settings of the caching allocator",
+    docs: Docs::new("text", "`PYTORCH_ALLOC_CONF` in the environment; a warning where CUDA runs already"),
+    ..Declaration::new("allocator-settings", Stage::Environment, Label::Exact)
+};

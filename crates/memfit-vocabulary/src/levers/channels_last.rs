@@ -1,0 +1,19 @@
+//! Images and filters in the `channels_last` memory format.
+
+use crate::{Declaration, Docs, Label, ModelChange, Script, Search, Sense, Sentence, Situation, Stage, Turn};
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "pictures with their channels last in memory",
+    sentence: Sentence::Brief,
+    search: Some(Search::new(Turn::First, 70, sense)),
+    script: Script::Model(&[ModelChange::Each {
+        statement: "{model}.to(memory_format=torch.channels_last)",
+        imports: &["torch"],
+    }]),
+    docs: Docs::new("", "filters and images in the `channels_last` memory format"),
+    ..Declaration::new("channels-last", Stage::Model, Label::Rounding)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    Sense::when(situation.training.convolves)
+}

@@ -1,0 +1,73 @@
+//! Kernels that `torch.compile` fuses.
+
+use crate::{
+    Declaration, Docs, Framework, Keyword, Label, ModelChange, Moved, Script, Search, Sense, Sentence,
+    Situation, Stage, Turn, Value, in_short,
+};
+
+const COMPILE_EACH: &str = r#"def compile_each(model, names):
+    """Each of these modules is compiled by itself, and those that are alike share the code."""
+    for name in names:
+        model.get_submodule(name).compile()
+"#;
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "kernels that torch.compile fuses",
+    sentence: Sentence::With(sentence),
+    search: Some(Search::new(Turn::First, 90, sense)),
+    script: Script::Model(&[
+        ModelChange::Each { statement: "{model}.compile()", imports: &[] },
+        ModelChange::Modules {
+            function: "compile_each",
+            definition: COMPILE_EACH,
+            imports: &[],
+            remark: "",
+            not_beside: None,
+        },
+    ]),
+    keywords: &[Keyword::new(Framework::Transformers, "torch_compile", "True")],
+    docs: Docs::new("mode, `\"blocks\"`, module names", "`module.compile()`"),
+    ..Declaration::new("compile", Stage::Model, Label::Rounding)
+};
+
+/// Alike blocks are compiled once, where the model has blocks. The search tries the model as a whole where
+/// that stands.
+fn sense(situation: &Situation<'_>) -> Sense {
+    let training = situation.training;
+    // What the script compiles stays compiled as it is.
+    if !training.optimizes || training.compiled {
+        return Sense::Nothing;
+    }
+    if !situation.compiles {
+        return Sense::against("not tried: each try takes as long as compiling does; `--compile` tries it");
+    }
+    let blocks: Vec<String> = training.blocks.iter().map(|block| block.name.clone()).collect();
+    Sense::Try(if blocks.len() > 1 { Value::Names(blocks) } else { Value::default() })
+}
+
+fn sentence(moved: Moved<'_>) -> String {
+    let how = match moved.value {
+        Value::Switch(true) => ", the model compiled as a whole".to_owned(),
+        Value::Names(names) => format!(", each block compiled by itself: {}", in_short(names)),
+        _ => String::new(),
+    };
+    format!("kernels that torch.compile fuses{how}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Training;
+
+    #[test]
+    fn what_a_script_compiles_itself_is_not_compiled_once_more() {
+        let of = |compiled: bool, compiles: bool| {
+            let training = Training { optimizes: true, compiled, ..Training::default() };
+            sense(&Situation { compiles, ..Situation::new(&training) })
+        };
+        assert_eq!(of(false, true), Sense::Try(Value::default()));
+        assert!(matches!(of(false, false), Sense::Against(why) if why.contains("--compile")));
+        assert_eq!(of(true, true), Sense::Nothing);
+        assert_eq!(of(true, false), Sense::Nothing);
+    }
+}

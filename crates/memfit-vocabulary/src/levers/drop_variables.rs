@@ -1,0 +1,5 @@
+//! Variables are dropped before the next step.
+
+use crate::{Declaration, Label};
+
+pub(super) const LEVER: Declaration = Declaration::advice("drop-variables", Label::Exact);

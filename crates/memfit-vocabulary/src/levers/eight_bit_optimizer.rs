@@ -1,0 +1,29 @@
+//! Optimizer state in 8 bits.
+
+use crate::{
+    Declaration, Docs, Framework, Keyword, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn,
+};
+
+pub(super) const LEVER: Declaration = Declaration {
+    excludes: &[
+        (Lever::Bf16OptimizerState, "a moment has one type"),
+        (Lever::HostOptimizerState, "a moment is in one place"),
+    ],
+    brief: "optimizer state in 8 bits",
+    sentence: Sentence::Words("the optimizer's state in 8 bits"),
+    search: Some(Search {
+        instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
+        ..Search::new(Turn::WhereShort, 160, sense)
+    }),
+    keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adamw_bnb_8bit\"")],
+    saves: Some(|held| held.states / 100 * 74),
+    docs: Docs::new(
+        "",
+        "moments packed between steps, unpacked for a few parameters at a time; a checkpoint has them in full",
+    ),
+    ..Declaration::new("8-bit-optimizer", Stage::Optimizer, Label::ChangesTraining)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    Sense::when(situation.has_state())
+}

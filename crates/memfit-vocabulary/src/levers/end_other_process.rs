@@ -1,0 +1,5 @@
+//! The other program ends first, or goes elsewhere.
+
+use crate::{Declaration, Label};
+
+pub(super) const LEVER: Declaration = Declaration::advice("end-other-process", Label::Exact);

@@ -1,0 +1,21 @@
+//! Segments that grow instead of many of fixed size.
+
+use crate::{Declaration, Docs, Label, Lever, Script, Search, Sense, Sentence, Situation, Stage, Turn};
+
+/// From this share of what is reserved on, memory that is in no block is worth a setting.
+const FRAGMENTED: f64 = 0.03;
+
+pub(super) const LEVER: Declaration = Declaration {
+    excludes: &[(Lever::AllocatorSettings, "the settings name all of them")],
+    brief: "segments that grow: less fragmentation",
+    sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation"),
+    search: Some(Search::new(Turn::First, 110, sense)),
+    script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
+    docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),
+    ..Declaration::new("expandable-segments", Stage::Environment, Label::Exact)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    let idle = situation.reserved.saturating_sub(situation.allocated) as f64;
+    Sense::when(idle > FRAGMENTED * situation.reserved as f64)
+}

@@ -1,0 +1,15 @@
+//! Under DistributedDataParallel, gradients live in the buckets that are exchanged.
+
+use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "gradients live in the buckets that are exchanged",
+    sentence: Sentence::Words("gradients in the buckets that are exchanged, and not twice"),
+    search: Some(Search::new(Turn::First, 100, sense)),
+    docs: Docs::new("", "gradients are views of DistributedDataParallel's buckets"),
+    ..Declaration::new("gradient-as-bucket-view", Stage::Model, Label::Exact)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    Sense::when(situation.training.replicated)
+}

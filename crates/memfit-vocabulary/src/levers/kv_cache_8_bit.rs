@@ -1,0 +1,15 @@
+//! Keys and values of the tokens so far in 8 bits.
+
+use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "keys and values of the cache in 8 bits",
+    sentence: Sentence::Brief,
+    search: Some(Search::new(Turn::WhereShort, 230, sense)),
+    docs: Docs::new("", "the cache of transformers in 8 bits"),
+    ..Declaration::new("kv-cache-8-bit", Stage::Model, Label::ChangesTraining)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    Sense::when(situation.is_worth(situation.training.cached))
+}

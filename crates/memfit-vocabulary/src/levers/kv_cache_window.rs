@@ -1,0 +1,24 @@
+//! Only the last tokens' keys and values are kept.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn, Value};
+
+/// One part in so many of the tokens that were kept, the last ones, is kept.
+const PARTS: u64 = 2;
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[(Lever::KvCache8Bit, "a layer's cache is of one kind")],
+    brief: "the cache keeps the last tokens alone: the value is how many",
+    sentence: Sentence::With(|moved| format!("the cache keeps the last {} tokens", moved.value)),
+    search: Some(Search::new(Turn::WhereShort, 240, sense)),
+    docs: Docs::new("tokens", "the cache of transformers keeps only the last tokens"),
+    ..Declaration::new("kv-cache-window", Stage::Model, Label::ChangesTraining)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    let last = situation.training.tokens / PARTS;
+    if last < 2 || !situation.is_worth(situation.training.cached) {
+        return Sense::Nothing;
+    }
+    Sense::Try(Value::Count(last))
+}

@@ -1,0 +1,5 @@
+//! A card with more memory.
+
+use crate::{Declaration, Label};
+
+pub(super) const LEVER: Declaration = Declaration::advice("larger-card", Label::Exact);

@@ -1,0 +1,74 @@
+//! Small matrices (LoRA adapters) are trained beside frozen weights.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn, Value};
+
+/// The rank of the matrices.
+pub(super) const RANK: u64 = 16;
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[
+        (Lever::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
+        (Lever::Shard, "matrices beside a shard are not sharded with it"),
+    ],
+    brief: "LoRA adapters are trained beside frozen weights",
+    sentence: Sentence::Words("small matrices that learn beside frozen weights (LoRA)"),
+    search: Some(Search::new(Turn::WhereShort, 200, sense)),
+    saves: Some(|held| (held.states + held.trained) / 10 * 9),
+    docs: Docs::new("rank", "small matrices beside frozen weights, added to them on `close()`"),
+    ..Declaration::new("lora", Stage::Model, Label::ChangesTraining)
+};
+
+/// Adapters serve a model that goes on from trained weights. Beside random weights they would learn next to
+/// nothing, so a training from scratch is not offered them.
+pub(super) fn sense(situation: &Situation<'_>) -> Sense {
+    let training = situation.training;
+    // Adapters are trained already where little of the model is.
+    let trains_most = 2 * training.trained > training.parameters;
+    // Gradients and moments of what is frozen go, and with codes most of the weights.
+    if !training.optimizes || !trains_most || !situation.is_worth(training.linears + training.state) {
+        return Sense::Nothing;
+    }
+    if !training.pretrained {
+        return Sense::against(
+            "the weights are not loaded from anywhere: small matrices beside random weights would learn next to nothing",
+        );
+    }
+    if training.processes > 1 {
+        return Sense::against("the processes that train together have exchanged their parameters already");
+    }
+    Sense::Try(Value::Count(RANK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Training;
+
+    #[test]
+    fn adapters_are_for_weights_that_were_trained() {
+        let tuned = Training {
+            optimizes: true,
+            pretrained: true,
+            processes: 1,
+            trained: 100,
+            parameters: 100,
+            linears: 90,
+            state: 200,
+            ..Training::default()
+        };
+        let of = |training: &Training| {
+            let situation = Situation { device_upper: 1_000, ..Situation::new(training) };
+            let quantized = Lever::QuantizedBase.declaration().search.unwrap();
+            (sense(&situation), (quantized.sense)(&situation))
+        };
+        assert_eq!(of(&tuned), (Sense::Try(Value::Count(RANK)), Sense::Try(Value::Word("4-bit".to_owned()))));
+        let scratch = Training { pretrained: false, ..tuned.clone() };
+        assert!(
+            matches!(of(&scratch), (Sense::Against(why), Sense::Against(_)) if why.contains("random weights"))
+        );
+        // Adapters are trained already.
+        let adapted = Training { trained: 2, state: 4, ..tuned };
+        assert_eq!(of(&adapted), (Sense::Nothing, Sense::Nothing));
+    }
+}

@@ -1,0 +1,18 @@
+//! Weights that are not trained, in 8 or 4 bits.
+
+use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
+
+pub(super) const LEVER: Declaration = Declaration {
+    brief: "weights of linear layers in 8 or 4 bits, decoded where they are used",
+    sentence: Sentence::Words("weights of linear layers in 8 bits, decoded where they are used"),
+    search: Some(Search::new(Turn::WhereShort, 220, sense)),
+    docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "linear layers of a model that is not trained, in codes"),
+    ..Declaration::new("quantized-weights", Stage::Model, Label::ChangesTraining)
+};
+
+fn sense(situation: &Situation<'_>) -> Sense {
+    if situation.training.optimizes || !situation.is_worth(situation.training.linears) {
+        return Sense::Nothing;
+    }
+    Sense::Try(Value::Word("8-bit".to_owned()))
+}

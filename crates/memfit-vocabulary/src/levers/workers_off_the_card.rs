@@ -1,0 +1,5 @@
+//! Loader workers stay off the card.
+
+use crate::{Declaration, Label};
+
+pub(super) const LEVER: Declaration = Declaration::advice("workers-off-the-card", Label::Exact);

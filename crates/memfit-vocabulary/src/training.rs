@@ -1,0 +1,106 @@
+//! The facts of a training: what was measured of a script while it trained.
+
+use crate::Framework;
+
+/// What a training is.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct Training {
+    /// Samples in the largest of the batches; 0 where nothing from outside can set how many there are.
+    pub batch: u64,
+    /// The script's own names for that number, where it has no loader of torch's.
+    pub names: Vec<String>,
+    /// What the script calls the models that train beside the first one; what is said of one of their
+    /// modules begins with that.
+    pub models: Vec<String>,
+    /// The loader's batches in one optimizer step of the script's own.
+    pub own_accumulation: u64,
+    /// Whether what is computed of a sample depends on others in its batch.
+    pub couples_samples: bool,
+    /// Whether the loss compares samples of a batch with each other.
+    pub compares_samples: bool,
+    /// Whether there are convolutions.
+    pub convolves: bool,
+    /// Outputs of the widest linear layer.
+    pub classes: u64,
+    /// Whether attention's matrix is made as a whole.
+    pub explicit_attention: bool,
+    /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
+    pub alternates: bool,
+    /// The most backwards from one step of an optimizer to its next.
+    pub backwards: u64,
+    /// Whether some of its labels are left out of the loss.
+    pub ignores: bool,
+    /// Whether the script compiles its model.
+    pub compiled: bool,
+    /// Whether its model draws random numbers in a forward.
+    pub draws: bool,
+    /// Whether fewer bits are used already.
+    pub reduced: bool,
+    /// Whether its weights are in 16 bits.
+    pub half: bool,
+    /// Whether it is one of several that exchange gradients in buckets.
+    pub replicated: bool,
+    /// Bytes of what the optimizers keep.
+    pub state: u64,
+    /// Bytes of the parameters that they update.
+    pub trained: u64,
+    /// Whether there is an optimizer.
+    pub optimizes: bool,
+    /// Whether its optimizers have fused kernels that they do not use.
+    pub fusible: bool,
+    /// Whether they make temporaries for all parameters at once.
+    pub foreach: bool,
+    /// Whether gradients are clipped over all parameters.
+    pub clips: bool,
+    /// The library whose loop trains; nothing where the script's own does.
+    pub framework: Option<Framework>,
+    /// Sizes of items of the data set, where they differ.
+    pub lengths: Vec<u64>,
+    /// Bytes of the model's parameters, trained or not.
+    pub parameters: u64,
+    /// Bytes of the weights of its linear layers.
+    pub linears: u64,
+    /// Whether it goes on from weights that were trained before.
+    pub pretrained: bool,
+    /// Bytes of the cache of a language model that generates.
+    pub cached: u64,
+    /// Tokens in it.
+    pub tokens: u64,
+    /// Height and width of the largest pictures that a loader gave.
+    pub pictures: (u64, u64),
+    /// Processes that train together.
+    pub processes: u64,
+    /// Its repeated blocks.
+    pub blocks: Vec<Measured>,
+    /// How its batches are loaded, where that could be measured.
+    pub loading: Option<Loading>,
+}
+
+/// How a training's batches are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loading {
+    /// Processes that load.
+    pub workers: u64,
+    /// Whether batches are pinned.
+    pub pinned: bool,
+    /// Nanoseconds that making an item takes on this machine.
+    pub item_ns: u64,
+    /// Bytes of an item.
+    pub item_bytes: u64,
+    /// So many were measured.
+    pub items: u64,
+}
+
+/// A repeated block as it was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Bytes that its forward leaves.
+    pub kept: u64,
+    /// Nanoseconds of its forward.
+    pub busy_ns: u64,
+    /// Bytes of its output.
+    pub output: u64,
+}
