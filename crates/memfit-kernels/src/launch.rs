@@ -1,10 +1,12 @@
 //! One launch of a kernel: its grid, its arguments, and the memory that they lead to.
 
-use std::cell::Cell;
+mod operands;
 
 use memfit_abi::{In, Ptr};
 
-use crate::{cost::gemm::Gemm, memory::Memory};
+use crate::memory::Memory;
+
+pub(crate) use operands::Operands;
 
 /// The arguments of a launch: the address of each.
 #[derive(Clone, Copy)]
@@ -45,27 +47,6 @@ pub struct Grid {
     pub threads: u32,
 }
 
-/// What a launch prepares for the next one on the same thread.
-#[derive(Debug, Default)]
-pub struct Prepared(Cell<Option<Gemm>>);
-
-impl Prepared {
-    /// Nothing is prepared.
-    pub const fn new() -> Self {
-        Self(Cell::new(None))
-    }
-
-    /// Keeps a problem for the kernel that computes it.
-    pub(crate) fn set(&self, problem: Option<Gemm>) {
-        self.0.set(problem);
-    }
-
-    /// The problem that was prepared last; it is used once.
-    pub(crate) fn take(&self) -> Option<Gemm> {
-        self.0.take()
-    }
-}
-
 /// A launch.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
@@ -75,6 +56,4 @@ pub struct Launch<'a> {
     pub arguments: Arguments,
     /// The memory that they lead to.
     pub memory: &'a dyn Memory,
-    /// What launches of this thread prepare for each other.
-    pub prepared: &'a Prepared,
 }

@@ -22,10 +22,10 @@ use crate::{
 };
 use memfit_abi::{In, Ptr};
 use memfit_kernels::{
+    Descriptor,
     binary::{Function, Param},
-    cost::{Work, kernel::KernelCost},
+    cost::Work,
     launch::{self, Arguments, Grid},
-    values::Effect,
 };
 
 /// What is taken for a kernel whose machine code the driver would still have to make.
@@ -37,8 +37,8 @@ pub(crate) struct Kernel {
     name: Name,
     /// The compute capability for which [`Kernel::check`] last succeeded.
     checked: AtomicU32,
-    effect: OnceLock<Effect>,
-    cost: OnceLock<KernelCost>,
+    /// What its name tells.
+    descriptor: OnceLock<Descriptor>,
     /// What the machine code says, for the first card that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
@@ -86,8 +86,7 @@ impl Kernel {
             module,
             name,
             checked: AtomicU32::new(0),
-            effect: OnceLock::new(),
-            cost: OnceLock::new(),
+            descriptor: OnceLock::new(),
             function: OnceLock::new(),
             dynamic_shared: AtomicU32::new(0),
             carveout: AtomicI32::new(-1),
@@ -110,16 +109,22 @@ impl Kernel {
         self.module.name(&self.name)
     }
 
-    /// What a launch of it means for the contents of memory.
+    /// What its name tells of it.
     #[inline]
-    pub(crate) fn effect(&self, card: &Card) -> &Effect {
-        self.effect.get_or_init(|| {
+    fn descriptor(&self, card: &Card) -> &Descriptor {
+        self.descriptor.get_or_init(|| {
             let addresses = || {
                 let params = self.params(card).into_iter().enumerate();
                 params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
             };
-            Effect::of(&self.name().to_string_lossy(), self.module.text(), addresses)
+            Descriptor::new(&self.name().to_string_lossy(), self.module.text(), addresses)
         })
+    }
+
+    /// Applies a launch of it to the known contents of memory.
+    #[inline]
+    pub(super) fn apply(&self, card: &Card, arguments: Arguments, grid: Grid) {
+        self.descriptor(card).apply(launch::Launch { grid, arguments, memory: values::memory() });
     }
 
     /// What a launch with these arguments means for the contents of memory, whenever it comes to pass;
@@ -130,9 +135,9 @@ impl Kernel {
         arguments: Arguments,
         grid: Grid,
     ) -> Option<Act> {
-        let effect = self.effect(card);
+        let descriptor = self.descriptor(card);
         let params = self.params(card);
-        if effect.is_none() || params.is_empty() {
+        if descriptor.is_inert() || params.is_empty() {
             return None;
         }
         let values: Option<Vec<Vec<u8>>> = params
@@ -144,19 +149,17 @@ impl Kernel {
         Some(Act::new(move || {
             let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
             let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
-            effect.apply(arguments, grid, values::memory());
+            descriptor.apply(launch::Launch { grid, arguments, memory: values::memory() });
         }))
     }
 
     /// How long a launch of it takes.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
-        let cost =
-            self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy(), self.module.text()));
+        let descriptor = self.descriptor(card);
         thread::with_prepared(|prepared| {
-            let launch =
-                launch::Launch { grid: launch.grid(), arguments, memory: values::memory(), prepared };
-            cost.work(launch, &card.speeds, || {
+            let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
+            descriptor.work(launch, prepared, &card.speeds, || {
                 self.function(card.device.compute_capability.sm_version()).unwrap_or_default()
             })
         })

@@ -9,7 +9,7 @@ use crate::{
     guard::calls,
     machine::{self, Card},
     status::{Outcome, Status},
-    streams, values,
+    streams,
 };
 use memfit_abi::{In, Out, Ptr};
 use memfit_kernels::launch::{Arguments, Grid};
@@ -96,7 +96,7 @@ fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: E
     let work = kernel.work(card, &launch, arguments);
     let grid = launch.grid();
     match streams::launch(launch.stream, work, effort)? {
-        0 => kernel.effect(card).apply(arguments, grid, values::memory()),
+        0 => kernel.apply(card, arguments, grid),
         capture => {
             // It runs when the graph is launched, with the arguments that it was given.
             if let Some(act) = kernel.captured(card, arguments, grid) {

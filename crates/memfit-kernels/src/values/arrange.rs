@@ -9,13 +9,12 @@ use memfit_channel::Assumption;
 use super::{
     number::{Type, Value},
     scatter::{Moved, put},
-    signature::{Signature, type_parts},
-    strides::Strides,
-    tensor_info::{TensorInfo, Width},
 };
 use crate::{
     launch::{Arguments, Grid},
+    layout::{Strides, TensorInfo, Width},
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are moved.
@@ -23,7 +22,7 @@ const MOST: usize = 1 << 16;
 
 /// One of these kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Arrange {
+pub(crate) enum Arrange {
     /// `cumsum`; the arguments with the input, the output, the rows and their length.
     Scan { kind: Type, input: usize, output: usize, rows: Option<usize>, length: usize },
     /// Sorts keys, and values with them, in place.
@@ -36,7 +35,7 @@ pub(super) enum Arrange {
 
 impl Arrange {
     /// From a kernel's name; nothing if it is of another family.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         let pointee = |index: usize| {
             let text = signature.param(index)?.strip_suffix('*')?;
             Type::from_cpp(text.trim_end_matches("const").trim_end())

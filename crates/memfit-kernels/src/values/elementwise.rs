@@ -5,12 +5,12 @@ use memfit_channel::Assumption;
 use super::{
     functor::{Functor, enclosing},
     number::{Type, Value},
-    signature::{Signature, type_parts},
-    strides::Strides,
 };
 use crate::{
     launch::Arguments,
+    layout::Strides,
     memory::{LARGEST_PIECE, Memory, Ones, Origin},
+    name::{Signature, type_parts},
 };
 
 /// How a family of kernels is handed its work.

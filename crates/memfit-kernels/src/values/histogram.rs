@@ -5,14 +5,12 @@
 
 use memfit_channel::{Assumption, ValuePolicy};
 
-use super::{
-    number::{Type, Value},
-    signature::{Signature, type_parts},
-    tensor_info::{TensorInfo, Width},
-};
+use super::number::{Type, Value};
 use crate::{
     launch::Arguments,
+    layout::{TensorInfo, Width},
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are counted.
@@ -22,7 +20,7 @@ const MOST_BINS: u64 = 1 << 16;
 
 /// The kernel that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     output: Type,
     input: Type,
     width: Width,
@@ -32,7 +30,7 @@ pub(super) struct Histogram {
 
 impl Histogram {
     /// From a kernel's name; nothing if it is another.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "kernelHistogram1D" {
             return None;
         }

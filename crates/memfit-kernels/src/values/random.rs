@@ -3,11 +3,12 @@
 
 use memfit_channel::Assumption;
 
-use super::{
-    number::{Type, Value},
-    signature::{Signature, type_parts},
+use super::number::{Type, Value};
+use crate::{
+    launch::Arguments,
+    memory::Memory,
+    name::{Signature, type_parts},
 };
-use crate::{launch::Arguments, memory::Memory};
 
 /// Numbers that are guessed at: more of them are data.
 const MOST: usize = 256;
@@ -20,7 +21,7 @@ const MOST_RANGE: u64 = 1 << 40;
 
 /// A kernel that draws numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Random {
+pub(crate) struct Random {
     element: Type,
     law: Law,
 }
@@ -40,7 +41,7 @@ enum Law {
 
 impl Random {
     /// From a kernel's name; nothing if it draws no numbers, or none that are known.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "distribution_elementwise_grid_stride_kernel" {
             return None;
         }

@@ -5,13 +5,11 @@
 
 use memfit_channel::Assumption;
 
-use super::{
-    number::Type,
-    signature::{Signature, type_parts},
-};
+use super::number::Type;
 use crate::{
     launch::Arguments,
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are counted.
@@ -19,7 +17,7 @@ const MOST: u64 = 1 << 20;
 
 /// A kernel that writes a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Size {
+pub(crate) struct Size {
     /// The argument that is the address of the size, and its type.
     target: (usize, Type),
     /// The argument that is the number of items, and its type.
@@ -40,7 +38,7 @@ enum Counted {
 
 impl Size {
     /// From a kernel's name; nothing if it writes no size.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
                 (1, 2, Assumption::NONZERO, Some(counted(signature.param(0)?)?))

@@ -1,14 +1,15 @@
 //! Where kernels write that are not modelled: what was known there is known no more.
 
-use super::{
-    signature::{Signature, type_parts},
-    strides::Strides,
+use crate::{
+    launch::Arguments,
+    layout::Strides,
+    memory::Memory,
+    name::{Signature, type_parts},
 };
-use crate::{launch::Arguments, memory::Memory};
 
 /// The addresses that a kernel writes to, as far as its signature tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Writes {
+pub(crate) struct Writes {
     /// An argument, and where in it the address is.
     addresses: Vec<(usize, usize)>,
     /// How many addresses stand at the start of the first argument, for kernels over lists of tensors.
@@ -20,7 +21,7 @@ const MOST_PARAMS: usize = 64;
 
 impl Writes {
     /// From a kernel's name: C++ tells what is only read.
-    pub(super) fn of(signature: &Signature) -> Self {
+    pub(crate) fn of(signature: &Signature) -> Self {
         if signature.name() == "multi_tensor_apply_kernel" {
             return Self { addresses: Vec::new(), listed: signature.template(0).map_or(0, listed) };
         }
@@ -46,13 +47,13 @@ impl Writes {
     }
 
     /// The same without the first argument, which some kernels that only read it do not declare const.
-    pub(super) fn but_first(mut self) -> Self {
+    pub(crate) fn but_first(mut self) -> Self {
         self.addresses.retain(|(argument, _)| *argument != 0);
         self
     }
 
     /// Whether anything is known to be written.
-    pub(super) fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.addresses.is_empty() && self.listed == 0
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     launch::{Grid, Launch},
     memory::Memory,
-    values,
+    triton,
 };
 
 /// A kernel made from one of the templates.
@@ -50,8 +50,8 @@ const OF_FLASH: [f64; 2] = [0.90, 0.85];
 
 impl Flex {
     /// From the text that Triton keeps of a kernel; nothing if it was not made from one of the templates.
-    pub(super) fn of(text: &str, kernel: &str) -> Option<Self> {
-        let (params, body) = values::triton_function(text, kernel)?;
+    pub(crate) fn of(text: &str, kernel: &str) -> Option<Self> {
+        let (params, body) = triton::function_parts(text, kernel)?;
         let find = |name: &str| {
             // By the name of the parameter, or where it is numbered, by the place that it has in the source.
             let (own, place) = (format!("%arg_{name}"), format!("\"arg_{name}\""));
@@ -86,7 +86,7 @@ impl Flex {
     }
 
     /// How long a launch takes; `operands` are the bytes that its arguments lead to.
-    pub(super) fn work(&self, launch: Launch, speeds: &Speeds, operands: f64) -> Work {
+    pub(crate) fn work(&self, launch: Launch, speeds: &Speeds, operands: f64) -> Work {
         let Launch { grid, arguments, memory, .. } = launch;
         let reach = |param: usize| {
             let address = arguments.get::<u64>(param)?;

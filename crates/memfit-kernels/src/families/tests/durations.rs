@@ -1,8 +1,19 @@
-//! Families of kernels by their names, and how long their launches take.
+//! How long launches take.
 
-use super::*;
-use crate::{cost::speeds::of_card, launch::Prepared, memory::testing::Bytes};
 use memfit_abi::In;
+use memfit_channel::WorkKind;
+
+use super::super::Descriptor;
+use crate::{
+    binary::{Code, Function},
+    cost::{
+        Prepared, Work,
+        kernel::{Attention, Flex},
+        speeds::of_card,
+    },
+    launch::{Arguments, Grid, Launch},
+    memory::testing::Bytes,
+};
 
 const ADD: &str =
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_";
@@ -21,8 +32,8 @@ impl Packed {
     fn launch_after(&self, prepared: &Prepared, name: &str, grid: Grid, card: &str) -> Work {
         let addresses: Vec<u64> = self.0.iter().map(|argument| argument.as_ptr() as u64).collect();
         let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
-        let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared };
-        KernelCost::of(name, None).work(launch, &of_card(card), Function::default)
+        let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
+        Descriptor::new(name, None, Vec::new).work(launch, prepared, &of_card(card), Function::default)
     }
 }
 
@@ -70,7 +81,7 @@ fn lists_of_tensors_are_read_whatever_their_room() {
     };
     let speeds = of_card("a100-80gb");
     // Read and written, four bytes each.
-    let expected = speeds.launch + speeds.traffic(8.0 * 131_072.0, Foreach::SHARE);
+    let expected = speeds.launch + speeds.traffic(8.0 * 131_072.0, 0.90);
     for room in [1, 7] {
         let time = times(room) as f64;
         assert!((0.99..1.01).contains(&(time / expected)), "room for {room}: {time} ns, expected {expected}");
@@ -79,32 +90,17 @@ fn lists_of_tensors_are_read_whatever_their_room() {
 
 #[test]
 fn names_tell_families() {
-    let of = |name: &str| match Family::of(name, None) {
-        Family::Elementwise(_) => "elementwise",
-        Family::Foreach(_) => "foreach",
-        Family::Attention(_) => "attention",
-        Family::Flex(_) => "flex",
-        Family::Known { .. } => "known",
-        Family::Counted { .. } => "counted",
-        Family::Rows => "rows",
-        Family::Short => "short",
-        Family::Compiled => "compiled",
-        Family::Template => "template",
-        Family::Prepares(_) => "prepares",
-        Family::Grouped => "grouped",
-        Family::Unknown => "unknown",
-    };
     for (name, family) in [
         (ADD, "elementwise"),
-        ("triton_poi_fused_add_mul_0", "compiled"),
-        ("triton_red_fused__log_softmax_1", "compiled"),
-        ("triton_tem_fused_mm_3", "template"),
-        ("triton_tem_fused_flex_attention_0", "unknown"),
+        ("triton_poi_fused_add_mul_0", "Inductor's pointwise kernels and reductions"),
+        ("triton_red_fused__log_softmax_1", "Inductor's pointwise kernels and reductions"),
+        ("triton_tem_fused_mm_3", "Inductor's products of matrices"),
+        ("triton_tem_fused_flex_attention_0", "other Triton kernels"),
         ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80", "attention"),
         ("_Z3addPKfPfi", "unknown"),
         ("", "unknown"),
     ] {
-        assert_eq!(of(name), family, "{name}");
+        assert_eq!(Descriptor::new(name, None, Vec::new).family().name, family, "{name}");
     }
 }
 
@@ -202,9 +198,9 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
         let function = || Function { code: Code { instructions, loaded }, ..Function::default() };
         let grid = Grid { blocks: [108 * 64, 1, 1], threads: 128 };
         let arguments = Arguments::new(In::from_address(empty.as_ptr() as u64));
-        let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared: &Prepared::new() };
-        let work = KernelCost::of("triton_per_fused_0", None).work(launch, &of_card("a100-80gb"), function);
-        work.length as f64
+        let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
+        let descriptor = Descriptor::new("triton_per_fused_0", None, Vec::new);
+        descriptor.work(launch, &Prepared::new(), &of_card("a100-80gb"), function).length as f64
     };
     let launch = time(0, 0);
     // Warps of an A100's multiprocessor begin two instructions a cycle, at 1.41 GHz and nine tenths of that.
@@ -248,7 +244,7 @@ fn the_text_of_a_kernel_tells_flex_attention() {
     let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
     let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
     let grid = Grid { blocks: [64, 2, 24], threads: 128 };
-    let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared: &Prepared::new() };
+    let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
     let work = of(&forward).unwrap().work(launch, &speeds, 0.0);
     assert_eq!(work.kind, WorkKind::Guess);
     let operations = 2.0 * 2.0 * 48.0 * 4096.0 * 4096.0 / 2.0 * 128.0;

@@ -1,5 +1,4 @@
-//! Launches as PyTorch makes them, end to end: a mangled name, the bytes of the arguments, and what is known
-//! afterwards.
+//! What is known after a launch.
 
 use std::ffi::c_void;
 
@@ -7,9 +6,10 @@ use memfit_channel::Assumption;
 
 use memfit_abi::In;
 
-use super::{effect::Effect, strides::tests::calculator};
+use super::super::Descriptor;
 use crate::{
-    launch::{Arguments, Grid},
+    launch::{Arguments, Grid, Launch},
+    layout::strides::tests::calculator,
     memory::{Memory, Origin, testing::Bytes},
 };
 
@@ -48,9 +48,9 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
         arguments.iter().map(|argument| [argument.as_slice(), &[0; 16]].concat()).collect();
     let pointers: Vec<*mut c_void> =
         padded.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
-    let effect = Effect::of(mangled, None, Vec::new);
     let grid = Grid { blocks: [1, grid_y, 1], threads: 1 };
-    effect.apply(Arguments::new(In::from_address(pointers.as_ptr() as u64)), grid, memory);
+    let arguments = Arguments::new(In::from_address(pointers.as_ptr() as u64));
+    Descriptor::new(mangled, None, Vec::new).apply(Launch { grid, arguments, memory });
 }
 
 /// What is known of `length` bytes, and by which rule.
@@ -264,11 +264,11 @@ fn no_name_and_no_argument_is_too_strange() {
         let zeros: Vec<Vec<u8>> = (0..12).map(|_| vec![0; 4096]).collect();
         launch(&memory, kernel, &zeros, 0);
         // Without any arguments at all.
-        Effect::of(kernel, None, Vec::new).apply(
-            Arguments::new(In::from_address(0)),
-            Grid { blocks: [1; 3], threads: 1 },
-            &memory,
-        );
+        Descriptor::new(kernel, None, Vec::new).apply(Launch {
+            grid: Grid { blocks: [1; 3], threads: 1 },
+            arguments: Arguments::new(In::from_address(0)),
+            memory: &memory,
+        });
     }
     for name in ["", "triton_poi_fused_add_0", "_Z", "\u{0}\u{1}"] {
         launch(&memory, name, &[], 1);

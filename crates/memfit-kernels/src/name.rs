@@ -1,5 +1,27 @@
 //! A kernel's name taken apart: what it is called, its template arguments, the types of its parameters.
 
+/// What the compiler of a kernel left of its source.
+pub(crate) struct Name<'a> {
+    /// The name in the image.
+    pub(crate) mangled: &'a str,
+    /// The intermediate text that Triton keeps.
+    pub(crate) text: Option<&'a str>,
+    /// The name demangled; `None` if it is no C++ name.
+    pub(crate) signature: Option<Signature>,
+}
+
+impl<'a> Name<'a> {
+    /// Demangles a name.
+    pub(crate) fn new(mangled: &'a str, text: Option<&'a str>) -> Self {
+        Self { mangled, text, signature: Signature::of(mangled) }
+    }
+
+    /// The function's own name: without namespaces and types where it is a C++ name.
+    pub(crate) fn function(&self) -> &str {
+        self.signature.as_ref().map_or(self.mangled, Signature::name)
+    }
+}
+
 /// A demangled function name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
