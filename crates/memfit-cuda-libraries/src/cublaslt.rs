@@ -149,7 +149,8 @@ entry_points! {
         let Some(low) = value.get().filter(|_| size == wide) else { return status::INVALID_VALUE };
         let high = if wide == 4 { value.at(1).unwrap_or_default() } else { [0; 2] };
         known.settings[index] = u32::from_le_bytes([low[0], low[1], high[0], high[1]]);
-        Out::<Algorithm>::at(algorithm as u64).put(known);
+        // SAFETY: an algorithm that was made here was read there just now.
+        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.put(known);
         status::SUCCESS
     }
 
@@ -271,7 +272,9 @@ impl Layout {
 
 /// The algorithm in the caller's memory, if it was made here.
 fn algorithm_at(place: Ptr) -> Option<Algorithm> {
-    In::<Algorithm>::from_address(place as u64).get().filter(|known| known.mark == ALGORITHM.mark)
+    // SAFETY: the caller's `cublasLtMatmulAlgo_t` is as large.
+    let found = unsafe { In::<Algorithm>::from_address(place as u64) }.get();
+    found.filter(|known| known.mark == ALGORITHM.mark)
 }
 
 forward! {

@@ -9,7 +9,7 @@ mod table;
 use std::sync::OnceLock;
 
 use crate::{
-    binary::Function,
+    binary::{Function, Param},
     cost::{
         Prepared, Speeds, Work,
         kernel::{Cost, Foreach},
@@ -28,6 +28,8 @@ pub struct Family {
     kernels: Kernels,
     effect: EffectOf,
     cost: CostOf,
+    /// Whether the family states how arguments are laid out; if not, the machine code is asked.
+    stated_layout: bool,
     /// Where the layout of its arguments and the numbers of its cost come from.
     pub source: &'static str,
 }
@@ -104,6 +106,11 @@ pub struct Descriptor {
     family: &'static Family,
     effect: Effect,
     cost: Cost,
+    /// Whether the arguments are laid out as the family says. This is so for PyTorch's own kernels: the tables
+    /// of the releases' kernels are checked for it.
+    own_layout: bool,
+    /// The parameters, as far as the signature tells, for kernels whose machine code is not at hand.
+    declared: Vec<Param>,
     /// What the machine code says, once it was asked for.
     function: OnceLock<Function>,
 }
@@ -116,7 +123,27 @@ impl Descriptor {
         let family = FAMILIES.iter().find(|family| family.has(&name)).unwrap_or(&table::UNKNOWN);
         let effect = family.effect(&name, addresses);
         let cost = family.cost(&name, &effect);
-        Self { family, effect, cost, function: OnceLock::new() }
+        let own_layout =
+            family.stated_layout && name.signature.as_ref().is_some_and(|signature| signature.is_pytorch());
+        let sizes = name.signature.as_ref().map(Signature::sizes).unwrap_or_default();
+        let declared = sizes.into_iter().map(|size| Param { offset: 0, size }).collect();
+        Self { family, effect, cost, own_layout, declared, function: OnceLock::new() }
+    }
+
+    /// The launch, with its arguments read as far as the kernel is known to have them.
+    #[inline]
+    fn bounded<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
+        let arguments = launch.arguments;
+        let arguments = if self.own_layout {
+            // SAFETY: the family is of PyTorch's own kernels, whose layout it states.
+            unsafe { arguments.unchecked() }
+        } else if arguments.params().is_empty() {
+            // SAFETY: the kernel has the parameters of its own signature.
+            unsafe { arguments.with_params(&self.declared) }
+        } else {
+            arguments
+        };
+        Launch { arguments, ..launch }
     }
 
     /// The family that the kernel belongs to.
@@ -131,7 +158,7 @@ impl Descriptor {
 
     /// Applies a launch to the known contents of memory.
     pub fn apply(&self, launch: Launch) {
-        self.effect.apply(launch);
+        self.effect.apply(self.bounded(launch));
     }
 
     /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is
@@ -143,6 +170,7 @@ impl Descriptor {
         speeds: &Speeds,
         function: impl Fn() -> Function,
     ) -> Work {
+        let launch = self.bounded(launch);
         self.cost.work(launch, prepared, speeds, || self.function.get_or_init(&function))
     }
 }

@@ -24,12 +24,17 @@ fn settle<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
 
 /// Writes a result whose type a `cudaDataType` tells.
 fn settle_typed(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
+    /// Writes a result of this type.
+    fn typed<T: Default>(handle: Handle<Context>, result: Ptr) -> i32 {
+        // SAFETY: the caller's own `cudaDataType` says that a `T` has room there.
+        settle(handle, unsafe { Out::from_address(result as u64) }, T::default())
+    }
     match kind {
-        0 => settle(handle, Out::at(result as u64), 0_f32),
-        1 => settle(handle, Out::at(result as u64), 0_f64),
-        2 | 14 => settle(handle, Out::at(result as u64), 0_u16),
-        4 => settle(handle, Out::at(result as u64), Complex::<f32>::default()),
-        5 => settle(handle, Out::at(result as u64), Complex::<f64>::default()),
+        0 => typed::<f32>(handle, result),
+        1 => typed::<f64>(handle, result),
+        2 | 14 => typed::<u16>(handle, result),
+        4 => typed::<Complex<f32>>(handle, result),
+        5 => typed::<Complex<f64>>(handle, result),
         _ => status::NOT_SUPPORTED,
     }
 }
@@ -169,13 +174,13 @@ mod tests {
         let handle = Handle::new(Context::default());
         let mut result = 7_f32;
         let vector = std::ptr::null_mut();
-        assert_eq!(
-            cublasSdot_v2(handle, 3, vector, 1, vector, 1, Out::at(&raw mut result as u64)),
-            status::SUCCESS
-        );
+        // SAFETY: it is the address of a number of that type.
+        let place = unsafe { Out::from_address(&raw mut result as u64) };
+        assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, place), status::SUCCESS);
         assert_eq!(result.to_bits(), 0);
         super::super::cublasSetPointerMode_v2(handle, 1);
-        let on_the_device = Out::<f32>::at(0x7f00_0000_0000);
+        // SAFETY: a scalar on the device is not followed.
+        let on_the_device = unsafe { Out::<f32>::from_address(0x7f00_0000_0000) };
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, on_the_device), status::SUCCESS);
         assert_eq!(cublasSnrm2_v2(handle, 3, vector, 1, Out::nowhere()), status::INVALID_VALUE);
         assert!(handle.destroy());

@@ -107,7 +107,9 @@ pub(super) fn make_all(communicators: Ptr, count: i32, cards: In<i32>) -> i32 {
     for rank in 0..count {
         let card = cards.at(rank as usize).map_or(rank as usize, |card| card as usize);
         let target = communicators.wrapping_byte_add(rank as usize * size_of::<usize>());
-        match make(Out::at(target as u64), Place { size: count, rank, card }, name) {
+        // SAFETY: the caller gave room for as many communicators.
+        let target = unsafe { Out::from_address(target as u64) };
+        match make(target, Place { size: count, rank, card }, name) {
             status::SUCCESS => {}
             failure => return failure,
         }

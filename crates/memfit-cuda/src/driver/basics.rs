@@ -71,7 +71,7 @@ calls! { driver;
     }
 
     fn cuGetProcAddress(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64) {
-        find(symbol, function, version, flags, Out::at(0))
+        find(symbol, function, version, flags, Out::nowhere())
     }
 
     fn cuGetProcAddress_v2(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result: Out<i32>) {

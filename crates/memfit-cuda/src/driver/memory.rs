@@ -124,7 +124,8 @@ calls! { driver;
             let (Some(which), Some(target)) = (attributes.at(index), values.at(index)) else {
                 return Err(Status::INVALID_VALUE);
             };
-            let target = Out::<u64>::at(target);
+            // SAFETY: the caller gave room for the value of each attribute.
+            let target = unsafe { Out::<u64>::from_address(target) };
             // Of memory that CUDA knows nothing of, everything is nothing.
             match attribute_of(address, which) {
                 Ok(value) => value.write(target),

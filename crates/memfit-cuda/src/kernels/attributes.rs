@@ -210,7 +210,8 @@ impl LaunchShape {
     fn cluster(&self) -> i32 {
         const CLUSTER_DIMENSION: i32 = 4;
         const MOST_ATTRIBUTES: u32 = 64;
-        let attributes = In::<LaunchAttribute>::from_address(self.attributes);
+        // SAFETY: the caller's configuration says how many attributes there are.
+        let attributes = unsafe { In::<LaunchAttribute>::from_address(self.attributes) };
         let list = attributes.list(self.count.min(MOST_ATTRIBUTES) as usize);
         let dimension = list.iter().find(|attribute| attribute.id == CLUSTER_DIMENSION);
         dimension.map_or(1, |attribute| {

@@ -25,7 +25,7 @@ use memfit_kernels::{
     Descriptor,
     binary::{Function, Param},
     cost::Work,
-    launch::{self, Arguments, Grid},
+    launch::{self, Arguments, Grid, Parameters},
 };
 
 /// What is taken for a kernel whose machine code the driver would still have to make.
@@ -39,6 +39,8 @@ pub(crate) struct Kernel {
     checked: AtomicU32,
     /// What its name tells.
     descriptor: OnceLock<Descriptor>,
+    /// Its parameters, for the first card that asked: they are the same for all.
+    params: OnceLock<Vec<Param>>,
     /// What the machine code says, for the first card that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
@@ -56,6 +58,19 @@ pub(super) struct Cluster {
     pub(super) depth: AtomicU32,
     pub(super) non_portable: AtomicU32,
     pub(super) scheduling: AtomicU32,
+}
+
+/// A kernel on a card: what knows its parameters there.
+#[derive(Clone, Copy)]
+pub(super) struct OnCard {
+    kernel: &'static Kernel,
+    card: &'static Card,
+}
+
+impl Parameters for OnCard {
+    fn parameters(&self) -> &[Param] {
+        self.kernel.params(self.card)
+    }
 }
 
 /// What decides whether and how often a kernel fits on a card.
@@ -87,6 +102,7 @@ impl Kernel {
             name,
             checked: AtomicU32::new(0),
             descriptor: OnceLock::new(),
+            params: OnceLock::new(),
             function: OnceLock::new(),
             dynamic_shared: AtomicU32::new(0),
             carveout: AtomicI32::new(-1),
@@ -104,6 +120,11 @@ impl Kernel {
         self.module
     }
 
+    /// The kernel as a card runs it.
+    pub(super) fn on(&'static self, card: &'static Card) -> OnCard {
+        OnCard { kernel: self, card }
+    }
+
     /// Its mangled name.
     pub(crate) fn name(&self) -> &CStr {
         self.module.name(&self.name)
@@ -114,7 +135,7 @@ impl Kernel {
     fn descriptor(&self, card: &Card) -> &Descriptor {
         self.descriptor.get_or_init(|| {
             let addresses = || {
-                let params = self.params(card).into_iter().enumerate();
+                let params = self.params(card).iter().enumerate();
                 params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
             };
             Descriptor::new(&self.name().to_string_lossy(), self.module.text(), addresses)
@@ -146,9 +167,12 @@ impl Kernel {
             .map(|(index, param)| arguments.bytes(index, param.size as usize))
             .collect();
         let values = values?;
+        let kernel = self.on(card);
         Some(Act::new(move || {
             let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
-            let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+            // SAFETY: the addresses and the values that they lead to, each as large as its parameter, live as
+            // long as the launch.
+            let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &kernel) };
             descriptor.apply(launch::Launch { grid, arguments, memory: values::memory() });
         }))
     }
@@ -166,10 +190,12 @@ impl Kernel {
     }
 
     /// Its parameters on a card; none where its machine code does not tell them.
-    fn params(&self, card: &Card) -> Vec<Param> {
-        let version = card.device.compute_capability.sm_version();
-        let function = self.module.function(version, &self.name().to_string_lossy());
-        function.map(|function| function.params).unwrap_or_default()
+    fn params(&self, card: &Card) -> &[Param] {
+        self.params.get_or_init(|| {
+            let version = card.device.compute_capability.sm_version();
+            let function = self.module.function(version, &self.name().to_string_lossy());
+            function.map(|function| function.params).unwrap_or_default()
+        })
     }
 
     /// That the card has code for it.

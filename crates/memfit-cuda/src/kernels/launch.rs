@@ -92,7 +92,9 @@ impl Launch {
 fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
-    let arguments = Arguments::new(arguments);
+    let params = kernel.on(card);
+    // SAFETY: the caller hands in the address of each argument of the kernel.
+    let arguments = unsafe { Arguments::new(arguments, &params) };
     let work = kernel.work(card, &launch, arguments);
     let grid = launch.grid();
     match streams::launch(launch.stream, work, effort)? {
@@ -233,7 +235,8 @@ fn launch_function(function: Ptr, plan: Launch, arguments: In<Ptr>, extra: In<Pt
     let params = kernel.function(version).map(|function| function.params).unwrap_or_default();
     let Some(block) = packed_arguments(extra) else { return Err(Status::INVALID_VALUE) };
     let addresses: Vec<Ptr> = params.iter().map(|param| (block + u64::from(param.offset)) as Ptr).collect();
-    run(In::from_address(if addresses.is_empty() { 0 } else { addresses.as_ptr() as u64 }))
+    // SAFETY: the addresses live until the launch is done.
+    run(unsafe { In::from_address(if addresses.is_empty() { 0 } else { addresses.as_ptr() as u64 }) })
 }
 
 /// Where the arguments lie that are named in an `extra` list: pairs of a key and a value, ended by a key of

@@ -40,7 +40,8 @@ fn container(wrapper: In<Wrapper>) -> &'static [u8] {
 
 /// The bytes of the container that starts at an address; none if none does.
 fn container_at(address: u64) -> &'static [u8] {
-    let header: Vec<u8> = In::<u8>::from_address(address).list(fatbin::HEADER);
+    // SAFETY: the caller's wrapper says that a container is there.
+    let header: Vec<u8> = unsafe { In::<u8>::from_address(address) }.list(fatbin::HEADER);
     let Some(size) = fatbin::container_size(&header) else { return &[] };
     // SAFETY: the compiler laid the container out in the library's read-only data, with its size in the
     // header. It is read no more once the library has unregistered it.

@@ -104,7 +104,7 @@ calls! { runtime;
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
         count: Out<u64>,
     ) {
-        let none = Out::at(0);
+        let none = Out::nowhere();
         let info = CaptureInfo { status, id, graph, dependencies, edges, count };
         // CUDA 12's has three parameters; what stands where the others are is rubbish.
         let short = CaptureInfo { graph: none, dependencies: none, edges: none, count: none, ..info };
@@ -114,7 +114,7 @@ calls! { runtime;
     fn cudaStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2(
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<u64>,
     ) {
-        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::at(0), count })
+        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::nowhere(), count })
     }
 
     fn cudaStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3(

@@ -21,7 +21,7 @@ use super::{
     speeds::{Math, Speeds},
 };
 use crate::{
-    binary::{Code, Function, Param},
+    binary::{Code, Function},
     launch::{Arguments, Grid, Launch, Operands},
     values::Elementwise,
 };
@@ -78,7 +78,7 @@ impl Cost {
         function: impl Fn() -> &'f Function,
     ) -> Work {
         let Launch { grid, arguments, memory } = launch;
-        let operands = || Operands::of(&function().params, arguments, memory);
+        let operands = || Operands::of(arguments, memory);
         let moved =
             |kind, bytes: f64, share: f64| Work::new(kind, speeds.launch + speeds.traffic(bytes, share));
         let shortest = Work::new(WorkKind::Guess, speeds.launch);
@@ -111,7 +111,7 @@ impl Cost {
             }
             Self::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
             Self::Compiled => {
-                let bytes = compiled(&function().params, arguments, &operands());
+                let bytes = compiled(arguments, &operands());
                 let computing = computing(function().code, grid, bytes, speeds);
                 Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes, 0.88).max(computing))
             }
@@ -140,9 +140,9 @@ fn count(arguments: Arguments, index: usize) -> Option<f64> {
 
 /// Bytes that a kernel of Inductor's moves: each operand once. Its last arguments say how many elements there
 /// are, so that an operand that is a part of a larger block counts as a part of it.
-fn compiled(params: &[Param], arguments: Arguments, operands: &Operands) -> f64 {
+fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
     let mut elements = 1.0;
-    for (index, param) in params.iter().enumerate() {
+    for (index, param) in arguments.params().iter().enumerate() {
         if param.size == 4
             && let Some(extent) = count(arguments, index)
         {

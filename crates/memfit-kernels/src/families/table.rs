@@ -22,7 +22,14 @@ const fn streaming(
     source: &'static str,
 ) -> Family {
     let cost = CostOf::All(Cost::Passes { share, passes: 1.0 });
-    Family { name, kernels: Kernels::Containing(kernels), effect: EffectOf::Writes, cost, source }
+    Family {
+        name,
+        kernels: Kernels::Containing(kernels),
+        effect: EffectOf::Writes,
+        cost,
+        stated_layout: false,
+        source,
+    }
 }
 
 /// Fused attention that Inductor made from PyTorch's template.
@@ -57,6 +64,7 @@ pub(super) static UNKNOWN: Family = Family {
     kernels: Kernels::Prefixed(&[""]),
     effect: EffectOf::Writes,
     cost: CostOf::All(Cost::Unknown),
+    stated_layout: false,
     source: "nothing but the memory that its arguments lead to",
 };
 
@@ -67,6 +75,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Accepted(|name| flex(name).is_some()),
         effect: EffectOf::Writes,
         cost: CostOf::Each(|name, _| flex(name).map_or(Cost::Unknown, Cost::Flex)),
+        stated_layout: false,
         source: "the text that Triton keeps; speed: PyTorch's introduction of FlexAttention, August 2024",
     },
     Family {
@@ -74,6 +83,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Accepted(is_compiled),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Compiled),
+        stated_layout: false,
         source: "the text that Triton keeps, the machine code; share: measurements/ablation.md",
     },
     Family {
@@ -81,6 +91,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Accepted(is_template),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Template),
+        stated_layout: false,
         source: "the text that Triton keeps",
     },
     Family {
@@ -88,6 +99,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Prefixed(&["triton_"]),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Unknown),
+        stated_layout: false,
         source: "the text that Triton keeps",
     },
     Family {
@@ -95,6 +107,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Mangled(&["prepare_grouped_gemm_data"]),
         effect: EffectOf::Writes,
         cost: CostOf::Each(|name, _| Cost::Prepares(grouped_numbers(name.mangled))),
+        stated_layout: false,
         source: "PyTorch's GroupMMCommon.cuh",
     },
     Family {
@@ -102,6 +115,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Mangled(&["GroupProblemShape"]),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Grouped),
+        stated_layout: false,
         source: "what the preparation left",
     },
     Family {
@@ -109,6 +123,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Accepted(|name| Attention::of(name.mangled).is_some()),
         effect: EffectOf::Writes,
         cost: CostOf::Each(|name, _| Attention::of(name.mangled).map_or(Cost::Unknown, Cost::Attention)),
+        stated_layout: false,
         source: "flash.h and kernel_forward.h of the releases; shares in cost/kernel/attention.rs",
     },
     Family {
@@ -116,6 +131,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["multi_tensor_apply_kernel"]),
         effect: EffectOf::Writes,
         cost: CostOf::Each(foreach),
+        stated_layout: false,
         source: "MultiTensorApply.cuh",
     },
     Family {
@@ -131,6 +147,7 @@ pub static FAMILIES: &[Family] = &[
             Effect::Elementwise(elementwise) => Cost::Elementwise(elementwise.clone()),
             _ => counted(name, 3.0),
         }),
+        stated_layout: true,
         source: "CUDALoops.cuh and OffsetCalculator.cuh",
     },
     Family {
@@ -141,6 +158,7 @@ pub static FAMILIES: &[Family] = &[
             Effect::Elementwise(elementwise) => Cost::Elementwise(elementwise.clone()),
             _ => Cost::Rows,
         }),
+        stated_layout: true,
         source: "RangeFactories.cu",
     },
     Family {
@@ -148,6 +166,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["distribution_elementwise_grid_stride_kernel"]),
         effect: EffectOf::Signature(|signature| Random::of(signature).map(Effect::Random)),
         cost: CostOf::All(Cost::Counted { argument: 0, tensors: 1.0, element: 4.0 }),
+        stated_layout: true,
         source: "DistributionTemplates.h",
     },
     Family {
@@ -155,6 +174,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["index_elementwise_kernel"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::Each(|name, _| counted(name, 4.0)),
+        stated_layout: true,
         source: "IndexKernel.cu",
     },
     Family {
@@ -162,6 +182,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["_scatter_gather_elementwise_kernel"]),
         effect: EffectOf::Signature(|signature| Scatter::of(signature).map(Effect::Scatter)),
         cost: CostOf::Each(|name, _| counted(name, 4.0)),
+        stated_layout: true,
         source: "ScatterGatherKernel.cu",
     },
     Family {
@@ -169,6 +190,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["reduce_kernel"]),
         effect: EffectOf::Signature(|signature| Reduction::of(signature).map(Effect::Reduction)),
         cost: CostOf::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        stated_layout: true,
         source: "Reduce.cuh",
     },
     Family {
@@ -176,6 +198,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["CatArrayBatchedCopy"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::All(Cost::Passes { share: 0.80, passes: 1.0 }),
+        stated_layout: true,
         source: "Shape.cu",
     },
     Family {
@@ -183,6 +206,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["tensor_kernel_scan"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::All(Cost::Passes { share: 0.50, passes: 1.0 }),
+        stated_layout: true,
         source: "ScanUtils.cuh",
     },
     Family {
@@ -190,6 +214,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["DeviceScan"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::All(Cost::Passes { share: 0.70, passes: 1.0 }),
+        stated_layout: false,
         source: "CUB's dispatch_scan.cuh",
     },
     Family {
@@ -197,6 +222,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["bitonicSort"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::All(Cost::Passes { share: 0.25, passes: 1.0 }),
+        stated_layout: true,
         source: "SortUtils.cuh",
     },
     Family {
@@ -204,6 +230,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["radixSortKVInPlace", "warpMergeSortKVInPlace"]),
         effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
         cost: CostOf::All(Cost::Unknown),
+        stated_layout: true,
         source: "SortUtils.cuh",
     },
     Family {
@@ -211,6 +238,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["gatherTopK"]),
         effect: EffectOf::Signature(|signature| TopK::of(signature).map(Effect::TopK)),
         cost: CostOf::All(Cost::Rows),
+        stated_layout: true,
         source: "TensorTopK.cu",
     },
     Family {
@@ -218,6 +246,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["kernelHistogram1D"]),
         effect: EffectOf::Signature(|signature| Histogram::of(signature).map(Effect::Histogram)),
         cost: CostOf::All(Cost::Unknown),
+        stated_layout: true,
         source: "SummaryOps.cu",
     },
     Family {
@@ -225,6 +254,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["DeviceReduce"]),
         effect: EffectOf::Signature(size),
         cost: CostOf::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        stated_layout: false,
         source: "CUB's dispatch_reduce.cuh and dispatch_reduce_by_key.cuh",
     },
     Family {
@@ -232,6 +262,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["DeviceSelect"]),
         effect: EffectOf::Signature(size),
         cost: CostOf::All(Cost::Passes { share: 0.60, passes: 1.0 }),
+        stated_layout: false,
         source: "CUB's dispatch_select_if.cuh",
     },
     Family {
@@ -239,6 +270,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Named(&["DeviceUniqueByKeySweepKernel", "_kernel_agent"]),
         effect: EffectOf::Signature(size),
         cost: CostOf::All(Cost::Unknown),
+        stated_layout: false,
         source: "CUB's dispatch_unique_by_key.cuh, Thrust's unique.h",
     },
     streaming("softmax", &["SoftMaxForward", "softmax_warp"], 0.85, ESTIMATED),
@@ -266,6 +298,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["nll_loss_forward_reduce", "nll_loss_backward_reduce"]),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Short),
+        stated_layout: false,
         source: "one number of each row is read",
     },
     streaming("losses of classes", &["nll_loss"], 0.50, ESTIMATED),
@@ -276,6 +309,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["flash_bwd_dot_do_o", "flash_bwd_convert_dq"]),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Passes { share: 0.80, passes: 0.25 }),
+        stated_layout: false,
         source: ESTIMATED,
     },
     Family {
@@ -283,6 +317,7 @@ pub static FAMILIES: &[Family] = &[
         kernels: Kernels::Containing(&["index", "gather", "scatter", "embedding", "Embedding"]),
         effect: EffectOf::Writes,
         cost: CostOf::All(Cost::Rows),
+        stated_layout: false,
         source: ESTIMATED,
     },
 ];

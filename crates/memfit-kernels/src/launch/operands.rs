@@ -1,10 +1,7 @@
 //! The memory that the arguments of a launch lead to.
 
 use super::Arguments;
-use crate::{
-    binary::Param,
-    memory::{Memory, Reach},
-};
+use crate::memory::{Memory, Reach};
 
 /// As many addresses of one launch are looked at.
 const MOST_ADDRESSES: usize = 64;
@@ -15,9 +12,9 @@ pub(crate) struct Operands(Vec<(u64, Reach)>);
 impl Operands {
     /// Looks at every aligned word of every parameter: structures hold addresses too. What is no address of a
     /// card leads to nothing.
-    pub(crate) fn of(params: &[Param], arguments: Arguments, memory: &dyn Memory) -> Self {
+    pub(crate) fn of(arguments: Arguments, memory: &dyn Memory) -> Self {
         let mut found: Vec<(u64, Reach)> = Vec::new();
-        for (index, param) in params.iter().enumerate() {
+        for (index, param) in arguments.params().iter().enumerate() {
             for word in 0..param.size as usize / 8 {
                 let Some(address) = arguments.get_at::<u64>(index, 8 * word) else { break };
                 if found.len() < MOST_ADDRESSES

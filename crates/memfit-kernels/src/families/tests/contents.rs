@@ -8,6 +8,7 @@ use memfit_abi::In;
 
 use super::super::Descriptor;
 use crate::{
+    binary::Param,
     launch::{Arguments, Grid, Launch},
     layout::strides::tests::calculator,
     memory::{Memory, Origin, testing::Bytes},
@@ -49,7 +50,10 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
     let pointers: Vec<*mut c_void> =
         padded.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
     let grid = Grid { blocks: [1, grid_y, 1], threads: 1 };
-    let arguments = Arguments::new(In::from_address(pointers.as_ptr() as u64));
+    let sizes: Vec<Param> =
+        padded.iter().map(|argument| Param { offset: 0, size: argument.len() as u32 }).collect();
+    // SAFETY: each address is that of an argument of that size.
+    let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
     Descriptor::new(mangled, None, Vec::new).apply(Launch { grid, arguments, memory });
 }
 
@@ -264,9 +268,11 @@ fn no_name_and_no_argument_is_too_strange() {
         let zeros: Vec<Vec<u8>> = (0..12).map(|_| vec![0; 4096]).collect();
         launch(&memory, kernel, &zeros, 0);
         // Without any arguments at all.
+        let none = Vec::new();
         Descriptor::new(kernel, None, Vec::new).apply(Launch {
             grid: Grid { blocks: [1; 3], threads: 1 },
-            arguments: Arguments::new(In::from_address(0)),
+            // SAFETY: null leads to no arguments.
+            arguments: unsafe { Arguments::new(In::from_address(0), &none) },
             memory: &memory,
         });
     }

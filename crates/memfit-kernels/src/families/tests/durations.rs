@@ -5,7 +5,7 @@ use memfit_channel::WorkKind;
 
 use super::super::Descriptor;
 use crate::{
-    binary::{Code, Function},
+    binary::{Code, Function, Param},
     cost::{
         Prepared, Work,
         kernel::{Attention, Flex},
@@ -31,7 +31,10 @@ impl Packed {
 
     fn launch_after(&self, prepared: &Prepared, name: &str, grid: Grid, card: &str) -> Work {
         let addresses: Vec<u64> = self.0.iter().map(|argument| argument.as_ptr() as u64).collect();
-        let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+        let size = |argument: &Vec<u64>| Param { offset: 0, size: 8 * argument.len() as u32 };
+        let sizes: Vec<Param> = self.0.iter().map(size).collect();
+        // SAFETY: each address is that of an argument of that size.
+        let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
         Descriptor::new(name, None, Vec::new).work(launch, prepared, &of_card(card), Function::default)
     }
@@ -110,7 +113,9 @@ fn attention_without_a_readable_shape_is_guessed() {
     let grid = Grid { blocks: [16, 12, 8], threads: 128 };
     let nothing = [0_u64; 128];
     let addresses = [nothing.as_ptr() as u64];
-    let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 8 }; addresses.len()];
+    // SAFETY: each address is that of a word or more.
+    let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
     let operand = 8.0 * 12.0 * 2048.0 * 64.0 * 2.0;
     let speeds = of_card("a100-80gb");
     let work = attention.work(grid, arguments, &speeds, &[operand; 4]);
@@ -126,7 +131,9 @@ fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32])
     parameters.extend_from_slice(words);
     parameters.resize(128, 0);
     let list = [parameters.as_ptr() as u64];
-    let arguments = Arguments::new(In::from_address(list.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 512 }];
+    // SAFETY: the address is that of 128 words.
+    let arguments = unsafe { Arguments::new(In::from_address(list.as_ptr() as u64), &sizes) };
     let grid = Grid { blocks, threads: 128 };
     attention.work(grid, arguments, &of_card("a100-80gb"), &[1e9]).length as f64
 }
@@ -197,7 +204,9 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
     let time = |instructions: u32, loaded: u32| {
         let function = || Function { code: Code { instructions, loaded }, ..Function::default() };
         let grid = Grid { blocks: [108 * 64, 1, 1], threads: 128 };
-        let arguments = Arguments::new(In::from_address(empty.as_ptr() as u64));
+        let none = Vec::new();
+        // SAFETY: there are no arguments.
+        let arguments = unsafe { Arguments::new(In::from_address(empty.as_ptr() as u64), &none) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
         let descriptor = Descriptor::new("triton_per_fused_0", None, Vec::new);
         descriptor.work(launch, &Prepared::new(), &of_card("a100-80gb"), function).length as f64
@@ -242,7 +251,9 @@ fn the_text_of_a_kernel_tells_flex_attention() {
     let speeds = of_card("a100-80gb");
     let nothing = [0_u64; 8];
     let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
-    let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 8 }; addresses.len()];
+    // SAFETY: each address is that of a word or more.
+    let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
     let grid = Grid { blocks: [64, 2, 24], threads: 128 };
     let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
     let work = of(&forward).unwrap().work(launch, &speeds, 0.0);
