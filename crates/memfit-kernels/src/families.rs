@@ -50,8 +50,8 @@ enum Kernels {
 
 /// How the effect of a family's kernels is found.
 enum EffectOf {
-    /// Forgets what the kernel writes: by its signature, by the text that Triton keeps, or else wherever an
-    /// argument of eight bytes leads.
+    /// Forgets what the kernel writes: by its signature, by the text that Triton keeps, or else wherever its
+    /// arguments lead.
     Writes,
     /// By this; as [`EffectOf::Writes`] where it is `None`.
     Signature(fn(&Signature) -> Option<Effect>),
@@ -78,17 +78,17 @@ impl Family {
         }
     }
 
-    fn effect(&self, name: &Name, addresses: impl FnOnce() -> Vec<usize>) -> Effect {
+    fn effect(&self, name: &Name) -> Effect {
         let Some(signature) = &name.signature else {
             let written = name.text.and_then(|text| triton::written(text, name.mangled));
-            return Effect::Overwrites(written.unwrap_or_else(addresses));
+            return written.map_or(Effect::Anything, Effect::Overwrites);
         };
         let own = match self.effect {
             EffectOf::Writes => None,
             EffectOf::Signature(effect) => effect(signature),
         };
         own.unwrap_or_else(|| match Writes::of(signature) {
-            writes if writes.is_none() => Effect::None,
+            writes if writes.is_nowhere() => Effect::None,
             writes => Effect::Writes(writes),
         })
     }
@@ -110,23 +110,23 @@ pub struct Descriptor {
     /// of the releases' kernels are checked for it.
     own_layout: bool,
     /// The parameters, as far as the signature tells, for kernels whose machine code is not at hand.
-    declared: Vec<Param>,
+    declared: Option<Vec<Param>>,
     /// What the machine code says, once it was asked for.
     function: OnceLock<Function>,
 }
 
 impl Descriptor {
-    /// Describes the kernel of a mangled name, of which Triton kept a text. `addresses` gives the arguments
-    /// of eight bytes, which is only asked of kernels whose name is no signature.
-    pub fn new(mangled: &str, text: Option<&str>, addresses: impl FnOnce() -> Vec<usize>) -> Self {
+    /// Describes the kernel of a mangled name, of which Triton perhaps kept a text.
+    pub fn new(mangled: &str, text: Option<&str>) -> Self {
         let name = Name::new(mangled, text);
         let family = FAMILIES.iter().find(|family| family.has(&name)).unwrap_or(&table::UNKNOWN);
-        let effect = family.effect(&name, addresses);
+        let effect = family.effect(&name);
         let cost = family.cost(&name, &effect);
         let own_layout =
             family.stated_layout && name.signature.as_ref().is_some_and(|signature| signature.is_pytorch());
-        let sizes = name.signature.as_ref().map(Signature::sizes).unwrap_or_default();
-        let declared = sizes.into_iter().map(|size| Param { offset: 0, size }).collect();
+        let sizes = name.signature.as_ref().and_then(Signature::sizes);
+        let param = |size| Param { offset: 0, size };
+        let declared = sizes.map(|sizes| sizes.into_iter().map(param).collect());
         Self { family, effect, cost, own_layout, declared, function: OnceLock::new() }
     }
 
@@ -137,9 +137,9 @@ impl Descriptor {
         let arguments = if self.own_layout {
             // SAFETY: the family is of PyTorch's own kernels, whose layout it states.
             unsafe { arguments.unchecked() }
-        } else if arguments.params().is_empty() {
+        } else if let (None, Some(declared)) = (arguments.params(), &self.declared) {
             // SAFETY: the kernel has the parameters of its own signature.
-            unsafe { arguments.with_params(&self.declared) }
+            unsafe { arguments.with_params(declared) }
         } else {
             arguments
         };

@@ -23,13 +23,13 @@ pub struct Arguments<'a> {
 /// What knows a kernel's parameters. It is asked only where they are needed, because the machine code of a
 /// whole module is read for it.
 pub trait Parameters {
-    /// The kernel's parameters; none where nothing tells them.
-    fn parameters(&self) -> &[Param];
+    /// The kernel's parameters; `None` where nothing tells them.
+    fn parameters(&self) -> Option<&[Param]>;
 }
 
 impl Parameters for Vec<Param> {
-    fn parameters(&self) -> &[Param] {
-        self
+    fn parameters(&self) -> Option<&[Param]> {
+        Some(self)
     }
 }
 
@@ -59,8 +59,8 @@ impl<'a> Arguments<'a> {
         Arguments { addresses: self.addresses, params, checked: true }
     }
 
-    /// The kernel's parameters; none where nothing tells them.
-    pub fn params(self) -> &'a [Param] {
+    /// The kernel's parameters; `None` where nothing tells them.
+    pub fn params(self) -> Option<&'a [Param]> {
         self.params.parameters()
     }
 
@@ -85,11 +85,18 @@ impl<'a> Arguments<'a> {
         Some(unsafe { In::<u8>::from_address(address) }.list(length))
     }
 
+    /// The aligned words of an argument: structures hold addresses too.
+    pub(crate) fn words(self, index: usize) -> impl Iterator<Item = u64> {
+        let params = self.params().unwrap_or_default();
+        let size = params.get(index).map_or(0, |param| param.size as usize);
+        (0..size / 8).map_while(move |word| self.get_at(index, 8 * word))
+    }
+
     /// Where `length` bytes of an argument are, if it has as many.
     #[inline]
     fn address(self, index: usize, offset: usize, length: usize) -> Option<u64> {
         if self.checked {
-            let param = self.params().get(index)?;
+            let param = self.params()?.get(index)?;
             (offset.checked_add(length)? <= param.size as usize).then_some(())?;
         }
         let address = self.addresses.at(index)? as u64;

@@ -69,11 +69,14 @@ impl Signature {
         self.text[..self.name.0].rsplit(' ').next().is_some_and(|path| path.starts_with("at::native::"))
     }
 
-    /// The sizes of its parameters; none unless the types of all of them tell.
-    pub(crate) fn sizes(&self) -> Vec<u32> {
-        let sizes: Option<Vec<u32>> =
-            (0..self.params.len()).map(|index| plain_size(self.param(index)?)).collect();
-        sizes.unwrap_or_default()
+    /// The sizes of its parameters; `None` unless the types of all of them tell.
+    pub(crate) fn sizes(&self) -> Option<Vec<u32>> {
+        self.params().map(plain_size).collect()
+    }
+
+    /// The types of all parameters.
+    pub(crate) fn params(&self) -> impl Iterator<Item = &str> {
+        self.params.iter().map(|(start, end)| &self.text[*start..*end])
     }
 
     /// The name without its namespaces.
@@ -93,7 +96,7 @@ impl Signature {
 }
 
 /// Bytes of a pointer, a number or a truth value.
-fn plain_size(kind: &str) -> Option<u32> {
+pub(crate) fn plain_size(kind: &str) -> Option<u32> {
     Some(match kind.trim_end_matches("const").trim_end() {
         pointer if pointer.ends_with(['*', '&']) => 8,
         "bool" | "char" | "signed char" | "unsigned char" => 1,
@@ -190,8 +193,8 @@ mod tests {
     #[test]
     fn sizes_are_told_by_plain_types_only() {
         let sizes = |mangled: &str| Signature::of(mangled).unwrap().sizes();
-        assert_eq!(sizes("_Z3addPKfPfi"), [8, 8, 4]);
-        assert_eq!(sizes("_Z3add7ComplexPf"), [0; 0], "nobody knows how large a structure is");
+        assert_eq!(sizes("_Z3addPKfPfi"), Some(vec![8, 8, 4]));
+        assert_eq!(sizes("_Z3add7ComplexPf"), None, "nobody knows how large a structure is");
     }
 
     #[test]

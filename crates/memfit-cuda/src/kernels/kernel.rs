@@ -40,7 +40,7 @@ pub(crate) struct Kernel {
     /// What its name tells.
     descriptor: OnceLock<Descriptor>,
     /// Its parameters, for the first card that asked: they are the same for all.
-    params: OnceLock<Vec<Param>>,
+    params: OnceLock<Option<Vec<Param>>>,
     /// What the machine code says, for the first card that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
@@ -68,7 +68,7 @@ pub(super) struct OnCard {
 }
 
 impl Parameters for OnCard {
-    fn parameters(&self) -> &[Param] {
+    fn parameters(&self) -> Option<&[Param]> {
         self.kernel.params(self.card)
     }
 }
@@ -132,35 +132,32 @@ impl Kernel {
 
     /// What its name tells of it.
     #[inline]
-    fn descriptor(&self, card: &Card) -> &Descriptor {
-        self.descriptor.get_or_init(|| {
-            let addresses = || {
-                let params = self.params(card).iter().enumerate();
-                params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
-            };
-            Descriptor::new(&self.name().to_string_lossy(), self.module.text(), addresses)
-        })
+    fn descriptor(&self) -> &Descriptor {
+        self.descriptor.get_or_init(|| Descriptor::new(&self.name().to_string_lossy(), self.module.text()))
     }
 
     /// Applies a launch of it to the known contents of memory.
     #[inline]
-    pub(super) fn apply(&self, card: &Card, arguments: Arguments, grid: Grid) {
-        self.descriptor(card).apply(launch::Launch { grid, arguments, memory: values::memory() });
+    pub(super) fn apply(&self, arguments: Arguments, grid: Grid) {
+        self.descriptor().apply(launch::Launch { grid, arguments, memory: values::memory() });
     }
 
     /// What a launch with these arguments means for the contents of memory, whenever it comes to pass;
-    /// nothing where it means nothing, or the machine code does not tell how large the arguments are.
+    /// `None` where it means nothing.
     pub(super) fn captured(
         &'static self,
         card: &'static Card,
         arguments: Arguments,
         grid: Grid,
     ) -> Option<Act> {
-        let descriptor = self.descriptor(card);
-        let params = self.params(card);
-        if descriptor.is_inert() || params.is_empty() {
+        let descriptor = self.descriptor();
+        if descriptor.is_inert() {
             return None;
         }
+        let Some(params) = self.params(card) else {
+            // How much of the arguments is to be kept is not known, so neither is what the kernel writes.
+            return Some(Act::new(|| values::memory().forget(0, u64::MAX)));
+        };
         let values: Option<Vec<Vec<u8>>> = params
             .iter()
             .enumerate()
@@ -180,7 +177,7 @@ impl Kernel {
     /// How long a launch of it takes.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
-        let descriptor = self.descriptor(card);
+        let descriptor = self.descriptor();
         thread::with_prepared(|prepared| {
             let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
             descriptor.work(launch, prepared, &card.speeds, || {
@@ -189,13 +186,14 @@ impl Kernel {
         })
     }
 
-    /// Its parameters on a card; none where its machine code does not tell them.
-    fn params(&self, card: &Card) -> &[Param] {
-        self.params.get_or_init(|| {
+    /// Its parameters on a card; `None` where its machine code does not tell them.
+    fn params(&self, card: &Card) -> Option<&[Param]> {
+        let params = self.params.get_or_init(|| {
             let version = card.device.compute_capability.sm_version();
             let function = self.module.function(version, &self.name().to_string_lossy());
-            function.map(|function| function.params).unwrap_or_default()
-        })
+            function.map(|function| function.params)
+        });
+        params.as_deref()
     }
 
     /// That the card has code for it.

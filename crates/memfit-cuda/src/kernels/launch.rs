@@ -98,7 +98,7 @@ fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: E
     let work = kernel.work(card, &launch, arguments);
     let grid = launch.grid();
     match streams::launch(launch.stream, work, effort)? {
-        0 => kernel.apply(card, arguments, grid),
+        0 => kernel.apply(arguments, grid),
         capture => {
             // It runs when the graph is launched, with the arguments that it was given.
             if let Some(act) = kernel.captured(card, arguments, grid) {

@@ -142,7 +142,7 @@ fn count(arguments: Arguments, index: usize) -> Option<f64> {
 /// are, so that an operand that is a part of a larger block counts as a part of it.
 fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
     let mut elements = 1.0;
-    for (index, param) in arguments.params().iter().enumerate() {
+    for (index, param) in arguments.params().unwrap_or_default().iter().enumerate() {
         if param.size == 4
             && let Some(extent) = count(arguments, index)
         {

@@ -14,9 +14,8 @@ impl Operands {
     /// card leads to nothing.
     pub(crate) fn of(arguments: Arguments, memory: &dyn Memory) -> Self {
         let mut found: Vec<(u64, Reach)> = Vec::new();
-        for (index, param) in arguments.params().iter().enumerate() {
-            for word in 0..param.size as usize / 8 {
-                let Some(address) = arguments.get_at::<u64>(index, 8 * word) else { break };
+        for index in 0..arguments.params().map_or(0, <[_]>::len) {
+            for address in arguments.words(index) {
                 if found.len() < MOST_ADDRESSES
                     && !found.iter().any(|(known, _)| *known == address)
                     && let Some(reach) = memory.reach(address)

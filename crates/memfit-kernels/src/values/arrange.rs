@@ -100,10 +100,8 @@ impl Arrange {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, grid: Grid, memory: &dyn Memory) {
-        // Each deals with its output by itself; nothing is left to do where its arguments cannot even be
-        // read.
-        let _ = match *self {
+    pub(super) fn apply(&self, arguments: Arguments, grid: Grid, memory: &dyn Memory) -> Option<()> {
+        match *self {
             Self::Scan { kind, input, output, rows, length } => {
                 let rows = rows.map_or(Some(1), |rows| arguments.get::<u32>(rows));
                 scan(
@@ -120,7 +118,7 @@ impl Arrange {
             Self::Concatenate { size, most, dimensions } => {
                 concatenate(size, most, dimensions, grid, arguments, memory)
             }
-        };
+        }
     }
 }
 

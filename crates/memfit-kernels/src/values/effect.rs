@@ -1,10 +1,20 @@
 //! The effect of a launch on the known contents of memory.
 
 use super::{
-    arrange::Arrange, elementwise::Elementwise, histogram::Histogram, random::Random, reduction::Reduction,
-    scatter::Scatter, sizes::Size, topk::TopK, writes::Writes,
+    arrange::Arrange,
+    elementwise::Elementwise,
+    histogram::Histogram,
+    random::Random,
+    reduction::Reduction,
+    scatter::Scatter,
+    sizes::Size,
+    topk::TopK,
+    writes::{self, Writes},
 };
-use crate::launch::Launch;
+use crate::{
+    launch::{Arguments, Launch},
+    memory::Memory,
+};
 
 /// What the kernels of a family do to known contents.
 #[derive(Clone, Debug)]
@@ -19,37 +29,56 @@ pub(crate) enum Effect {
     Random(Random),
     Scatter(Scatter),
     TopK(TopK),
-    /// Forgets what the kernel writes, as far as its signature tells.
+    /// Forgets what the kernel writes.
     Writes(Writes),
     /// Forgets the blocks behind these arguments, of a kernel without a signature.
     Overwrites(Vec<usize>),
+    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind an
+    /// argument that is an address.
+    Anything,
 }
 
 impl Effect {
-    /// Applies it to a launch.
+    /// Applies it to a launch. Where the arguments are not as the family lays them out, the kernel may have
+    /// written anything.
     pub(crate) fn apply(&self, launch: Launch) {
         let Launch { grid, arguments, memory } = launch;
-        match self {
-            Self::None => {}
+        let applied = match self {
+            Self::None => Some(()),
             Self::Elementwise(elementwise) => elementwise.apply(arguments, memory),
             Self::Reduction(reduction) => reduction.apply(arguments, memory),
             Self::Size(size, writes) => {
                 writes.apply(arguments, memory);
-                size.apply(arguments, memory);
+                size.apply(arguments, memory)
             }
             Self::Arrange(arrange) => arrange.apply(arguments, grid, memory),
             Self::Histogram(histogram) => histogram.apply(arguments, memory),
             Self::Random(random) => random.apply(arguments, memory),
             Self::Scatter(scatter) => scatter.apply(arguments, memory),
             Self::TopK(topk) => topk.apply(arguments, memory),
-            Self::Writes(writes) => writes.apply(arguments, memory),
-            Self::Overwrites(written) => {
-                for argument in written {
-                    if let Some(target) = arguments.get::<u64>(*argument) {
-                        memory.forget_block(target);
-                    }
-                }
+            Self::Writes(writes) => {
+                writes.apply(arguments, memory);
+                Some(())
             }
+            Self::Overwrites(written) => forget_blocks(written, arguments, memory),
+            Self::Anything => {
+                let params = arguments.params().unwrap_or_default().iter().enumerate();
+                let addresses: Vec<usize> =
+                    params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect();
+                // What is left are structures.
+                forget_blocks(&addresses, arguments, memory).and(None)
+            }
+        };
+        if applied.is_none() {
+            writes::anywhere(arguments, memory);
         }
     }
+}
+
+/// Forgets the blocks behind arguments that are addresses.
+fn forget_blocks(written: &[usize], arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+    for argument in written {
+        memory.forget_block(arguments.get::<u64>(*argument)?);
+    }
+    Some(())
 }

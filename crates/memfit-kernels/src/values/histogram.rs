@@ -47,8 +47,8 @@ impl Histogram {
 
     /// Applies a launch: the counts, a buffer, the elements; how many bins, from where, to where; how many
     /// elements.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let _ = self.try_apply(arguments, memory);
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        self.try_apply(arguments, memory)
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

@@ -65,19 +65,18 @@ impl Random {
 
     /// Applies a launch: how many, the state, how to draw, where to store; there the address comes first,
     /// then the law's own.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let Some(target) = arguments.get::<u64>(3) else { return };
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        let target = arguments.get::<u64>(3)?;
         memory.forget_from(target);
-        let Some(count) = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok()) else {
-            return;
-        };
+        let count = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok())?;
         if count > MOST || !memory.answers() {
-            return;
+            return Some(());
         }
         let mut bytes = vec![0; count * self.element.size()];
         let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
         memory.guess(target, &bytes, Assumption::RANDOM);
+        Some(())
     }
 
     fn likely(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {

@@ -84,9 +84,9 @@ impl Scatter {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let tensors = if self.way == Way::Fill { 2 } else { 3 };
-        let _ = self.try_apply(tensors, arguments, memory);
+        self.try_apply(tensors, arguments, memory)
     }
 
     fn try_apply(&self, tensors: usize, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

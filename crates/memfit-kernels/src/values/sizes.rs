@@ -64,14 +64,14 @@ impl Size {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let (argument, kind) = self.target;
-        let Some(target) = arguments.get::<u64>(argument) else { return };
+        let target = arguments.get::<u64>(argument)?;
         let items = match self.items.1 {
             Type::I32 => arguments.get::<i32>(self.items.0).map(i64::from),
             _ => arguments.get::<i64>(self.items.0),
         };
-        let Some(items) = items.and_then(|items| u64::try_from(items).ok()) else { return };
+        let items = items.and_then(|items| u64::try_from(items).ok())?;
         let known = match self.counted {
             Some(Counted::Elements(element)) => count(element, items, arguments, memory),
             Some(Counted::Partial) => {
@@ -87,12 +87,16 @@ impl Size {
                     let least = u64::from(self.rule == Assumption::UNIQUE).min(items);
                     (policy.between(least, items), Origin::Answer(self.rule))
                 }
-                None => return memory.forget(target, kind.size() as u64),
+                None => {
+                    memory.forget(target, kind.size() as u64);
+                    return Some(());
+                }
             },
         };
         let mut bytes = [0; 8];
         kind.store(super::number::Value::Int(size as i64), &mut bytes);
         memory.write(target, &bytes[..kind.size()], origin);
+        Some(())
     }
 }
 

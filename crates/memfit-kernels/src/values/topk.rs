@@ -31,8 +31,8 @@ impl TopK {
 
     /// Applies a launch: the input, the length of its rows, how many, whether the greatest, how many rows,
     /// the stride within a row; the values and their stride; the indices and theirs.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let _ = self.try_apply(arguments, memory);
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        self.try_apply(arguments, memory)
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

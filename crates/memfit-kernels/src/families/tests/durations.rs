@@ -36,7 +36,7 @@ impl Packed {
         // SAFETY: each address is that of an argument of that size.
         let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
-        Descriptor::new(name, None, Vec::new).work(launch, prepared, &of_card(card), Function::default)
+        Descriptor::new(name, None).work(launch, prepared, &of_card(card), Function::default)
     }
 }
 
@@ -103,7 +103,7 @@ fn names_tell_families() {
         ("_Z3addPKfPfi", "unknown"),
         ("", "unknown"),
     ] {
-        assert_eq!(Descriptor::new(name, None, Vec::new).family().name, family, "{name}");
+        assert_eq!(Descriptor::new(name, None).family().name, family, "{name}");
     }
 }
 
@@ -208,7 +208,7 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
         // SAFETY: there are no arguments.
         let arguments = unsafe { Arguments::new(In::from_address(empty.as_ptr() as u64), &none) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
-        let descriptor = Descriptor::new("triton_per_fused_0", None, Vec::new);
+        let descriptor = Descriptor::new("triton_per_fused_0", None);
         descriptor.work(launch, &Prepared::new(), &of_card("a100-80gb"), function).length as f64
     };
     let launch = time(0, 0);
