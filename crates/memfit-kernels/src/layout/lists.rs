@@ -52,8 +52,9 @@ impl Lists {
             return None;
         }
         let (kind, arguments) = type_parts(signature.template(0)?);
-        let depth: usize =
-            arguments.last()?.parse().ok().filter(|depth| (1..=TENSORS.len()).contains(depth))?;
+        // Later releases have a flag behind it.
+        let depth = arguments.iter().find_map(|argument| argument.parse::<usize>().ok());
+        let depth = depth.filter(|depth| (1..=TENSORS.len()).contains(depth))?;
         let between = match kind {
             "TensorListMetadata" => Between::Nothing,
             "TensorListScalarListMetadata" if arguments.first()?.contains("double") => Between::Scalar(8),
@@ -73,16 +74,15 @@ impl Lists {
     /// piece.
     pub(crate) fn elements(&self, grid: Grid, arguments: Arguments) -> u64 {
         let most = u64::from(grid.blocks[0]).saturating_mul(CHUNK);
-        ROOMS.iter().find_map(|room| self.elements_in(*room, grid, arguments)).unwrap_or(most)
+        let size =
+            arguments.params().and_then(|params| params.first()).map_or(0, |param| param.size as usize);
+        let places = ROOMS.iter().map(|room| self.places(*room));
+        let room = places.filter(|places| places.end <= size).max_by_key(|places| places.end);
+        room.and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
     }
 
-    /// Elements of all blocks' pieces; nothing if there is no room for so many blocks, or what is read makes
-    /// no sense.
-    fn elements_in(&self, room: Room, grid: Grid, arguments: Arguments) -> Option<u64> {
-        let (most_blocks, blocks) = (BLOCKS * room.times, grid.blocks[0] as usize);
-        if blocks > most_blocks {
-            return None;
-        }
+    /// Where things are in the lists with that much room.
+    fn places(&self, room: Room) -> Places {
         let (plain, more) =
             (TENSORS[self.depth - 1] * room.times, TENSORS_WITH_MORE[self.depth - 1] * room.times);
         let (tensors, between) = match self.between {
@@ -90,18 +90,45 @@ impl Lists {
             Between::Scalar(bytes) => (more, bytes * more),
             Between::Step => (plain, 8 * more),
         };
+        let blocks = BLOCKS * room.times;
         let sizes = 8 * self.depth * tensors;
         let owners = sizes + 8 * tensors + between;
-        let pieces = (owners + room.index * most_blocks).next_multiple_of(4);
+        let pieces = (owners + room.index * blocks).next_multiple_of(4);
+        Places { tensors, blocks, index: room.index, sizes, owners, pieces, end: pieces + 4 * blocks }
+    }
+}
+
+/// Where things are in lists: offsets into the first argument.
+struct Places {
+    /// For how many tensors and blocks there is room.
+    tensors: usize,
+    blocks: usize,
+    /// Bytes of a tensor's number.
+    index: usize,
+    /// The numbers of elements of the tensors.
+    sizes: usize,
+    /// The tensor of each block.
+    owners: usize,
+    /// Which piece of its tensor each block has.
+    pieces: usize,
+    end: usize,
+}
+
+impl Places {
+    /// Elements of all blocks' pieces; `None` if there is no room for so many blocks, or what is read makes no
+    /// sense.
+    fn elements(&self, grid: Grid, arguments: Arguments) -> Option<u64> {
+        let blocks = grid.blocks[0] as usize;
+        (blocks <= self.blocks).then_some(())?;
         let mut elements = 0;
         for block in 0..blocks {
-            let tensor = match room.index {
-                1 => usize::from(arguments.get_at::<u8>(0, owners + block)?),
-                _ => usize::from(arguments.get_at::<u16>(0, owners + 2 * block)?),
+            let tensor = match self.index {
+                1 => usize::from(arguments.get_at::<u8>(0, self.owners + block)?),
+                _ => usize::from(arguments.get_at::<u16>(0, self.owners + 2 * block)?),
             };
-            let piece = u64::try_from(arguments.get_at::<i32>(0, pieces + 4 * block)?).ok()?;
-            let size = u64::try_from(arguments.get_at::<i64>(0, sizes + 8 * tensor)?).ok()?;
-            let before = piece.checked_mul(CHUNK).filter(|before| tensor < tensors && *before < size)?;
+            let piece = u64::try_from(arguments.get_at::<i32>(0, self.pieces + 4 * block)?).ok()?;
+            let size = u64::try_from(arguments.get_at::<i64>(0, self.sizes + 8 * tensor)?).ok()?;
+            let before = piece.checked_mul(CHUNK).filter(|before| tensor < self.tensors && *before < size)?;
             elements += (size - before).min(CHUNK);
         }
         Some(elements)

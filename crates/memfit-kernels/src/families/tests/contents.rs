@@ -95,6 +95,26 @@ fn a_kernel_of_which_nothing_is_known_may_write_wherever_its_arguments_lead() {
 }
 
 #[test]
+fn every_tensor_of_a_list_is_written_whatever_its_room() {
+    // Of kernels of one list, with and without the flag of later releases.
+    let name = |metadata: &str| {
+        format!(
+            "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataI{metadata}EENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_"
+        )
+    };
+    for (metadata, tensors, size) in [("Li1E", 110, 3360), ("Li1E", 770, 25_764), ("Li1ELb1E", 770, 25_764)] {
+        let memory = memory();
+        let places: Vec<u64> = (0..tensors).map(|tensor| OUT + 512 * tensor).collect();
+        places.iter().for_each(|place| know(&memory, *place, &floats(&[1.0, 1.0])));
+        let mut lists = addresses(&places);
+        lists.resize(size, 0);
+        launch_exactly(&memory, &name(metadata), &[lists, vec![0], vec![0], bytes(&[0])]);
+        let left = places.iter().filter(|place| known(&memory, **place, 4).is_some()).count();
+        assert_eq!(left, 0, "{metadata}: {tensors} tensors");
+    }
+}
+
+#[test]
 fn another_librarys_kernel_of_a_known_name_is_not_read_past_its_arguments() {
     let own = SUM_LONG.strip_prefix("_ZN2at6native").unwrap();
     let other = format!("_ZN5other6native{}", own.replace("NS0_", "N2at6native"));
