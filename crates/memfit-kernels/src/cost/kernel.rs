@@ -8,16 +8,17 @@ mod attention;
 mod flex;
 mod foreach;
 mod grouped;
+mod template;
 
 pub use attention::{Attention, Shape};
 pub(crate) use flex::Flex;
 pub(crate) use foreach::Foreach;
 pub(crate) use grouped::numbers as grouped_numbers;
 use memfit_channel::WorkKind;
+pub(crate) use template::Template;
 
 use super::{
     Prepared, Work,
-    gemm::Gemm,
     speeds::{Math, Speeds},
 };
 use crate::{
@@ -48,7 +49,7 @@ pub(crate) enum Cost {
     /// Inductor's own: pointwise kernels and reductions.
     Compiled,
     /// Inductor's own: products of matrices.
-    Template,
+    Template(Template),
     /// Prepares many products of matrices of a type, for one kernel.
     Prepares((Math, f64)),
     /// Many products of matrices, as they were prepared.
@@ -123,7 +124,7 @@ impl Cost {
                 Some(gemm) => gemm.work(speeds),
                 None => shortest,
             },
-            Self::Template => template(&operands().bytes(f64::INFINITY), speeds),
+            Self::Template(template) => template.work(grid, &operands().bytes(f64::INFINITY), speeds),
             Self::Unknown => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 let computing = computing(function().code, grid, bytes, speeds);
@@ -165,16 +166,4 @@ fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
     let again = (threads * f64::from(code.loaded) - bytes).max(0.0);
     let lookups = again / (WARP * WORD) * COLLISIONS / speeds.lookups;
     instructions.max(lookups)
-}
-
-/// A product of matrices that Inductor made a kernel of its own for: of its three largest operands, each is a
-/// product of two of the three extents.
-fn template(bytes: &[f64], speeds: &Speeds) -> Work {
-    const ELEMENT: f64 = 2.0;
-    let mut largest = bytes.to_vec();
-    largest.sort_by(|a, b| f64::total_cmp(b, a));
-    let [a, b, c, ..] = largest[..] else { return Work::new(WorkKind::Guess, speeds.launch) };
-    let (a, b, c) = (a / ELEMENT, b / ELEMENT, c / ELEMENT);
-    let size = [(a * b / c).sqrt(), (a * c / b).sqrt(), (b * c / a).sqrt(), 1.0];
-    Gemm::new(size, Math::Bf16, ELEMENT, ELEMENT).work(speeds)
 }

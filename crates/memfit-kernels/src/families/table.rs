@@ -6,7 +6,7 @@
 
 use super::{CostOf, EffectOf, Family, Kernels, foreach};
 use crate::{
-    cost::kernel::{Attention, Cost, Flex, grouped_numbers},
+    cost::kernel::{Attention, Cost, Flex, Template, grouped_numbers},
     name::{Name, Signature},
     values::{Arrange, Effect, Elementwise, Histogram, Random, Reduction, Scatter, Size, TopK, Type, Writes},
 };
@@ -90,7 +90,7 @@ pub static FAMILIES: &[Family] = &[
         name: "Inductor's products of matrices",
         kernels: Kernels::Accepted(is_template),
         effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Template),
+        cost: CostOf::Each(|name, _| Cost::Template(Template::of(name.mangled, name.text))),
         stated_layout: false,
         source: "the text that Triton keeps",
     },

@@ -223,6 +223,49 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
 }
 
 #[test]
+fn a_template_is_as_fast_as_its_type_and_is_sure_only_of_what_it_knows() {
+    let text = |kind: &str, precision: &str| {
+        format!(
+            "  tt.func public @triton_tem_fused_mm_3(%arg_A: !tt.ptr<{kind}>) attributes {{noinline = false}} {{\n    \
+             %acc = tt.dot %a, %b, %c{precision} : tensor<64x32x{kind}> * tensor<32x64x{kind}> -> tensor<64x64xf32>\n  }}\n"
+        )
+    };
+    // Operands of 4096 × 4096 elements, each a block of its own.
+    let work = |name: &str, text: Option<&str>, element: u64, batch: u32| {
+        let (memory, extent) = (Bytes::new(None), 4096_u64);
+        let addresses = [1_u64, 2, 3].map(|number| number << 40);
+        let bytes = extent * extent * element * u64::from(batch);
+        addresses.iter().for_each(|address| memory.block(*address, bytes));
+        let pointers = addresses.map(|address| std::ptr::from_ref(Box::leak(Box::new(address))) as u64);
+        let sizes = vec![Param { offset: 0, size: 8 }; 3];
+        // SAFETY: each address is that of a word.
+        let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
+        let grid = Grid { blocks: [1024, batch, 1], threads: 128 };
+        let launch = Launch { grid, arguments, memory: &memory };
+        let speeds = of_card("a100-80gb");
+        Descriptor::new(name, text).work(launch, &Prepared::new(), &speeds, Function::default)
+    };
+    let rate = |work: Work, batch: f64| 2.0 * batch * 4096_f64.powi(3) / work.length as f64 / 1e3;
+    let name = "triton_tem_fused_mm_3";
+    for (kind, precision, element, at_least, at_most) in [
+        ("bf16", "", 2, 180.0, 312.0),
+        ("f32", ", inputPrecision = tf32", 4, 80.0, 156.0),
+        ("f32", ", inputPrecision = ieee", 4, 10.0, 19.5),
+    ] {
+        for batch in [1, 16] {
+            let work = work(name, Some(&text(kind, precision)), element, batch);
+            assert_eq!(work.kind, WorkKind::Matmul);
+            let rate = rate(work, batch.into());
+            assert!((at_least..at_most).contains(&rate), "{kind}{precision} x {batch}: {rate} TFLOP/s");
+        }
+    }
+    assert_eq!(work(name, None, 2, 1).kind, WorkKind::Guess, "without a text");
+    let convolution = text("bf16", "").replace("fused_mm", "fused_convolution");
+    let convolution = work("triton_tem_fused_convolution_3", Some(&convolution), 2, 1);
+    assert_eq!(convolution.kind, WorkKind::Guess, "operands of a convolution are no matrices");
+}
+
+#[test]
 fn the_text_of_a_kernel_tells_flex_attention() {
     let text = |params: &str| {
         format!(
