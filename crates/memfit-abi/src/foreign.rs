@@ -1,9 +1,9 @@
 //! What a C caller hands in: places to write to, arrays to read from.
 //!
 //! An entry point must believe its caller, as every C library does. These types put that belief in one place:
-//! they have the layout of the pointers that they stand for, so that a C caller makes them by calling; whoever
-//! else makes one out of an address says with `unsafe` why it may be followed. They check what can be checked:
-//! null.
+//! they have the layout of the pointers that they stand for, so that a C caller makes them by calling; any
+//! other code that makes one out of an address says with `unsafe` why it may be followed. They check what can
+//! be checked: null.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -9,9 +9,10 @@ use std::ffi::{CStr, c_char};
 
 use memfit_channel::WorkKind;
 
-use super::entry::{Handle, In, Kind, Out, Ptr, entry_points, guarded};
+use super::entry::{Fails, Handle, In, Kind, Out, Ptr, entry_points, guarded};
 use super::numbers::{compute_math, element};
 use super::real::{forward, real};
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 use memfit_kernels::cost::Work;
 use memfit_kernels::cost::gemm::{Gemm, alignment};
@@ -29,7 +30,10 @@ mod status {
 struct Context;
 
 impl Kind for Context {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-blaLt");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Context> = Objects::new(17);
+        &OBJECTS
+    }
 }
 
 /// `cublasLtMatmulAlgo_t`: opaque, and copied by its users.
@@ -77,7 +81,7 @@ const ANSWER: Heuristic =
     Heuristic { algorithm: ALGORITHM, workspace: 0, state: status::SUCCESS, waves: 1.0, reserved: [0; 4] };
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Gives out a handle.
     fn cublasLtCreate(handle: Out<Handle<Context>>) {

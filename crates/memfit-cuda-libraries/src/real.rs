@@ -124,7 +124,7 @@ macro_rules! forward {
         $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*
     ) => {
         $crate::entry::entry_points! {
-            fail $failure;
+            $crate::entry::Fails($failure);
             $(
                 /// Goes to the real library.
                 fn $name($($argument: $kind),*) {

@@ -106,8 +106,8 @@ pub struct Descriptor {
     family: &'static Family,
     effect: Effect,
     cost: Cost,
-    /// Whether the arguments are laid out as the family says. This is so for PyTorch's own kernels: the tables
-    /// of the releases' kernels are checked for it.
+    /// Whether the arguments are laid out as the family says. PyTorch's own kernels are: the tables of the
+    /// releases' kernels are checked for it.
     own_layout: bool,
     /// The parameters, as far as the signature tells, for kernels whose machine code is not at hand.
     declared: Option<Vec<Param>>,

@@ -12,7 +12,7 @@ use memfit_channel::WorkKind;
 use super::image::{self, TYPE_HANDLE};
 use super::problem::{self, attribute, kind};
 use super::status;
-use crate::entry::{In, Out, Ptr, entry_points};
+use crate::entry::{Fails, In, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 use memfit_kernels::cost::{Speeds, Work};
@@ -155,7 +155,7 @@ fn overwrite(tensors: &[i64], pack: Ptr) {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Makes a descriptor, and remembers one that will want the card's properties.
     fn cudnnBackendCreateDescriptor(kind: i32, descriptor: Out<usize>) {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::image::Image;
 use super::status;
-use crate::entry::{Out, Ptr, entry_points, guarded};
+use crate::entry::{Fails, Out, Ptr, entry_points, guarded};
 use crate::real::real;
 use memfit_cuda::card;
 
@@ -36,7 +36,7 @@ pub(super) fn stream(handle: Ptr) -> Option<usize> {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Gives out a handle that begins with the current card's properties.
     fn cudnnCreate(handle: Out<usize>) {

@@ -12,6 +12,7 @@ use super::buffers::Buffers;
 use super::meeting::{EVERYONE, Meeting};
 use super::status;
 use crate::entry::{Handle, In, Kind, Out, Ptr};
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
 /// The color of a rank that takes no part in a split.
@@ -44,7 +45,10 @@ pub(super) struct Place {
 }
 
 impl Kind for Communicator {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-nccl\0");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Communicator> = Objects::new(21);
+        &OBJECTS
+    }
 }
 
 /// `ncclUniqueId`.

@@ -2,13 +2,13 @@
 
 use crate::{
     context,
-    guard::calls,
+    guard::Driver,
     machine,
     memory::{device, host, pool},
     space::{self, Kind},
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 /// The numbers of `CUpointer_attribute`.
 mod attribute {
@@ -79,7 +79,7 @@ fn attribute_of(address: u64, which: i32) -> Outcome<Value> {
     })
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         if address.is_null() || pitch.is_null() || !matches!(element, 4 | 8 | 16) {
             return Err(Status::INVALID_VALUE);

@@ -9,11 +9,11 @@ use super::{
     registry,
 };
 use crate::{
-    guard::calls,
+    guard::{Driver, Runtime},
     machine::{self, Card},
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 
 /// CUDA's `cudaFuncAttributes`; the same since CUDA 12.
 #[repr(C)]
@@ -222,7 +222,7 @@ impl LaunchShape {
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaFuncGetAttributes(attributes: Out<FunctionAttributes>, host: Ptr) {
         attributes.put(all_attributes(symbol(host)?, machine::current()?)?);
         Ok(())
@@ -305,7 +305,7 @@ fn potential_block(
     Ok(())
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuFuncGetAttribute(value: Out<i32>, which: i32, handle: Ptr) {
         value.put(attribute(function(handle)?, machine::current()?, which)?);
         Ok(())

@@ -6,12 +6,12 @@ use super::{kernel::Kernel, registry};
 use crate::{
     clock::Effort,
     graphs,
-    guard::calls,
+    guard::{Driver, Runtime},
     machine::{self, Card},
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 use memfit_kernels::launch::{Arguments, Grid};
 
 /// CUDA's `dim3`.
@@ -159,7 +159,7 @@ impl DriverConfig {
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaLaunchKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
         launch_symbol(symbol, grid, block, arguments, shared, stream)
     }
@@ -260,7 +260,7 @@ fn as_driver(status: Status) -> Status {
     if status == Status::INVALID_CONFIGURATION { Status::INVALID_VALUE } else { status }
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuLaunchKernel(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
         stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
@@ -339,7 +339,7 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
     0
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn __cudaPopCallConfiguration(grid: Out<Dim3>, block: Out<Dim3>, shared: Out<usize>, stream: Out<u64>) {
         let configuration = CONFIGURATIONS
             .with_borrow_mut(Vec::pop)

@@ -11,8 +11,8 @@ use super::{
     registry::{self, Name},
     variables::Variable,
 };
-use crate::{guard::calls, status::Status};
-use memfit_abi::{In, Out, Ptr};
+use crate::{guard::Runtime, status::Status};
+use memfit_abi::{In, Out, Ptr, entry_points};
 use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC};
 
 /// What the compiler passes for each fat binary.
@@ -148,7 +148,7 @@ pub(crate) extern "C" fn __cudaRegisterHostVar(_handle: Ptr, _name: *const c_cha
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterUnifiedTable(_handle: Ptr, _table: Ptr) {}
 
-calls! { runtime;
+entry_points! { Runtime;
     fn __cudaGetKernel(kernel: Out<usize>, host: Ptr) {
         kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
