@@ -5,6 +5,8 @@
 //! other code that makes one out of an address says with `unsafe` why it may be followed. They check what can
 //! be checked: null.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::ffi::{CStr, c_char, c_void};
 
 /// A pointer that is passed on or remembered, and never followed.

@@ -3,6 +3,8 @@
 //! The workspace that PyTorch hands in comes from its own allocator and shows in its figures; here it is only
 //! named.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod products;
 mod scalars;
 

@@ -5,6 +5,8 @@
 //! own settings, before it asks for an algorithm, so which one it gets moves no memory. The algorithm given
 //! here wants no workspace.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::ffi::{CStr, c_char};
 
 use memfit_channel::WorkKind;

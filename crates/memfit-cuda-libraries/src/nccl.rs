@@ -4,6 +4,8 @@
 //! what an operation does, [`meeting`] how small known contents travel between processes, [`arithmetic`] what
 //! is computed of them.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod arithmetic;
 mod buffers;
 mod collective;

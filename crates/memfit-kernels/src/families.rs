@@ -4,6 +4,8 @@
 //! A kernel is described once, from its name: [`Descriptor::new`] takes the first family of [`FAMILIES`] that
 //! has it. What follows contents and what estimates durations read the same descriptor.
 
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+
 mod table;
 
 use std::sync::OnceLock;

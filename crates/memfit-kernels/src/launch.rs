@@ -1,5 +1,7 @@
 //! One launch of a kernel: its grid, its arguments, and the memory that they lead to.
 
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+
 mod operands;
 
 use memfit_abi::{In, Ptr};

@@ -1,5 +1,7 @@
 //! Starting, stopping, and what is true of the machine rather than of a card.
 
+#![allow(unsafe_code, reason = "calls are exported under NVML's names")]
+
 use std::ffi::c_char;
 
 use memfit_channel::proc;

@@ -1,6 +1,8 @@
 //! Calls whose result is one value. Where scalars are on the host, it is written, as zero; where they are on
 //! the device, the result's address is the device's, and is not followed.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use super::{Context, status};
 use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 

@@ -4,6 +4,8 @@
 //! plans get a descriptor of the card's properties before they are finalised. So heuristics rank, and plans
 //! tell their workspace, as they would on the card. Executing a plan does nothing.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,7 @@
 //! cuDNN's handles, and what is asked of the library as a whole.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};

@@ -4,6 +4,8 @@
 //! Descriptors are the real library's; beside each, what was set on it is remembered here, and passed on to
 //! whatever it is set on itself. So a plan knows its operations even when their descriptors are long gone.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod attention;
 
 use std::collections::HashMap;

@@ -1,6 +1,8 @@
 //! What lies behind a communicator: its place among the ranks, what it takes of its card, and where it meets
 //! the others.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::process;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,7 @@
 //! Allocation, and what an address is.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use crate::{
     context,
     guard::Driver,

@@ -1,5 +1,7 @@
 //! A kernel's attributes, and how many of its blocks fit on a multiprocessor.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{

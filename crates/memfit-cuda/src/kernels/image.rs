@@ -1,5 +1,7 @@
 //! What a program hands to the driver to load: an ELF image, a fat binary or PTX, found out by looking at it.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC, u16_at, u32_at, u64_at};
 
 use super::register::Wrapper;

@@ -1,5 +1,7 @@
 //! One kernel.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::CStr,
     sync::{

@@ -1,5 +1,7 @@
 //! Launches: checked as CUDA checks them, then told to [`crate::values`].
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::cell::RefCell;
 
 use super::{kernel::Kernel, registry};

@@ -3,6 +3,8 @@
 //! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a
 //! context. Here they are the same thing under the same handle.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::{CStr, c_char},
     path::Path,

@@ -1,5 +1,7 @@
 //! What compiled programs call when they are loaded: for each fat binary, its kernels and its variables.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::{CStr, c_char},
     sync::OnceLock,

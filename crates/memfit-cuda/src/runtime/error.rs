@@ -1,5 +1,7 @@
 //! Errors and versions.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::ffi::{CStr, c_char};
 
 use crate::{errors, guard::Runtime, status::Status, thread, versions};

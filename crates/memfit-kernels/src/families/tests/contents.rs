@@ -1,5 +1,7 @@
 //! What is known after a launch.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::ffi::c_void;
 
 use memfit_channel::Assumption;

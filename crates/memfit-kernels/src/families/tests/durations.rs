@@ -1,5 +1,7 @@
 //! How long launches take.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use memfit_abi::In;
 use memfit_channel::WorkKind;
 
