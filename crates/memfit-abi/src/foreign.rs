@@ -1,8 +1,11 @@
 //! What a C caller hands in: places to write to, arrays to read from.
 //!
 //! An entry point must believe its caller, as every C library does. These types put that belief in one place:
-//! they have the layout of the pointers that they stand for, only a C caller (or a test that acts as one)
-//! makes them, and they check what can be checked: null.
+//! they have the layout of the pointers that they stand for, so that a C caller makes them by calling; any
+//! other code that makes one out of an address says with `unsafe` why it may be followed. They check what can
+//! be checked: null.
+
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -57,8 +60,9 @@ impl<T> Out<T> {
         }
     }
 
-    /// The same place as another type.
+    /// The same place as another type, which must be no larger.
     pub fn cast<U>(self) -> Out<U> {
+        const { assert!(size_of::<U>() <= size_of::<T>(), "the caller vouched for less room") };
         Out(self.0.cast())
     }
 
@@ -68,7 +72,10 @@ impl<T> Out<T> {
     }
 
     /// The out-parameter at an address that a C caller gave as a number or inside a structure.
-    pub fn at(address: u64) -> Self {
+    ///
+    /// # Safety
+    /// The address is zero, or as many `T`s may be written there as will be.
+    pub unsafe fn from_address(address: u64) -> Self {
         Self(address as *mut T)
     }
 }
@@ -127,7 +134,10 @@ impl<T: Copy> In<T> {
     }
 
     /// The array at an address that a C caller gave as a number or inside a structure.
-    pub fn from_address(address: u64) -> Self {
+    ///
+    /// # Safety
+    /// The address is zero, or as many `T`s may be read there as will be.
+    pub unsafe fn from_address(address: u64) -> Self {
         Self(address as *const T)
     }
 }

@@ -5,7 +5,7 @@
 //! generation moves on when its tenant goes.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    Arc, Mutex, OnceLock, PoisonError, RwLock,
     atomic::{
         AtomicU32,
         Ordering::{AcqRel, Acquire, Relaxed},
@@ -114,6 +114,39 @@ impl<T: Default> Table<T> {
     }
 }
 
+/// Objects with handles: each lives until its handle is removed and nobody uses it any more.
+pub struct Objects<T: 'static>(Table<RwLock<Option<Arc<T>>>>);
+
+impl<T> Objects<T> {
+    /// No objects; `tag` tells their handles from those of other tables.
+    #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
+    pub const fn new(tag: u8) -> Self {
+        Self(Table::new(tag))
+    }
+
+    /// Makes a handle for an object; `None` if a million are alive.
+    pub fn insert(&self, object: T) -> Option<u64> {
+        self.0.insert(|place| {
+            *place.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(object));
+        })
+    }
+
+    /// The object of a handle, if it is alive.
+    #[inline]
+    pub fn get(&self, handle: u64) -> Option<Arc<T>> {
+        let object = self.0.get(handle)?.read().unwrap_or_else(PoisonError::into_inner);
+        // A handle that was removed in between may stand for the next object of its place.
+        object.clone().filter(|_| self.0.get(handle).is_some())
+    }
+
+    /// Ends a handle; false if it is not alive.
+    pub fn remove(&self, handle: u64) -> bool {
+        let Some(place) = self.0.get(handle) else { return false };
+        let object = place.write().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.remove(handle) && object.is_some()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +167,20 @@ mod tests {
         assert_ne!(first, second, "the slot is used again, the handle is not");
         assert!(TABLE.get(first).is_none());
         assert_eq!(TABLE.alive(), [second]);
+    }
+
+    #[test]
+    fn an_object_lives_as_long_as_its_handle_or_its_user() {
+        static OBJECTS: Objects<AtomicU32> = Objects::new(6);
+        let handle = OBJECTS.insert(AtomicU32::new(7)).unwrap();
+        let user = OBJECTS.get(handle).unwrap();
+        assert!(OBJECTS.remove(handle) && !OBJECTS.remove(handle), "once");
+        assert!(OBJECTS.get(handle).is_none());
+        assert_eq!(user.load(Relaxed), 7);
+        let next = OBJECTS.insert(AtomicU32::new(8)).unwrap();
+        assert_ne!(handle, next);
+        assert_eq!(OBJECTS.get(next).unwrap().load(Relaxed), 8);
+        assert!(OBJECTS.get(handle).is_none(), "the old handle is not the new one");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Support for the entry points that are generated from the prototype lists.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,7 @@
 //! Facts about processes, as `/proc` has them. Any of them may be gone, or another user's, at any time.
 
+#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+
 use std::{
     ffi::{OsStr, OsString},
     fs, io,

@@ -3,14 +3,17 @@
 //! The workspace that PyTorch hands in comes from its own allocator and shows in its figures; here it is only
 //! named.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod products;
 mod scalars;
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
-use super::entry::{Handle, Kind, Out, Ptr, entry_points, guarded, handle_calls};
+use super::entry::{Fails, Handle, HandleStatus, Kind, Out, Ptr, entry_points, guarded};
 use super::real::real;
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
 /// `cublasStatus_t`, as far as it is said here.
@@ -65,12 +68,15 @@ impl Context {
 }
 
 impl Kind for Context {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-blas\0");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Context> = Objects::new(16);
+        &OBJECTS
+    }
 }
 
 /// Does something with a handle's context.
 fn with(handle: Handle<Context>, body: impl FnOnce(&Context) -> i32) -> i32 {
-    handle.get().map_or(status::NOT_INITIALIZED, body)
+    handle.get().map_or(status::NOT_INITIALIZED, |context| body(&context))
 }
 
 /// Answers with a value that was set.
@@ -78,50 +84,117 @@ fn answer<T>(target: Out<T>, value: T) -> i32 {
     if target.write(value) { status::SUCCESS } else { status::INVALID_VALUE }
 }
 
-/// Declares the calls that set and get one field of a handle.
-macro_rules! settings {
-    ($($set:ident, $get:ident: $kind:ty => $($field:ident).+;)*) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// Remembers it.
-                fn $set(handle: Handle<Context>, value: $kind) {
-                    with(handle, |context| {
-                        context.$($field).+.store(value, Relaxed);
-                        status::SUCCESS
-                    })
-                }
+/// What cuBLAS answers about its handles.
+const HANDLES: HandleStatus = HandleStatus {
+    success: status::SUCCESS,
+    not_initialized: status::NOT_INITIALIZED,
+    invalid_value: status::INVALID_VALUE,
+};
 
-                /// What was set, or the library's default.
-                fn $get(handle: Handle<Context>, value: Out<$kind>) {
-                    with(handle, |context| answer(value, context.$($field).+.load(Relaxed)))
-                }
-            )*
-        }
-    };
+/// Remembers what was set on a handle.
+fn set(handle: Handle<Context>, store: impl FnOnce(&Context)) -> i32 {
+    with(handle, |context| {
+        store(context);
+        status::SUCCESS
+    })
 }
-
-settings! {
-    cublasSetPointerMode_v2, cublasGetPointerMode_v2: i32 => pointer_mode;
-    cublasSetAtomicsMode, cublasGetAtomicsMode: i32 => atomics_mode;
-    cublasSetMathMode, cublasGetMathMode: i32 => math_mode;
-    cublasSetSmCountTarget, cublasGetSmCountTarget: i32 => sm_count_target;
-    cublasSetEmulationStrategy, cublasGetEmulationStrategy: i32 => emulation.strategy;
-    cublasSetEmulationSpecialValuesSupport, cublasGetEmulationSpecialValuesSupport: i32 => emulation.special_values;
-    cublasSetFixedPointEmulationMantissaControl, cublasGetFixedPointEmulationMantissaControl: i32
-        => emulation.mantissa_control;
-    cublasSetFixedPointEmulationMaxMantissaBitCount, cublasGetFixedPointEmulationMaxMantissaBitCount: i32
-        => emulation.mantissa_bits;
-    cublasSetFixedPointEmulationMantissaBitOffset, cublasGetFixedPointEmulationMantissaBitOffset: i32
-        => emulation.mantissa_offset;
-    cublasSetFixedPointEmulationMantissaBitCountPointer, cublasGetFixedPointEmulationMantissaBitCountPointer: usize
-        => emulation.bit_count;
-}
-
-handle_calls!(cublasCreate_v2, cublasDestroy_v2: Context);
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
+
+    fn cublasSetPointerMode_v2(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.pointer_mode.store(value, Relaxed))
+    }
+
+    fn cublasGetPointerMode_v2(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.pointer_mode.load(Relaxed)))
+    }
+
+    fn cublasSetAtomicsMode(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.atomics_mode.store(value, Relaxed))
+    }
+
+    fn cublasGetAtomicsMode(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.atomics_mode.load(Relaxed)))
+    }
+
+    fn cublasSetMathMode(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.math_mode.store(value, Relaxed))
+    }
+
+    fn cublasGetMathMode(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.math_mode.load(Relaxed)))
+    }
+
+    fn cublasSetSmCountTarget(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.sm_count_target.store(value, Relaxed))
+    }
+
+    fn cublasGetSmCountTarget(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.sm_count_target.load(Relaxed)))
+    }
+
+    fn cublasSetEmulationStrategy(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation.strategy.store(value, Relaxed))
+    }
+
+    fn cublasGetEmulationStrategy(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.emulation.strategy.load(Relaxed)))
+    }
+
+    fn cublasSetEmulationSpecialValuesSupport(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation.special_values.store(value, Relaxed))
+    }
+
+    fn cublasGetEmulationSpecialValuesSupport(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.emulation.special_values.load(Relaxed)))
+    }
+
+    fn cublasSetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation.mantissa_control.store(value, Relaxed))
+    }
+
+    fn cublasGetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.emulation.mantissa_control.load(Relaxed)))
+    }
+
+    fn cublasSetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation.mantissa_bits.store(value, Relaxed))
+    }
+
+    fn cublasGetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.emulation.mantissa_bits.load(Relaxed)))
+    }
+
+    fn cublasSetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation.mantissa_offset.store(value, Relaxed))
+    }
+
+    fn cublasGetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: Out<i32>) {
+        with(handle, |context| answer(value, context.emulation.mantissa_offset.load(Relaxed)))
+    }
+
+    fn cublasSetFixedPointEmulationMantissaBitCountPointer(handle: Handle<Context>, value: usize) {
+        set(handle, |context| context.emulation.bit_count.store(value, Relaxed))
+    }
+
+    fn cublasGetFixedPointEmulationMantissaBitCountPointer(handle: Handle<Context>, value: Out<usize>) {
+        with(handle, |context| answer(value, context.emulation.bit_count.load(Relaxed)))
+    }
+
+    /// Gives out a handle.
+    fn cublasCreate_v2(handle: Out<Handle<Context>>) {
+        HANDLES.create(handle)
+    }
+
+    /// Takes a handle back.
+    fn cublasDestroy_v2(handle: Handle<Context>) {
+        HANDLES.destroy(handle)
+    }
+}
+
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
     /// Remembers the stream. As in cuBLAS, the workspace that was set is forgotten with it; nothing here
     /// needs one.
@@ -216,44 +289,103 @@ fn copy(way: i32, [rows, columns, element]: [i64; 3], from: (Ptr, i64), to: (Ptr
     if copied { status::SUCCESS } else { status::MAPPING_ERROR }
 }
 
-/// Declares the copies of one direction, for indices of one width. The stream's order is the order of the
-/// calls: nothing runs beside them.
-macro_rules! copies {
-    ($way:ident, $int:ty: $matrix:ident, $matrix_async:ident, $vector:ident, $vector_async:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
+// The stream's order is the order of the calls: nothing runs beside copies.
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-            /// Copies a matrix.
-            fn $matrix(rows: $int, columns: $int, element: $int, from: Ptr, from_rows: $int, to: Ptr, to_rows: $int) {
-                let shape = [rows.into(), columns.into(), element.into()];
-                copy($way, shape, (from, from_rows.into()), (to, to_rows.into()))
-            }
+    fn cublasSetMatrix(
+        rows: i32, columns: i32, element: i32, from: Ptr, from_rows: i32, to: Ptr, to_rows: i32,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
 
-            /// Copies a matrix in a stream's order.
-            fn $matrix_async(
-                rows: $int, columns: $int, element: $int, from: Ptr, from_rows: $int, to: Ptr, to_rows: $int,
-                _stream: Ptr,
-            ) {
-                let shape = [rows.into(), columns.into(), element.into()];
-                copy($way, shape, (from, from_rows.into()), (to, to_rows.into()))
-            }
+    fn cublasSetMatrixAsync(
+        rows: i32, columns: i32, element: i32, from: Ptr, from_rows: i32, to: Ptr, to_rows: i32, _stream: Ptr,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
 
-            /// Copies a vector.
-            fn $vector(count: $int, element: $int, from: Ptr, from_step: $int, to: Ptr, to_step: $int) {
-                copy($way, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
-            }
+    fn cublasSetVector(count: i32, element: i32, from: Ptr, from_step: i32, to: Ptr, to_step: i32) {
+        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
 
-            /// Copies a vector in a stream's order.
-            fn $vector_async(
-                count: $int, element: $int, from: Ptr, from_step: $int, to: Ptr, to_step: $int, _stream: Ptr,
-            ) {
-                copy($way, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
-            }
-        }
-    };
+    fn cublasSetVectorAsync(
+        count: i32, element: i32, from: Ptr, from_step: i32, to: Ptr, to_step: i32, _stream: Ptr,
+    ) {
+        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasGetMatrix(
+        rows: i32, columns: i32, element: i32, from: Ptr, from_rows: i32, to: Ptr, to_rows: i32,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasGetMatrixAsync(
+        rows: i32, columns: i32, element: i32, from: Ptr, from_rows: i32, to: Ptr, to_rows: i32, _stream: Ptr,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasGetVector(count: i32, element: i32, from: Ptr, from_step: i32, to: Ptr, to_step: i32) {
+        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasGetVectorAsync(
+        count: i32, element: i32, from: Ptr, from_step: i32, to: Ptr, to_step: i32, _stream: Ptr,
+    ) {
+        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasSetMatrix_64(
+        rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasSetMatrixAsync_64(
+        rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64, _stream: Ptr,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasSetVector_64(count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64) {
+        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasSetVectorAsync_64(
+        count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64, _stream: Ptr,
+    ) {
+        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasGetMatrix_64(
+        rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasGetMatrixAsync_64(
+        rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64, _stream: Ptr,
+    ) {
+        let shape = [rows.into(), columns.into(), element.into()];
+        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+    }
+
+    fn cublasGetVector_64(count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64) {
+        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
+
+    fn cublasGetVectorAsync_64(
+        count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64, _stream: Ptr,
+    ) {
+        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+    }
 }
-
-copies!(TO_DEVICE, i32: cublasSetMatrix, cublasSetMatrixAsync, cublasSetVector, cublasSetVectorAsync);
-copies!(TO_DEVICE, i64: cublasSetMatrix_64, cublasSetMatrixAsync_64, cublasSetVector_64, cublasSetVectorAsync_64);
-copies!(TO_HOST, i32: cublasGetMatrix, cublasGetMatrixAsync, cublasGetVector, cublasGetVectorAsync);
-copies!(TO_HOST, i64: cublasGetMatrix_64, cublasGetMatrixAsync_64, cublasGetVector_64, cublasGetVectorAsync_64);

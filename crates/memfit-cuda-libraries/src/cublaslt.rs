@@ -5,13 +5,16 @@
 //! own settings, before it asks for an algorithm, so which one it gets moves no memory. The algorithm given
 //! here wants no workspace.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::ffi::{CStr, c_char};
 
 use memfit_channel::WorkKind;
 
-use super::entry::{Handle, In, Kind, Out, Ptr, entry_points, guarded};
+use super::entry::{Fails, Handle, In, Kind, Out, Ptr, entry_points, guarded};
 use super::numbers::{compute_math, element};
 use super::real::{forward, real};
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 use memfit_kernels::cost::Work;
 use memfit_kernels::cost::gemm::{Gemm, alignment};
@@ -29,7 +32,10 @@ mod status {
 struct Context;
 
 impl Kind for Context {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-blaLt");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Context> = Objects::new(17);
+        &OBJECTS
+    }
 }
 
 /// `cublasLtMatmulAlgo_t`: opaque, and copied by its users.
@@ -77,7 +83,7 @@ const ANSWER: Heuristic =
     Heuristic { algorithm: ALGORITHM, workspace: 0, state: status::SUCCESS, waves: 1.0, reserved: [0; 4] };
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Gives out a handle.
     fn cublasLtCreate(handle: Out<Handle<Context>>) {
@@ -149,7 +155,8 @@ entry_points! {
         let Some(low) = value.get().filter(|_| size == wide) else { return status::INVALID_VALUE };
         let high = if wide == 4 { value.at(1).unwrap_or_default() } else { [0; 2] };
         known.settings[index] = u32::from_le_bytes([low[0], low[1], high[0], high[1]]);
-        Out::<Algorithm>::at(algorithm as u64).put(known);
+        // SAFETY: an algorithm that was made here was read there just now.
+        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.put(known);
         status::SUCCESS
     }
 
@@ -271,7 +278,9 @@ impl Layout {
 
 /// The algorithm in the caller's memory, if it was made here.
 fn algorithm_at(place: Ptr) -> Option<Algorithm> {
-    In::<Algorithm>::from_address(place as u64).get().filter(|known| known.mark == ALGORITHM.mark)
+    // SAFETY: the caller's `cublasLtMatmulAlgo_t` is as large.
+    let found = unsafe { In::<Algorithm>::from_address(place as u64) }.get();
+    found.filter(|known| known.mark == ALGORITHM.mark)
 }
 
 forward! {

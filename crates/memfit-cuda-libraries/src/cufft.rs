@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use memfit_vocabulary::Remark;
 
-use super::entry::{In, Out, Ptr, entry_points};
+use super::entry::{Fails, In, Out, Ptr, entry_points};
 use super::real::{forward, real};
 use crate::cost::library;
 use memfit_cuda::card;
@@ -237,7 +237,7 @@ fn plan_at_once(plan: Out<i32>, sizes: &[i64], batch: i64, kind: i32) -> i32 {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// A plan that is not made yet.
     fn cufftCreate(plan: Out<i32>) { create(plan) }

@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use memfit_vocabulary::Remark;
 
-use super::entry::{Handle, Kind, Out, Ptr, entry_points};
+use super::entry::{Fails, Handle, Kind, Out, Ptr, entry_points};
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
 /// `CUptiResult`, as far as it is said here.
@@ -27,7 +28,10 @@ mod status {
 struct Subscriber;
 
 impl Kind for Subscriber {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-cupti");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Subscriber> = Objects::new(18);
+        &OBJECTS
+    }
 }
 
 /// One subscriber at a time, as in CUPTI.
@@ -66,7 +70,7 @@ fn subscribe(subscriber: Out<Handle<Subscriber>>) -> i32 {
 }
 
 entry_points! {
-    fail status::UNKNOWN;
+    Fails(status::UNKNOWN);
 
     /// Subscribes to callbacks, of which none will come.
     fn cuptiSubscribe(subscriber: Out<Handle<Subscriber>>, _callback: Ptr, _data: Ptr) {

@@ -4,6 +4,8 @@
 //! what an operation does, [`meeting`] how small known contents travel between processes, [`arithmetic`] what
 //! is computed of them.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod arithmetic;
 mod buffers;
 mod collective;
@@ -15,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use self::collective::{Operation, Shape, end_group, run, start_group};
 use self::communicator::{Communicator, Place, UniqueId, destroy, make, make_all};
-use super::entry::{Handle, In, Out, Ptr, entry_points, guarded};
+use super::entry::{Fails, Handle, In, Out, Ptr, entry_points, guarded};
 use super::real::real;
 use memfit_cuda::card;
 
@@ -29,7 +31,7 @@ mod status {
 
 /// Does something with a communicator.
 fn with(communicator: Handle<Communicator>, body: impl FnOnce(&Communicator) -> i32) -> i32 {
-    communicator.get().map_or(status::INVALID_ARGUMENT, body)
+    communicator.get().map_or(status::INVALID_ARGUMENT, |known| body(&known))
 }
 
 /// Writes an answer.
@@ -43,7 +45,7 @@ fn here(size: i32, rank: i32) -> Place {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// An id under which ranks meet.
     fn ncclGetUniqueId(id: Out<UniqueId>) { answer(id, UniqueId::new()) }

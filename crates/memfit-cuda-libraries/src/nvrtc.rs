@@ -1,6 +1,8 @@
 //! NVRTC: a compiler, and so no business of the device's. The real one compiles; what it makes is loaded as
 //! any module is.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::ffi::{CStr, c_char};
 
 use super::entry::{Ptr, guarded};

@@ -1,6 +1,8 @@
 //! The real libraries, which PyTorch has loaded beside this one: what of them needs no device is asked of
 //! themselves.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::OnceLock;
@@ -108,6 +110,7 @@ macro_rules! real {
         FUNCTION.address().map(|address| {
             // SAFETY: the address is that function's, of a release whose header declares it with these
             // parameters.
+            #[allow(unsafe_code, reason = "a function of another library is called")]
             let function: extern "C" fn($($kind),*) -> $result = unsafe { std::mem::transmute(address) };
             let _visit = $crate::real::visit();
             function($($argument),*)
@@ -124,7 +127,7 @@ macro_rules! forward {
         $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*
     ) => {
         $crate::entry::entry_points! {
-            fail $failure;
+            $crate::entry::Fails($failure);
             $(
                 /// Goes to the real library.
                 fn $name($($argument: $kind),*) {

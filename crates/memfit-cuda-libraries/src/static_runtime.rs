@@ -2,6 +2,8 @@
 //! it would ask the driver for tables that nobody documents. They are told by their file, before they are
 //! loaded.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::{
     ffi::{CStr, c_char},
     fs::File,

@@ -13,6 +13,8 @@
 //! Lengths of work come from [`crate::cost`]. Two other ways to go ([`ClockMode`]) bound what they can
 //! change: all work is done at once, or none is done until the host waits for it.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     cell::Cell,
     sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},

@@ -1,5 +1,7 @@
 //! Copies and fills between the memory of the host and of the cards.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::ops::Add;
 
 use memfit_channel::WorkKind;

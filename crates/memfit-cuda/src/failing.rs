@@ -5,6 +5,8 @@
 //! through [`memfit_vgpu_fail_allocations`]. Nothing else of the device changes: a failed allocation books
 //! nothing.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::sync::{
     OnceLock,
     atomic::{AtomicU64, Ordering::Relaxed},

@@ -3,6 +3,8 @@
 //! Everything is made at the first call that needs it. A process outside a run has no device; a child that
 //! was forked after its parent had made a machine has none that it may use, as with real CUDA.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     env,
     sync::{

@@ -1,5 +1,7 @@
 //! The clock as the probe reads it, at the end of each step.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use crate::{clock, machine, streams};
 use memfit_abi::Out;
 

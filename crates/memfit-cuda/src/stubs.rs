@@ -4,6 +4,7 @@
 #![allow(
     dead_code,
     non_snake_case,
+    unsafe_code,
     clippy::pedantic,
     clippy::missing_safety_doc,
     clippy::used_underscore_binding,

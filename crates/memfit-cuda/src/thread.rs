@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use memfit_kernels::launch::Prepared;
+use memfit_kernels::cost::Prepared;
 
 thread_local! {
     static LAST_ERROR: Cell<i32> = const { Cell::new(0) };

@@ -8,6 +8,8 @@
 //!
 //! Knows nothing of devices, streams and errors: addresses in, bytes out.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 mod filter;
 mod memory;
 mod shared;

@@ -1,5 +1,7 @@
 //! Which CUDA this process was built for: the two majors that are supported differ in layouts and signatures.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     sync::atomic::{AtomicI32, Ordering::Relaxed},

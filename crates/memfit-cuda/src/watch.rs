@@ -1,5 +1,7 @@
 //! What the device tells the watcher library in the same process, where there is one.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::sync::OnceLock;
 
 use memfit_vocabulary::Category;

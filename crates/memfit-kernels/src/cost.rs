@@ -10,10 +10,11 @@
 
 pub mod gemm;
 pub mod kernel;
-mod launched;
+mod prepared;
 pub mod speeds;
 
 use memfit_channel::WorkKind;
+pub use prepared::Prepared;
 pub use speeds::Speeds;
 
 /// A piece of work.

@@ -9,19 +9,18 @@ pub mod number;
 mod random;
 mod reduction;
 mod scatter;
-mod signature;
 mod sizes;
-mod strides;
-mod tensor_info;
 mod topk;
-mod triton;
 mod writes;
 
-pub use effect::Effect;
+pub(crate) use arrange::Arrange;
+pub(crate) use effect::Effect;
 pub(crate) use elementwise::Elementwise;
+pub(crate) use histogram::Histogram;
 pub use number::Type;
-pub(crate) use signature::{Signature, type_parts};
-pub(crate) use triton::triton_function;
-
-#[cfg(test)]
-mod tests;
+pub(crate) use random::Random;
+pub(crate) use reduction::Reduction;
+pub(crate) use scatter::Scatter;
+pub(crate) use sizes::Size;
+pub(crate) use topk::TopK;
+pub(crate) use writes::Writes;

@@ -4,6 +4,8 @@
 //! ready. Nothing that a thread decides depends on when it runs: which samples, how they are cropped, and
 //! what becomes of a broken one are functions of (seed, epoch, index).
 
+#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,7 @@
 //! Memory of someone else's that a batch is written into, sample by sample.
 
+#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+
 /// A run of bytes that stays where it is, and that only one batch is written into.
 #[derive(Debug)]
 pub struct Slot {

@@ -2,6 +2,8 @@
 //!
 //! What a C decoder allocates is not seen here; `benches/data_memory.py` sees it, by the process's own peak.
 
+#![allow(unsafe_code, reason = "the test counts allocations")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Cursor;
 use std::path::Path;

@@ -1,11 +1,14 @@
 //! The cards: finding them, their names, what they are.
 
+use std::ffi::c_char;
+
 use memfit_channel::identity;
 use memfit_devices::{Class, HostLinkKind};
 
-use crate::boundary::{Out, Text, calls};
+use crate::boundary::{Checked, Nvml, give_text, text_of};
 use crate::cards::{self, Card, Handle};
 use crate::status::{Outcome, Status};
+use memfit_abi::{In, Out, entry_points};
 
 /// `nvmlPciInfo_t`.
 #[repr(C)]
@@ -115,14 +118,14 @@ fn pcie(card: Card) -> Outcome<(u32, u32)> {
 }
 
 fn count(count: Out<u32>) -> Outcome {
-    count.put(cards::all()?.count() as u32)
+    count.give(cards::all()?.count() as u32)
 }
 
 fn by_index(index: u32, handle: Out<Handle>) -> Outcome {
-    handle.put(Handle::of(cards::at(index as usize)?))
+    handle.give(Handle::of(cards::at(index as usize)?))
 }
 
-calls! {
+entry_points! { Nvml;
     fn nvmlDeviceGetCount(number: Out<u32>) {
         count(number)
     }
@@ -139,113 +142,113 @@ calls! {
         by_index(index, handle)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId(address: Text, handle: Out<Handle>) {
-        handle.put(Handle::of(by_bus_id(&address.get()?)?))
+    fn nvmlDeviceGetHandleByPciBusId(address: In<c_char>, handle: Out<Handle>) {
+        handle.give(Handle::of(by_bus_id(&text_of(address)?)?))
     }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2(address: Text, handle: Out<Handle>) {
-        handle.put(Handle::of(by_bus_id(&address.get()?)?))
+    fn nvmlDeviceGetHandleByPciBusId_v2(address: In<c_char>, handle: Out<Handle>) {
+        handle.give(Handle::of(by_bus_id(&text_of(address)?)?))
     }
 
-    fn nvmlDeviceGetHandleByUUID(uuid: Text, handle: Out<Handle>) {
-        handle.put(Handle::of(by_uuid(&uuid.get()?)?))
+    fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, handle: Out<Handle>) {
+        handle.give(Handle::of(by_uuid(&text_of(uuid)?)?))
     }
 
     fn nvmlDeviceGetIndex(handle: Handle, index: Out<u32>) {
-        index.put(handle.card()?.index as u32)
+        index.give(handle.card()?.index as u32)
     }
 
     fn nvmlDeviceGetMinorNumber(handle: Handle, number: Out<u32>) {
-        number.put(handle.card()?.index as u32)
+        number.give(handle.card()?.index as u32)
     }
 
     fn nvmlDeviceGetName(handle: Handle, name: Out<u8>, length: u32) {
-        name.put_text(&handle.card()?.device.name, length)
+        give_text(name, &handle.card()?.device.name, length)
     }
 
     fn nvmlDeviceGetUUID(handle: Handle, uuid: Out<u8>, length: u32) {
-        uuid.put_text(&identity::uuid_text(handle.card()?.index), length)
+        give_text(uuid, &identity::uuid_text(handle.card()?.index), length)
     }
 
     fn nvmlDeviceGetPciInfo(handle: Handle, info: Out<PciInfo>) {
-        info.put(pci_info(handle.card()?))
+        info.give(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetPciInfo_v2(handle: Handle, info: Out<PciInfo>) {
-        info.put(pci_info(handle.card()?))
+        info.give(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetPciInfo_v3(handle: Handle, info: Out<PciInfo>) {
-        info.put(pci_info(handle.card()?))
+        info.give(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetCudaComputeCapability(handle: Handle, major: Out<i32>, minor: Out<i32>) {
         let capability = handle.card()?.device.compute_capability;
-        major.put(capability.major as i32)?;
-        minor.put(capability.minor as i32)
+        major.give(capability.major as i32)?;
+        minor.give(capability.minor as i32)
     }
 
     fn nvmlDeviceGetArchitecture(handle: Handle, value: Out<u32>) {
-        value.put(architecture(handle.card()?))
+        value.give(architecture(handle.card()?))
     }
 
     fn nvmlDeviceGetBrand(handle: Handle, value: Out<i32>) {
-        value.put(brand(handle.card()?))
+        value.give(brand(handle.card()?))
     }
 
     fn nvmlDeviceGetClockInfo(handle: Handle, kind: i32, value: Out<u32>) {
-        value.put(clock(handle.card()?, kind)?)
+        value.give(clock(handle.card()?, kind)?)
     }
 
     fn nvmlDeviceGetMaxClockInfo(handle: Handle, kind: i32, value: Out<u32>) {
-        value.put(clock(handle.card()?, kind)?)
+        value.give(clock(handle.card()?, kind)?)
     }
 
     fn nvmlDeviceGetMemoryBusWidth(handle: Handle, bits: Out<u32>) {
-        bits.put(handle.card()?.device.memory_bus_bits)
+        bits.give(handle.card()?.device.memory_bus_bits)
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration(handle: Handle, generation: Out<u32>) {
-        generation.put(pcie(handle.card()?)?.0)
+        generation.give(pcie(handle.card()?)?.0)
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(handle: Handle, generation: Out<u32>) {
-        generation.put(pcie(handle.card()?)?.0)
+        generation.give(pcie(handle.card()?)?.0)
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth(handle: Handle, lanes: Out<u32>) {
-        lanes.put(pcie(handle.card()?)?.1)
+        lanes.give(pcie(handle.card()?)?.1)
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(handle: Handle, lanes: Out<u32>) {
-        lanes.put(pcie(handle.card()?)?.1)
+        lanes.give(pcie(handle.card()?)?.1)
     }
 
     /// The default mode: any number of processes.
     fn nvmlDeviceGetComputeMode(handle: Handle, mode: Out<i32>) {
         handle.card()?;
-        mode.put(0)
+        mode.give(0)
     }
 
     fn nvmlDeviceGetPersistenceMode(handle: Handle, mode: Out<i32>) {
         handle.card()?;
-        mode.put(1)
+        mode.give(1)
     }
 
     fn nvmlDeviceGetEccMode(handle: Handle, now: Out<i32>, pending: Out<i32>) {
         let ecc = i32::from(handle.card()?.device.ecc);
-        now.put(ecc)?;
-        pending.put(ecc)
+        now.give(ecc)?;
+        pending.give(ecc)
     }
 
     fn nvmlDeviceIsMigDeviceHandle(handle: Handle, answer: Out<u32>) {
         handle.card()?;
-        answer.put(0)
+        answer.give(0)
     }
 
     fn nvmlDeviceGetMultiGpuBoard(handle: Handle, answer: Out<u32>) {
         handle.card()?;
-        answer.put(0)
+        answer.give(0)
     }
 }
 

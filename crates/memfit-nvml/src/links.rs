@@ -1,8 +1,9 @@
 //! How the cards are connected with each other.
 
-use crate::boundary::{Out, calls};
+use crate::boundary::{Checked, Nvml};
 use crate::cards::{Card, Handle};
 use crate::status::{Outcome, Status};
+use memfit_abi::{Out, entry_points};
 
 /// `NVML_P2P_STATUS_OK`.
 const P2P_OK: i32 = 0;
@@ -24,14 +25,14 @@ fn two(first: Handle, second: Handle) -> Outcome<(Card, Card)> {
     Ok((first.card()?, second.card()?))
 }
 
-calls! {
+entry_points! { Nvml;
     fn nvmlDeviceGetP2PStatus(first: Handle, second: Handle, capability: i32, status: Out<i32>) {
         let (first, second) = two(first, second)?;
         if first.index == second.index || !(0..=4).contains(&capability) {
             return Err(Status::INVALID_ARGUMENT);
         }
         let linked = first.device.peer_link.is_some() && second.device.peer_link.is_some();
-        status.put(if capability == BY_NVLINK && !linked { P2P_NOT_SUPPORTED } else { P2P_OK })
+        status.give(if capability == BY_NVLINK && !linked { P2P_NOT_SUPPORTED } else { P2P_OK })
     }
 
     fn nvmlDeviceGetTopologyCommonAncestor(first: Handle, second: Handle, level: Out<i32>) {
@@ -39,22 +40,22 @@ calls! {
         if first.index == second.index {
             return Err(Status::INVALID_ARGUMENT);
         }
-        level.put(HOST_BRIDGE)
+        level.give(HOST_BRIDGE)
     }
 
     fn nvmlDeviceOnSameBoard(first: Handle, second: Handle, answer: Out<i32>) {
         let (first, second) = two(first, second)?;
-        answer.put(i32::from(first.index == second.index))
+        answer.give(i32::from(first.index == second.index))
     }
 
     /// No card here is part of a fabric: all of it is zero, which says so.
     fn nvmlDeviceGetGpuFabricInfoV(handle: Handle, info: Out<u32>) {
-        let version = info.get()?;
+        let version = info.given()?;
         let known = FABRIC_VERSIONS.iter().find(|(each, _)| *each == version);
         let (_, size) = known.ok_or(Status::VERSION_MISMATCH)?;
         if handle.card()?.device.compute_capability.sm_version() < FIRST_WITH_FABRIC {
             return Err(Status::NOT_SUPPORTED);
         }
-        (1..size / 4).try_for_each(|word| info.put_at(word, 0))
+        (1..size / 4).try_for_each(|word| info.give_at(word, 0))
     }
 }

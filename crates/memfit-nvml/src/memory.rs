@@ -2,9 +2,10 @@
 
 use memfit_channel::ledger::{ProcessView, ShareView};
 
-use crate::boundary::{Out, calls};
+use crate::boundary::{Checked, Nvml};
 use crate::cards::{self, Card, Handle};
 use crate::status::{Outcome, Status};
+use memfit_abi::{Out, entry_points};
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -83,13 +84,13 @@ fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
 
 /// Writes a list by NVML's rule: `count` says how much room there is, and is told how much is needed.
 fn list<T: Copy>(count: Out<u32>, room: Out<T>, items: &[T]) -> Outcome {
-    let space = count.get()? as usize;
-    count.put(items.len() as u32)?;
+    let space = count.given()? as usize;
+    count.give(items.len() as u32)?;
     if space < items.len() {
         return Err(Status::INSUFFICIENT_SIZE);
     }
     for (index, item) in items.iter().enumerate() {
-        room.put_at(index, *item)?;
+        room.give_at(index, *item)?;
     }
     Ok(())
 }
@@ -117,19 +118,19 @@ fn none<T: Copy>(handle: Handle, count: Out<u32>, infos: Out<T>) -> Outcome {
     list(count, infos, &[])
 }
 
-calls! {
+entry_points! { Nvml;
     fn nvmlDeviceGetMemoryInfo(handle: Handle, info: Out<Memory>) {
-        info.put(memory(handle.card()?)?)
+        info.give(memory(handle.card()?)?)
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, info: Out<MemoryV2>) {
         let card = handle.card()?;
-        let version = info.get()?.version;
+        let version = info.given()?.version;
         if version != structure_version::<MemoryV2>(2) {
             return Err(Status::VERSION_MISMATCH);
         }
         let Memory { total, free, used } = memory(card)?;
-        info.put(MemoryV2 { version, padding: 0, total, reserved: 0, free, used })
+        info.give(MemoryV2 { version, padding: 0, total, reserved: 0, free, used })
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
@@ -171,7 +172,7 @@ calls! {
     /// Kernels take no time here, so the card is never busy.
     fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: Out<Utilization>) {
         handle.card()?;
-        rates.put(Utilization { gpu: 0, memory: 0 })
+        rates.give(Utilization { gpu: 0, memory: 0 })
     }
 }
 

@@ -1,12 +1,15 @@
 //! Starting, stopping, and what is true of the machine rather than of a card.
 
+#![allow(unsafe_code, reason = "calls are exported under NVML's names")]
+
 use std::ffi::c_char;
 
 use memfit_channel::proc;
 
-use crate::boundary::{Out, calls};
+use crate::boundary::{Checked, Nvml, give_text};
 use crate::cards;
 use crate::status::{self, Status};
+use memfit_abi::{Out, entry_points};
 
 /// The newest CUDA release whose lists this build has: the driver is as new.
 const CUDA_VERSION: i32 = 13_020;
@@ -21,7 +24,7 @@ pub(crate) extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
     status::text(code).as_ptr()
 }
 
-calls! {
+entry_points! { Nvml;
     fn nvmlInit() {
         cards::initialize()
     }
@@ -39,27 +42,27 @@ calls! {
     }
 
     fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        version.put(CUDA_VERSION)
+        version.give(CUDA_VERSION)
     }
 
     fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
-        version.put(CUDA_VERSION)
+        version.give(CUDA_VERSION)
     }
 
     fn nvmlSystemGetDriverVersion(text: Out<u8>, length: u32) {
         cards::check()?;
-        text.put_text(DRIVER_VERSION, length)
+        give_text(text, DRIVER_VERSION, length)
     }
 
     fn nvmlSystemGetNVMLVersion(text: Out<u8>, length: u32) {
         cards::check()?;
-        text.put_text(&format!("{}.{DRIVER_VERSION}", CUDA_VERSION / 1000), length)
+        give_text(text, &format!("{}.{DRIVER_VERSION}", CUDA_VERSION / 1000), length)
     }
 
     fn nvmlSystemGetProcessName(pid: u32, text: Out<u8>, length: u32) {
         cards::check()?;
         let line = proc::command_line(pid).map_err(|_| Status::NOT_FOUND)?;
         let name = line.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        text.put_text(&name, length)
+        give_text(text, &name, length)
     }
 }

@@ -1,5 +1,7 @@
 //! Refused calls, counted by name in the run's ledger, where a report finds them.
 
+#![allow(unsafe_code, reason = "calls are exported under NVML's names")]
+
 use std::ffi::{CStr, c_char};
 
 use memfit_channel::TallyKind;

@@ -1,6 +1,7 @@
 //! What NVML shows is what the ledger says. One test for each state of a process, each in a child: the
 //! library reads its run once.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::ffi::{CStr, CString, c_char, c_void};

@@ -1,5 +1,7 @@
 //! What the tests of a device library share: the library as built, its symbols, and calling them.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 pub mod call;
 pub mod canary;
 pub mod fork;

@@ -5,6 +5,8 @@
 //! own, with a run directory of its own. The children become memfit's, so they are watched and ended as if it
 //! had started them.
 
+#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,5 +1,7 @@
 //! The host's side of a run: resident memory, and `/dev/shm`.
 
+#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+
 use std::collections::BTreeSet;
 use std::fs;
 

@@ -4,6 +4,8 @@
 //! keeper waits on a pipe whose other end only memfit has. Once that is closed, it ends the run's processes
 //! and removes the run directory. A run that ends in order ends its keeper first.
 
+#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::AsRawFd as _;

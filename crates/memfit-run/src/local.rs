@@ -4,6 +4,8 @@
 //! The library is looked for when it is needed, and its absence means that there is no GPU: memfit itself
 //! needs none.
 
+#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 /// `NVML_SUCCESS`.

@@ -1,5 +1,7 @@
 //! Starting the command, and ending everything that came of it.
 
+#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};

@@ -7,7 +7,8 @@ use std::path::{Component, Path};
 
 /// The crates that are checked: they run in the script's process, where state is global and a cycle hides
 /// who owns it.
-const CRATES: &[&str] = &["memfit-abi", "memfit-cuda", "memfit-cuda-libraries", "memfit-vgpu", "memfit-nvml"];
+const CRATES: &[&str] =
+    &["memfit-abi", "memfit-kernels", "memfit-cuda", "memfit-cuda-libraries", "memfit-vgpu", "memfit-nvml"];
 
 /// Dependencies between the top-level modules of a crate: for each pair, a file that has it.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;

@@ -17,25 +17,6 @@ const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("measurements", "results of runs"),
 ];
 
-/// Crates whose job is the C boundary or the operating system's. Everywhere else `unsafe` is forbidden.
-const MAY_BE_UNSAFE: &[&str] = &[
-    "memfit-abi",
-    "memfit-kernels",
-    "memfit-cuda",
-    "memfit-cuda-libraries",
-    "memfit-vgpu",
-    "memfit-nvml",
-    "memfit-watch",
-    "memfit-channel",
-    "memfit-run",
-    // It calls libjpeg-turbo, and fills memory that torch owns.
-    "memfit-loader",
-    // It hands that memory over.
-    "memfit-py",
-    // Its test bench calls every C function of both device libraries.
-    "memfit-prototypes",
-];
-
 fn is_text_for_people(file: &Path) -> bool {
     file.extension().is_some_and(|extension| {
         ["rs", "py", "pyi", "md", "toml", "sh"].iter().any(|known| extension == *known)
@@ -95,26 +76,6 @@ fn comments_are_wrapped_at_the_width_of_the_code() {
 fn every_rust_file_says_what_it_owns() {
     for (file, text) in common::sources("crates", "rs") {
         assert!(text.starts_with("//!"), "{} does not begin with what it owns", file.display());
-    }
-}
-
-#[test]
-fn unsafe_stands_only_where_the_outside_begins() {
-    for (file, text) in common::sources("crates", "rs") {
-        let of_crate = file
-            .components()
-            .nth(1)
-            .and_then(|part| part.as_os_str().to_str())
-            .unwrap_or_default()
-            .to_owned();
-        if MAY_BE_UNSAFE.contains(&of_crate.as_str()) || of_crate == "memfit-tidy" {
-            continue;
-        }
-        let used = text.lines().any(|line| {
-            let code = line.split("//").next().unwrap_or_default();
-            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
-        });
-        assert!(!used, "{} uses unsafe", file.display());
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! It owns nothing but the object: every entry point is exported by one of the crates that are linked here.
 
+#![allow(unsafe_code, reason = "calls are exported to C")]
+
 use std::ffi::{CStr, c_char};
 
 // Linked for what they export.

@@ -3,6 +3,8 @@
 //! Each function does nothing in a process that belongs to no run. None of them can panic across the
 //! boundary: what they reach neither indexes out of bounds nor unwraps.
 
+#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+
 use std::slice;
 
 use crate::{

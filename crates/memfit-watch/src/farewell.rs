@@ -7,6 +7,8 @@
 //! runs of a hundred, with a GPU or with a virtual one. From 3.14 on CPython lets such a thread sleep instead
 //! (github.com/python/cpython/issues/87135), and so does this.
 
+#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+
 use std::{
     ffi::{CStr, c_int, c_void},
     mem,

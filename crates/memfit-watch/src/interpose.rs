@@ -4,6 +4,8 @@
 //! at least). The caching allocator calls them with its device's lock held, so the order of the log is the
 //! order of events.
 
+#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+
 use std::{
     ffi::{CStr, c_void},
     mem, ptr,

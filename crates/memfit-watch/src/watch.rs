@@ -1,5 +1,7 @@
 //! The watcher's state: one log, the current phase and step, and each device's counters.
 
+#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+
 use std::{
     process, ptr,
     sync::{

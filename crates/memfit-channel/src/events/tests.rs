@@ -1,5 +1,7 @@
 //! Tests of the event log: what is written is read, and nothing that is read is trusted.
 
+#![allow(unsafe_code, reason = "the tests fork and kill processes")]
+
 use std::{
     fs,
     path::PathBuf,

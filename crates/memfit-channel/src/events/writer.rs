@@ -1,5 +1,7 @@
 //! The writing end of an event log.
 
+#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+
 use std::{
     fs::{File, OpenOptions},
     io,

@@ -1,5 +1,7 @@
 //! The ledger's lock: between processes, and between the threads of one.
 
+#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+
 use std::{
     fs::File,
     io,

@@ -1,5 +1,7 @@
 //! A file mapped as one value that consists of atomics only.
 
+#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+
 use std::{fs::File, io, marker::PhantomData};
 
 use memmap2::{MmapOptions, MmapRaw};

@@ -1,5 +1,7 @@
 //! Whether the process that holds something is still there.
 
+#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+
 use std::io;
 
 use crate::proc::Stat;

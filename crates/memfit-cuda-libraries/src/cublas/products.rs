@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Context, status, with};
-use crate::entry::{Handle, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Ptr, entry_points};
 use crate::numbers::{compute_math, element};
 use memfit_cuda::card;
 use memfit_kernels::cost::gemm::{Gemm, alignment};
@@ -17,6 +17,8 @@ const C32: i32 = 4;
 const C64: i32 = 5;
 /// `CUBLAS_COMPUTE_32F`.
 const COMPUTE_32F: i32 = 68;
+/// `CUBLAS_COMPUTE_64F`.
+const COMPUTE_64F: i32 = 70;
 /// `CUBLAS_TF32_TENSOR_OP_MATH`, among the modes that exclude each other.
 const TF32_MODE: i32 = 3;
 const EXCLUSIVE: i32 = 0xf;
@@ -98,164 +100,268 @@ fn multiply(handle: Handle<Context>, product: &Product) -> i32 {
     })
 }
 
-/// Declares products whose types are in their names: `type, compute: plain, batched, strided;`, for indices
-/// of one width.
-macro_rules! products {
-    ($int:ty; $($kind:ident, $compute:literal: $plain:ident, $batched:ident, $strided:ident;)*) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// One product.
-                fn $plain(
-                    handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, c: Ptr, c_step: $int,
-                ) {
-                    let leading = [a_step.into(), b_step.into(), c_step.into()];
-                    let size = [m.into(), n.into(), k.into(), 1];
-                    let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
-
-                /// Many, each at its own address.
-                fn $batched(
-                    handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _b: Ptr, b_step: $int, _beta: Ptr, c: Ptr, c_step: $int, count: $int,
-                ) {
-                    let leading = [a_step.into(), b_step.into(), c_step.into()];
-                    let size = [m.into(), n.into(), k.into(), count.into()];
-                    let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
-
-                /// Many, at equal distances.
-                fn $strided(
-                    handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                    a_step: $int, _a_next: i64, _b: Ptr, b_step: $int, _b_next: i64, _beta: Ptr, c: Ptr, c_step: $int,
-                    c_next: i64, count: $int,
-                ) {
-                    let leading = [a_step.into(), b_step.into(), c_step.into()];
-                    let size = [m.into(), n.into(), k.into(), count.into()];
-                    let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
-            )*
-        }
-    };
+/// The `cudaDataType` and the `cublasComputeType_t` of a call, by the letter that its name has for them.
+fn named(name: &str) -> (i32, i32) {
+    match name.as_bytes().get("cublas".len()) {
+        Some(b'S') => (R32, COMPUTE_32F),
+        Some(b'D') => (R64, COMPUTE_64F),
+        Some(b'C') => (C32, COMPUTE_32F),
+        _ => (C64, COMPUTE_64F),
+    }
 }
 
-products! { i32;
-    R32, 68: cublasSgemm_v2, cublasSgemmBatched, cublasSgemmStridedBatched;
-    R64, 70: cublasDgemm_v2, cublasDgemmBatched, cublasDgemmStridedBatched;
-    C32, 68: cublasCgemm_v2, cublasCgemmBatched, cublasCgemmStridedBatched;
-    C64, 70: cublasZgemm_v2, cublasZgemmBatched, cublasZgemmStridedBatched;
-}
-products! { i64;
-    R32, 68: cublasSgemm_v2_64, cublasSgemmBatched_64, cublasSgemmStridedBatched_64;
-    R64, 70: cublasDgemm_v2_64, cublasDgemmBatched_64, cublasDgemmStridedBatched_64;
-    C32, 68: cublasCgemm_v2_64, cublasCgemmBatched_64, cublasCgemmStridedBatched_64;
-    C64, 70: cublasZgemm_v2_64, cublasZgemmBatched_64, cublasZgemmStridedBatched_64;
-}
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-/// Declares products whose types are arguments, for indices of one width.
-macro_rules! typed {
-    ($int:ty: $plain:ident, $batched:ident, $strided:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
+    /// One product.
+    fn cublasSgemm_v2(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, a_step: i32,
+        _b: Ptr, b_step: i32, _beta: Ptr, c: Ptr, c_step: i32,
+    ),
+    fn cublasDgemm_v2(),
+    fn cublasCgemm_v2(),
+    fn cublasZgemm_v2() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), 1];
+        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 
-            /// One product.
-            fn $plain(
-                handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, c: Ptr, output: i32,
-                c_step: $int, compute: i32, _algorithm: i32,
-            ) {
-                let leading = [a_step.into(), b_step.into(), c_step.into()];
-                let size = [m.into(), n.into(), k.into(), 1];
-                let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
-                multiply(handle, &Product { size, leading, input, output, compute, result })
-            }
+    /// Many products, each at its own address.
+    fn cublasSgemmBatched(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, a_step: i32,
+        _b: Ptr, b_step: i32, _beta: Ptr, c: Ptr, c_step: i32, count: i32,
+    ),
+    fn cublasDgemmBatched(),
+    fn cublasCgemmBatched(),
+    fn cublasZgemmBatched() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 
-            /// Many, each at its own address.
-            fn $batched(
-                handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                input: i32, a_step: $int, _b: Ptr, _b_kind: i32, b_step: $int, _beta: Ptr, c: Ptr, output: i32,
-                c_step: $int, count: $int, compute: i32, _algorithm: i32,
-            ) {
-                let leading = [a_step.into(), b_step.into(), c_step.into()];
-                let size = [m.into(), n.into(), k.into(), count.into()];
-                let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
-                multiply(handle, &Product { size, leading, input, output, compute, result })
-            }
+    /// Many products, at equal distances.
+    fn cublasSgemmStridedBatched(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, a_step: i32,
+        _a_next: i64, _b: Ptr, b_step: i32, _b_next: i64, _beta: Ptr, c: Ptr, c_step: i32, c_next: i64, count: i32,
+    ),
+    fn cublasDgemmStridedBatched(),
+    fn cublasCgemmStridedBatched(),
+    fn cublasZgemmStridedBatched() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 
-            /// Many, at equal distances.
-            fn $strided(
-                handle: Handle<Context>, _a_form: i32, _b_form: i32, m: $int, n: $int, k: $int, _alpha: Ptr, _a: Ptr,
-                input: i32, a_step: $int, _a_next: i64, _b: Ptr, _b_kind: i32, b_step: $int, _b_next: i64, _beta: Ptr,
-                c: Ptr, output: i32, c_step: $int, c_next: i64, count: $int, compute: i32, _algorithm: i32,
-            ) {
-                let leading = [a_step.into(), b_step.into(), c_step.into()];
-                let size = [m.into(), n.into(), k.into(), count.into()];
-                let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
-                multiply(handle, &Product { size, leading, input, output, compute, result })
-            }
-        }
-    };
-}
+    /// The same, of types that are arguments.
+    fn cublasGemmEx(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i32, _b: Ptr, _b_kind: i32, b_step: i32, _beta: Ptr, c: Ptr, output: i32, c_step: i32, compute: i32,
+        _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), 1];
+        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
 
-typed!(i32: cublasGemmEx, cublasGemmBatchedEx, cublasGemmStridedBatchedEx);
-typed!(i64: cublasGemmEx_64, cublasGemmBatchedEx_64, cublasGemmStridedBatchedEx_64);
+    /// The same, of types that are arguments.
+    fn cublasGemmBatchedEx(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i32, _b: Ptr, _b_kind: i32, b_step: i32, _beta: Ptr, c: Ptr, output: i32, c_step: i32, count: i32,
+        compute: i32, _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
 
-/// Declares products of a matrix with a vector, and triangular systems, which take half the work at half the
-/// rate.
-macro_rules! others {
-    ($int:ty; $($kind:ident, $compute:literal: $vector:ident, $solve:ident, $solve_batched:ident;)*) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// A matrix with a vector.
-                fn $vector(
-                    handle: Handle<Context>, _form: i32, m: $int, n: $int, _alpha: Ptr, _a: Ptr, a_step: $int, _x: Ptr,
-                    _x_step: $int, _beta: Ptr, y: Ptr, y_step: $int,
-                ) {
-                    let (size, leading) = ([m.into(), 1, n.into(), 1], [a_step.into(), 16, 16]);
-                    // Turned over, the matrix has as many rows as it had columns.
-                    let result = (Place::One(y), [1, i64::from(m).max(n.into()), i64::from(y_step).abs()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
+    /// The same, of types that are arguments.
+    fn cublasGemmStridedBatchedEx(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i32, n: i32, k: i32, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i32, _a_next: i64, _b: Ptr, _b_kind: i32, b_step: i32, _b_next: i64, _beta: Ptr, c: Ptr, output: i32,
+        c_step: i32, c_next: i64, count: i32, compute: i32, _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
 
-                /// A triangular system.
-                fn $solve(
-                    handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: $int, n: $int, _alpha: Ptr,
-                    _a: Ptr, a_step: $int, b: Ptr, b_step: $int,
-                ) {
-                    let (size, leading) = ([m.into(), n.into(), m.into(), 1], [a_step.into(), b_step.into(), b_step.into()]);
-                    let result = (Place::One(b), [m.into(), n.into(), b_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
+    /// A matrix with a vector.
+    fn cublasSgemv_v2(
+        handle: Handle<Context>, _form: i32, m: i32, n: i32, _alpha: Ptr, _a: Ptr, a_step: i32, _x: Ptr, _x_step: i32,
+        _beta: Ptr, y: Ptr, y_step: i32,
+    ),
+    fn cublasDgemv_v2(),
+    fn cublasCgemv_v2(),
+    fn cublasZgemv_v2() {
+        let (input, compute) = named(NAME);
+        let (size, leading) = ([m.into(), 1, n.into(), 1], [a_step.into(), 16, 16]);
+        // Turned over, the matrix has as many rows as it had columns.
+        let result = (Place::One(y), [1, i64::from(m).max(n.into()), i64::from(y_step).abs()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 
-                /// Many of them.
-                fn $solve_batched(
-                    handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: $int, n: $int, _alpha: Ptr,
-                    _a: Ptr, a_step: $int, b: Ptr, b_step: $int, count: $int,
-                ) {
-                    let size = [m.into(), n.into(), m.into(), count.into()];
-                    let leading = [a_step.into(), b_step.into(), b_step.into()];
-                    let result = (Place::Listed(b), [m.into(), n.into(), b_step.into()]);
-                    multiply(handle, &Product { size, leading, input: $kind, output: $kind, compute: $compute, result })
-                }
-            )*
-        }
-    };
-}
+    /// A triangular system: half the work of a product, at half the rate.
+    fn cublasStrsm_v2(
+        handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: i32, n: i32, _alpha: Ptr, _a: Ptr,
+        a_step: i32, b: Ptr, b_step: i32,
+    ),
+    fn cublasDtrsm_v2(),
+    fn cublasCtrsm_v2(),
+    fn cublasZtrsm_v2() {
+        let (input, compute) = named(NAME);
+        let size = [m.into(), n.into(), m.into(), 1];
+        let leading = [a_step.into(), b_step.into(), b_step.into()];
+        let result = (Place::One(b), [m.into(), n.into(), b_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 
-others! { i32;
-    R32, 68: cublasSgemv_v2, cublasStrsm_v2, cublasStrsmBatched;
-    R64, 70: cublasDgemv_v2, cublasDtrsm_v2, cublasDtrsmBatched;
-    C32, 68: cublasCgemv_v2, cublasCtrsm_v2, cublasCtrsmBatched;
-    C64, 70: cublasZgemv_v2, cublasZtrsm_v2, cublasZtrsmBatched;
-}
-others! { i64;
-    R32, 68: cublasSgemv_v2_64, cublasStrsm_v2_64, cublasStrsmBatched_64;
-    R64, 70: cublasDgemv_v2_64, cublasDtrsm_v2_64, cublasDtrsmBatched_64;
-    C32, 68: cublasCgemv_v2_64, cublasCtrsm_v2_64, cublasCtrsmBatched_64;
-    C64, 70: cublasZgemv_v2_64, cublasZtrsm_v2_64, cublasZtrsmBatched_64;
+    /// Many triangular systems.
+    fn cublasStrsmBatched(
+        handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: i32, n: i32, _alpha: Ptr, _a: Ptr,
+        a_step: i32, b: Ptr, b_step: i32, count: i32,
+    ),
+    fn cublasDtrsmBatched(),
+    fn cublasCtrsmBatched(),
+    fn cublasZtrsmBatched() {
+        let (input, compute) = named(NAME);
+        let size = [m.into(), n.into(), m.into(), count.into()];
+        let leading = [a_step.into(), b_step.into(), b_step.into()];
+        let result = (Place::Listed(b), [m.into(), n.into(), b_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// One product.
+    fn cublasSgemm_v2_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, a_step: i64,
+        _b: Ptr, b_step: i64, _beta: Ptr, c: Ptr, c_step: i64,
+    ),
+    fn cublasDgemm_v2_64(),
+    fn cublasCgemm_v2_64(),
+    fn cublasZgemm_v2_64() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), 1];
+        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// Many products, each at its own address.
+    fn cublasSgemmBatched_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, a_step: i64,
+        _b: Ptr, b_step: i64, _beta: Ptr, c: Ptr, c_step: i64, count: i64,
+    ),
+    fn cublasDgemmBatched_64(),
+    fn cublasCgemmBatched_64(),
+    fn cublasZgemmBatched_64() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// Many products, at equal distances.
+    fn cublasSgemmStridedBatched_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, a_step: i64,
+        _a_next: i64, _b: Ptr, b_step: i64, _b_next: i64, _beta: Ptr, c: Ptr, c_step: i64, c_next: i64, count: i64,
+    ),
+    fn cublasDgemmStridedBatched_64(),
+    fn cublasCgemmStridedBatched_64(),
+    fn cublasZgemmStridedBatched_64() {
+        let (input, compute) = named(NAME);
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// The same, of types that are arguments.
+    fn cublasGemmEx_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i64, _b: Ptr, _b_kind: i32, b_step: i64, _beta: Ptr, c: Ptr, output: i32, c_step: i64, compute: i32,
+        _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), 1];
+        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
+
+    /// The same, of types that are arguments.
+    fn cublasGemmBatchedEx_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i64, _b: Ptr, _b_kind: i32, b_step: i64, _beta: Ptr, c: Ptr, output: i32, c_step: i64, count: i64,
+        compute: i32, _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
+
+    /// The same, of types that are arguments.
+    fn cublasGemmStridedBatchedEx_64(
+        handle: Handle<Context>, _a_form: i32, _b_form: i32, m: i64, n: i64, k: i64, _alpha: Ptr, _a: Ptr, input: i32,
+        a_step: i64, _a_next: i64, _b: Ptr, _b_kind: i32, b_step: i64, _b_next: i64, _beta: Ptr, c: Ptr, output: i32,
+        c_step: i64, c_next: i64, count: i64, compute: i32, _algorithm: i32,
+    ) {
+        let leading = [a_step.into(), b_step.into(), c_step.into()];
+        let size = [m.into(), n.into(), k.into(), count.into()];
+        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        multiply(handle, &Product { size, leading, input, output, compute, result })
+    }
+
+    /// A matrix with a vector.
+    fn cublasSgemv_v2_64(
+        handle: Handle<Context>, _form: i32, m: i64, n: i64, _alpha: Ptr, _a: Ptr, a_step: i64, _x: Ptr, _x_step: i64,
+        _beta: Ptr, y: Ptr, y_step: i64,
+    ),
+    fn cublasDgemv_v2_64(),
+    fn cublasCgemv_v2_64(),
+    fn cublasZgemv_v2_64() {
+        let (input, compute) = named(NAME);
+        let (size, leading) = ([m.into(), 1, n.into(), 1], [a_step.into(), 16, 16]);
+        // Turned over, the matrix has as many rows as it had columns.
+        let result = (Place::One(y), [1, i64::from(m).max(n.into()), i64::from(y_step).abs()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// A triangular system: half the work of a product, at half the rate.
+    fn cublasStrsm_v2_64(
+        handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: i64, n: i64, _alpha: Ptr, _a: Ptr,
+        a_step: i64, b: Ptr, b_step: i64,
+    ),
+    fn cublasDtrsm_v2_64(),
+    fn cublasCtrsm_v2_64(),
+    fn cublasZtrsm_v2_64() {
+        let (input, compute) = named(NAME);
+        let size = [m.into(), n.into(), m.into(), 1];
+        let leading = [a_step.into(), b_step.into(), b_step.into()];
+        let result = (Place::One(b), [m.into(), n.into(), b_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
+
+    /// Many triangular systems.
+    fn cublasStrsmBatched_64(
+        handle: Handle<Context>, _side: i32, _part: i32, _form: i32, _unit: i32, m: i64, n: i64, _alpha: Ptr, _a: Ptr,
+        a_step: i64, b: Ptr, b_step: i64, count: i64,
+    ),
+    fn cublasDtrsmBatched_64(),
+    fn cublasCtrsmBatched_64(),
+    fn cublasZtrsmBatched_64() {
+        let (input, compute) = named(NAME);
+        let size = [m.into(), n.into(), m.into(), count.into()];
+        let leading = [a_step.into(), b_step.into(), b_step.into()];
+        let result = (Place::Listed(b), [m.into(), n.into(), b_step.into()]);
+        multiply(handle, &Product { size, leading, input, output: input, compute, result })
+    }
 }

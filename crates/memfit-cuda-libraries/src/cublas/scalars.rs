@@ -1,8 +1,10 @@
 //! Calls whose result is one value. Where scalars are on the host, it is written, as zero; where they are on
 //! the device, the result's address is the device's, and is not followed.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use super::{Context, status};
-use crate::entry::{Handle, Out, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 
 /// Two numbers, as `cuComplex` is.
 #[repr(C)]
@@ -24,130 +26,217 @@ fn settle<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
 
 /// Writes a result whose type a `cudaDataType` tells.
 fn settle_typed(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
+    /// Writes a result of this type.
+    fn typed<T: Default>(handle: Handle<Context>, result: Ptr) -> i32 {
+        // SAFETY: the caller's own `cudaDataType` says that a `T` has room there.
+        settle(handle, unsafe { Out::from_address(result as u64) }, T::default())
+    }
     match kind {
-        0 => settle(handle, Out::at(result as u64), 0_f32),
-        1 => settle(handle, Out::at(result as u64), 0_f64),
-        2 | 14 => settle(handle, Out::at(result as u64), 0_u16),
-        4 => settle(handle, Out::at(result as u64), Complex::<f32>::default()),
-        5 => settle(handle, Out::at(result as u64), Complex::<f64>::default()),
+        0 => typed::<f32>(handle, result),
+        1 => typed::<f64>(handle, result),
+        2 | 14 => typed::<u16>(handle, result),
+        4 => typed::<Complex<f32>>(handle, result),
+        5 => typed::<Complex<f64>>(handle, result),
         _ => status::NOT_SUPPORTED,
     }
 }
 
-/// Declares reductions of one vector: `INDEX => RESULT: names…`.
-macro_rules! of_one {
-    ($($index:ty => $result:ty: $($name:ident),+;)*) => { $( $(
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// A number of a vector.
-            fn $name(handle: Handle<Context>, _n: $index, _x: Ptr, _step: $index, result: Out<$result>) {
-                settle(handle, result, <$result>::default())
-            }
-        }
-    )+ )* };
-}
-
-of_one! {
-    i32 => f32: cublasSnrm2_v2, cublasScnrm2_v2, cublasSasum_v2, cublasScasum_v2;
-    i32 => f64: cublasDnrm2_v2, cublasDznrm2_v2, cublasDasum_v2, cublasDzasum_v2;
-    i64 => f32: cublasSnrm2_v2_64, cublasScnrm2_v2_64, cublasSasum_v2_64, cublasScasum_v2_64;
-    i64 => f64: cublasDnrm2_v2_64, cublasDznrm2_v2_64, cublasDasum_v2_64, cublasDzasum_v2_64;
-    i32 => i32: cublasIsamax_v2, cublasIdamax_v2, cublasIcamax_v2, cublasIzamax_v2,
-                cublasIsamin_v2, cublasIdamin_v2, cublasIcamin_v2, cublasIzamin_v2;
-    i64 => i64: cublasIsamax_v2_64, cublasIdamax_v2_64, cublasIcamax_v2_64, cublasIzamax_v2_64,
-                cublasIsamin_v2_64, cublasIdamin_v2_64, cublasIcamin_v2_64, cublasIzamin_v2_64;
-}
-
-/// Declares products of two vectors: `INDEX => RESULT: names…`.
-macro_rules! of_two {
-    ($($index:ty => $result:ty: $($name:ident),+;)*) => { $( $(
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The product of two vectors.
-            fn $name(
-                handle: Handle<Context>, _n: $index, _x: Ptr, _x_step: $index, _y: Ptr, _y_step: $index,
-                result: Out<$result>,
-            ) {
-                settle(handle, result, <$result>::default())
-            }
-        }
-    )+ )* };
-}
-
-of_two! {
-    i32 => f32: cublasSdot_v2;
-    i32 => f64: cublasDdot_v2;
-    i32 => Complex<f32>: cublasCdotu_v2, cublasCdotc_v2;
-    i32 => Complex<f64>: cublasZdotu_v2, cublasZdotc_v2;
-    i64 => f32: cublasSdot_v2_64;
-    i64 => f64: cublasDdot_v2_64;
-    i64 => Complex<f32>: cublasCdotu_v2_64, cublasCdotc_v2_64;
-    i64 => Complex<f64>: cublasZdotu_v2_64, cublasZdotc_v2_64;
-}
-
-/// Declares the same with free types: one vector, its largest or smallest element, and two vectors.
-macro_rules! typed {
-    ($index:ty: [$($one:ident),+] [$($position:ident),+] [$($two:ident),+]) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// A number of a vector.
-                fn $one(
-                    handle: Handle<Context>, _n: $index, _x: Ptr, _x_kind: i32, _step: $index, result: Ptr, kind: i32,
-                    _execution: i32,
-                ) {
-                    settle_typed(handle, result, kind)
-                }
-            )+
-            $(
-                /// The place of an element.
-                fn $position(
-                    handle: Handle<Context>, _n: $index, _x: Ptr, _x_kind: i32, _step: $index, result: Out<$index>,
-                ) {
-                    settle(handle, result, 0)
-                }
-            )+
-            $(
-                /// The product of two vectors.
-                fn $two(
-                    handle: Handle<Context>, _n: $index, _x: Ptr, _x_kind: i32, _x_step: $index, _y: Ptr, _y_kind: i32,
-                    _y_step: $index, result: Ptr, kind: i32, _execution: i32,
-                ) {
-                    settle_typed(handle, result, kind)
-                }
-            )+
-        }
-    };
-}
-
-typed!(i32: [cublasNrm2Ex, cublasAsumEx] [cublasIamaxEx, cublasIaminEx] [cublasDotEx, cublasDotcEx]);
-typed!(i64: [cublasNrm2Ex_64, cublasAsumEx_64] [cublasIamaxEx_64, cublasIaminEx_64] [cublasDotEx_64, cublasDotcEx_64]);
-
-/// Declares the rotations: the one that turns nothing, cosine 1 and sine 0.
-macro_rules! rotations {
-    ($($real:ty, $number:ty: $rotation:ident;)*) => { $(
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// A rotation of the plane.
-            fn $rotation(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<$real>, sine: Out<$number>) {
-                match settle(handle, sine, <$number>::default()) {
-                    status::SUCCESS => settle(handle, cosine, 1.0),
-                    failure => failure,
-                }
-            }
-        }
-    )* };
-}
-
-rotations! {
-    f32, f32: cublasSrotg_v2;
-    f64, f64: cublasDrotg_v2;
-    f32, Complex<f32>: cublasCrotg_v2;
-    f64, Complex<f64>: cublasZrotg_v2;
+/// Writes the rotation that turns nothing.
+fn rotation<R, N: Default>(handle: Handle<Context>, cosine: Out<R>, one: R, sine: Out<N>) -> i32 {
+    match settle(handle, sine, N::default()) {
+        status::SUCCESS => settle(handle, cosine, one),
+        failure => failure,
+    }
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
+
+    /// A number of a vector.
+    fn cublasSnrm2_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<f32>),
+    fn cublasScnrm2_v2(),
+    fn cublasSasum_v2(),
+    fn cublasScasum_v2() {
+        settle(handle, result, <f32>::default())
+    }
+
+    /// A number of a vector.
+    fn cublasDnrm2_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<f64>),
+    fn cublasDznrm2_v2(),
+    fn cublasDasum_v2(),
+    fn cublasDzasum_v2() {
+        settle(handle, result, <f64>::default())
+    }
+
+    /// A number of a vector.
+    fn cublasSnrm2_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<f32>),
+    fn cublasScnrm2_v2_64(),
+    fn cublasSasum_v2_64(),
+    fn cublasScasum_v2_64() {
+        settle(handle, result, <f32>::default())
+    }
+
+    /// A number of a vector.
+    fn cublasDnrm2_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<f64>),
+    fn cublasDznrm2_v2_64(),
+    fn cublasDasum_v2_64(),
+    fn cublasDzasum_v2_64() {
+        settle(handle, result, <f64>::default())
+    }
+
+    /// A number of a vector.
+    fn cublasIsamax_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<i32>),
+    fn cublasIdamax_v2(),
+    fn cublasIcamax_v2(),
+    fn cublasIzamax_v2(),
+    fn cublasIsamin_v2(),
+    fn cublasIdamin_v2(),
+    fn cublasIcamin_v2(),
+    fn cublasIzamin_v2() {
+        settle(handle, result, <i32>::default())
+    }
+
+    /// A number of a vector.
+    fn cublasIsamax_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<i64>),
+    fn cublasIdamax_v2_64(),
+    fn cublasIcamax_v2_64(),
+    fn cublasIzamax_v2_64(),
+    fn cublasIsamin_v2_64(),
+    fn cublasIdamin_v2_64(),
+    fn cublasIcamin_v2_64(),
+    fn cublasIzamin_v2_64() {
+        settle(handle, result, <i64>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasSdot_v2(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<f32>,
+    ) {
+        settle(handle, result, <f32>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasDdot_v2(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<f64>,
+    ) {
+        settle(handle, result, <f64>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasCdotu_v2(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<Complex<f32>>,
+    ),
+    fn cublasCdotc_v2() {
+        settle(handle, result, <Complex<f32>>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasZdotu_v2(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<Complex<f64>>,
+    ),
+    fn cublasZdotc_v2() {
+        settle(handle, result, <Complex<f64>>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasSdot_v2_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<f32>,
+    ) {
+        settle(handle, result, <f32>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasDdot_v2_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<f64>,
+    ) {
+        settle(handle, result, <f64>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasCdotu_v2_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<Complex<f32>>,
+    ),
+    fn cublasCdotc_v2_64() {
+        settle(handle, result, <Complex<f32>>::default())
+    }
+
+    /// The product of two vectors.
+    fn cublasZdotu_v2_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<Complex<f64>>,
+    ),
+    fn cublasZdotc_v2_64() {
+        settle(handle, result, <Complex<f64>>::default())
+    }
+
+    /// A number of a vector whose type is an argument.
+    fn cublasNrm2Ex(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _step: i32, result: Ptr, kind: i32, _execution: i32,
+    ),
+    fn cublasAsumEx() {
+        settle_typed(handle, result, kind)
+    }
+
+    /// The place of an element.
+    fn cublasIamaxEx(handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _step: i32, result: Out<i32>),
+    fn cublasIaminEx() {
+        settle(handle, result, 0)
+    }
+
+    /// The product of two vectors whose types are arguments.
+    fn cublasDotEx(
+        handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _x_step: i32, _y: Ptr, _y_kind: i32, _y_step: i32,
+        result: Ptr, kind: i32, _execution: i32,
+    ),
+    fn cublasDotcEx() {
+        settle_typed(handle, result, kind)
+    }
+
+    /// A number of a vector whose type is an argument.
+    fn cublasNrm2Ex_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _step: i64, result: Ptr, kind: i32, _execution: i32,
+    ),
+    fn cublasAsumEx_64() {
+        settle_typed(handle, result, kind)
+    }
+
+    /// The place of an element.
+    fn cublasIamaxEx_64(handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _step: i64, result: Out<i64>),
+    fn cublasIaminEx_64() {
+        settle(handle, result, 0)
+    }
+
+    /// The product of two vectors whose types are arguments.
+    fn cublasDotEx_64(
+        handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _x_step: i64, _y: Ptr, _y_kind: i32, _y_step: i64,
+        result: Ptr, kind: i32, _execution: i32,
+    ),
+    fn cublasDotcEx_64() {
+        settle_typed(handle, result, kind)
+    }
+
+    /// The rotation that turns nothing: cosine 1 and sine 0.
+    fn cublasSrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f32>, sine: Out<f32>) {
+        rotation(handle, cosine, 1.0, sine)
+    }
+
+    /// The rotation that turns nothing: cosine 1 and sine 0.
+    fn cublasDrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f64>, sine: Out<f64>) {
+        rotation(handle, cosine, 1.0, sine)
+    }
+
+    /// The rotation that turns nothing: cosine 1 and sine 0.
+    fn cublasCrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f32>, sine: Out<Complex<f32>>) {
+        rotation(handle, cosine, 1.0, sine)
+    }
+
+    /// The rotation that turns nothing: cosine 1 and sine 0.
+    fn cublasZrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f64>, sine: Out<Complex<f64>>) {
+        rotation(handle, cosine, 1.0, sine)
+    }
+}
+
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
     /// A modified rotation: the flag −2 says that it turns nothing.
     fn cublasSrotmg_v2(handle: Handle<Context>, _d1: Ptr, _d2: Ptr, _x1: Ptr, _y1: Ptr, parameters: Out<[f32; 5]>) {
@@ -169,13 +258,13 @@ mod tests {
         let handle = Handle::new(Context::default());
         let mut result = 7_f32;
         let vector = std::ptr::null_mut();
-        assert_eq!(
-            cublasSdot_v2(handle, 3, vector, 1, vector, 1, Out::at(&raw mut result as u64)),
-            status::SUCCESS
-        );
+        // SAFETY: it is the address of a number of that type.
+        let place = unsafe { Out::from_address(&raw mut result as u64) };
+        assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, place), status::SUCCESS);
         assert_eq!(result.to_bits(), 0);
         super::super::cublasSetPointerMode_v2(handle, 1);
-        let on_the_device = Out::<f32>::at(0x7f00_0000_0000);
+        // SAFETY: a scalar on the device is not followed.
+        let on_the_device = unsafe { Out::<f32>::from_address(0x7f00_0000_0000) };
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, on_the_device), status::SUCCESS);
         assert_eq!(cublasSnrm2_v2(handle, 3, vector, 1, Out::nowhere()), status::INVALID_VALUE);
         assert!(handle.destroy());

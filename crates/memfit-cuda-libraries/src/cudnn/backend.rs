@@ -4,6 +4,8 @@
 //! plans get a descriptor of the card's properties before they are finalised. So heuristics rank, and plans
 //! tell their workspace, as they would on the card. Executing a plan does nothing.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +14,7 @@ use memfit_channel::WorkKind;
 use super::image::{self, TYPE_HANDLE};
 use super::problem::{self, attribute, kind};
 use super::status;
-use crate::entry::{In, Out, Ptr, entry_points};
+use crate::entry::{Fails, In, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 use memfit_kernels::cost::{Speeds, Work};
@@ -136,7 +138,8 @@ fn packs<R>(body: impl FnOnce(&mut Packs) -> R) -> R {
 /// Numbers or addresses are put into a pack.
 fn pack(descriptor: Ptr, name: i32, count: i64, values: Ptr) {
     const MOST: i64 = 64;
-    let list = In::<i64>::from_address(values as u64).list(count.clamp(0, MOST) as usize);
+    // SAFETY: the attributes of a pack are as many 64-bit numbers or addresses.
+    let list = unsafe { In::<i64>::from_address(values as u64) }.list(count.clamp(0, MOST) as usize);
     packs(|packs| {
         let (numbers, addresses) = packs.entry(descriptor as usize).or_default();
         *(if name == NUMBERS { numbers } else { addresses }) = list;
@@ -154,7 +157,7 @@ fn overwrite(tensors: &[i64], pack: Ptr) {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Makes a descriptor, and remembers one that will want the card's properties.
     fn cudnnBackendCreateDescriptor(kind: i32, descriptor: Out<usize>) {
@@ -181,11 +184,17 @@ entry_points! {
         }
         match kind {
             _ if name == NUMBERS || name == ADDRESSES => pack(descriptor, name, count, values),
-            TYPE_DESCRIPTOR => problem::linked(descriptor as usize, name, count, In::from_address(values as u64)),
+            TYPE_DESCRIPTOR => {
+                // SAFETY: by its type, the attribute is as many descriptors.
+                let parts = unsafe { In::from_address(values as u64) };
+                problem::linked(descriptor as usize, name, count, parts);
+            }
             _ => problem::described(descriptor as usize, name, count, values),
         }
-        if name == WORKSPACE && let Some(workspace) = In::<Ptr>::from_address(values as u64).get() {
-            card::workspace(workspace);
+        if name == WORKSPACE {
+            // SAFETY: the attribute is an address.
+            let workspace = unsafe { In::<Ptr>::from_address(values as u64) };
+            workspace.get().into_iter().for_each(card::workspace);
         }
         real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => Ptr, name => i32, kind => i32, count => i64, values => Ptr
@@ -201,7 +210,8 @@ entry_points! {
         ) -> i32);
         if name == attribute::HEURISTICS_RESULTS && result == Some(status::SUCCESS) {
             let given = count.get().unwrap_or(requested).min(requested);
-            problem::given_out(descriptor as usize, given, In::from_address(values as u64));
+            // SAFETY: cuDNN has written as many descriptors there.
+            problem::given_out(descriptor as usize, given, unsafe { In::from_address(values as u64) });
         }
         result.unwrap_or(status::NOT_INITIALIZED)
     }

@@ -6,7 +6,7 @@
 use memfit_vocabulary::Remark;
 
 use super::status;
-use crate::entry::{Out, Ptr, entry_points};
+use crate::entry::{Fails, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 
@@ -57,55 +57,87 @@ fn answer(
     status::SUCCESS
 }
 
-/// Declares the two calls of one direction over the one that asks the heuristics.
-macro_rules! find {
-    ($plain:ident, $with_buffers:ident, $heuristics:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-            /// Ranks all algorithms.
-            fn $plain(
-                handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr,
-                requested: i32, returned: Out<i32>, results: Out<Performance>,
-            ) {
-                answer(requested, returned, results, usize::MAX, |room, count, found| {
-                    real!(CUDNN, $heuristics(
-                        handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
-                        room => i32, count => *mut i32, found => *mut Performance
-                    ) -> i32)
-                })
-            }
+    /// Ranks all algorithms.
+    fn cudnnFindConvolutionForwardAlgorithm(
+        handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
+        results: Out<Performance>,
+    ) {
+        answer(requested, returned, results, usize::MAX, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionForwardAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
 
-            /// Ranks the algorithms that work within the caller's workspace.
-            fn $with_buffers(
-                handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr,
-                third: Ptr, _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>,
-                workspace: Ptr, size: usize,
-            ) {
-                card::workspace(workspace);
-                answer(requested, returned, results, size, |room, count, found| {
-                    real!(CUDNN, $heuristics(
-                        handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
-                        room => i32, count => *mut i32, found => *mut Performance
-                    ) -> i32)
-                })
-            }
-        }
-    };
+    /// Ranks the algorithms that work within the caller's workspace.
+    fn cudnnFindConvolutionForwardAlgorithmEx(
+        handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
+        _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
+    ) {
+        card::workspace(workspace);
+        answer(requested, returned, results, size, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionForwardAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
+
+    /// Ranks all algorithms.
+    fn cudnnFindConvolutionBackwardDataAlgorithm(
+        handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
+        results: Out<Performance>,
+    ) {
+        answer(requested, returned, results, usize::MAX, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionBackwardDataAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
+
+    /// Ranks the algorithms that work within the caller's workspace.
+    fn cudnnFindConvolutionBackwardDataAlgorithmEx(
+        handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
+        _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
+    ) {
+        card::workspace(workspace);
+        answer(requested, returned, results, size, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionBackwardDataAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
+
+    /// Ranks all algorithms.
+    fn cudnnFindConvolutionBackwardFilterAlgorithm(
+        handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
+        results: Out<Performance>,
+    ) {
+        answer(requested, returned, results, usize::MAX, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
+
+    /// Ranks the algorithms that work within the caller's workspace.
+    fn cudnnFindConvolutionBackwardFilterAlgorithmEx(
+        handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
+        _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
+    ) {
+        card::workspace(workspace);
+        answer(requested, returned, results, size, |room, count, found| {
+            real!(CUDNN, cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+                handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
+                room => i32, count => *mut i32, found => *mut Performance
+            ) -> i32)
+        })
+    }
 }
-
-find!(
-    cudnnFindConvolutionForwardAlgorithm,
-    cudnnFindConvolutionForwardAlgorithmEx,
-    cudnnGetConvolutionForwardAlgorithm_v7
-);
-find!(
-    cudnnFindConvolutionBackwardDataAlgorithm,
-    cudnnFindConvolutionBackwardDataAlgorithmEx,
-    cudnnGetConvolutionBackwardDataAlgorithm_v7
-);
-find!(
-    cudnnFindConvolutionBackwardFilterAlgorithm,
-    cudnnFindConvolutionBackwardFilterAlgorithmEx,
-    cudnnGetConvolutionBackwardFilterAlgorithm_v7
-);

@@ -1,12 +1,14 @@
 //! cuDNN's handles, and what is asked of the library as a whole.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};
 
 use super::image::Image;
 use super::status;
-use crate::entry::{Out, Ptr, entry_points, guarded};
+use crate::entry::{Fails, Out, Ptr, entry_points, guarded};
 use crate::real::real;
 use memfit_cuda::card;
 
@@ -36,7 +38,7 @@ pub(super) fn stream(handle: Ptr) -> Option<usize> {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Gives out a handle that begins with the current card's properties.
     fn cudnnCreate(handle: Out<usize>) {

@@ -4,6 +4,8 @@
 //! Descriptors are the real library's; beside each, what was set on it is remembered here, and passed on to
 //! whatever it is set on itself. So a plan knows its operations even when their descriptors are long gone.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 mod attention;
 
 use std::collections::HashMap;
@@ -119,18 +121,21 @@ pub(super) fn given_out(heuristics: usize, count: i64, configurations: In<usize>
 /// Numbers were set on a tensor's descriptor.
 pub(super) fn described(descriptor: usize, attribute: i32, count: i64, values: Ptr) {
     let at = values as u64;
-    let long = || In::<i64>::from_address(at).list(count.clamp(0, MOST) as usize);
+    // SAFETY: the attributes that are read so are as many 64-bit numbers.
+    let long = || unsafe { In::<i64>::from_address(at) }.list(count.clamp(0, MOST) as usize);
     with_known(|known| {
         let Some(own) = known.get_mut(&descriptor) else { return };
         match attribute {
             attribute::TENSOR_TYPE => {
-                Arc::make_mut(own).numbers = In::<i32>::from_address(at).get().unwrap_or(0);
+                // SAFETY: the attribute is a `cudnnDataType_t`.
+                Arc::make_mut(own).numbers = unsafe { In::<i32>::from_address(at) }.get().unwrap_or(0);
             }
             attribute::TENSOR_EXTENTS => Arc::make_mut(own).extents = long(),
             attribute::TENSOR_ID => Arc::make_mut(own).id = long().first().copied().unwrap_or(0),
             attribute::TENSOR_VIRTUAL => {
-                Arc::make_mut(own).is_virtual =
-                    In::<u8>::from_address(at).get().is_some_and(|flag| flag != 0);
+                // SAFETY: the attribute is a `bool`.
+                let flag = unsafe { In::<u8>::from_address(at) }.get();
+                Arc::make_mut(own).is_virtual = flag.is_some_and(|flag| flag != 0);
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! Recurrent networks and dropout: the few calls that the real library cannot be left alone with.
 
 use super::status;
-use crate::entry::{Out, Ptr, entry_points};
+use crate::entry::{Fails, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 
@@ -9,7 +9,7 @@ use memfit_cuda::card;
 const UNWRITTEN: usize = usize::MAX;
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Workspace and reserve space of a recurrent network. The library works both out of the descriptors and
     /// the properties in the handle, writes them, and only then turns to the CUDA runtime that is linked into

@@ -5,7 +5,7 @@ use memfit_channel::WorkKind;
 
 use super::{handle, status};
 use crate::cost::convolution::{Convolution, Direction, Operand};
-use crate::entry::{Ptr, entry_points};
+use crate::entry::{Fails, Ptr, entry_points};
 use crate::numbers::of_cudnn;
 use crate::real::real;
 use memfit_cuda::card;
@@ -182,7 +182,7 @@ impl Recurrent {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// A convolution.
     fn cudnnConvolutionForward(

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use super::status;
-use crate::entry::{Handle, Kind, Out, Ptr, entry_points, handle_calls};
+use crate::entry::{Fails, Handle, HandleStatus, Kind, Out, Ptr, entry_points};
 use crate::real::forward;
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
 /// What lies behind a handle.
@@ -21,7 +22,10 @@ pub(super) struct Context {
 }
 
 impl Kind for Context {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-solve");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Context> = Objects::new(19);
+        &OBJECTS
+    }
 }
 
 impl Context {
@@ -31,47 +35,106 @@ impl Context {
     }
 }
 
-/// Declares the calls that set and get one field of a handle.
-macro_rules! settings {
-    ($($set:ident, $get:ident: $kind:ty => $field:ident;)*) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// Remembers it.
-                fn $set(handle: Handle<Context>, value: $kind) {
-                    let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
-                    context.$field.store(value, Relaxed);
-                    status::SUCCESS
-                }
+/// What cuSOLVER answers about its handles.
+const HANDLES: HandleStatus = HandleStatus {
+    success: status::SUCCESS,
+    not_initialized: status::NOT_INITIALIZED,
+    invalid_value: status::INVALID_VALUE,
+};
 
-                /// What was set, or the library's default.
-                fn $get(handle: Handle<Context>, value: Out<$kind>) {
-                    let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
-                    if value.write(context.$field.load(Relaxed)) { status::SUCCESS } else { status::INVALID_VALUE }
-                }
-            )*
-        }
-    };
+/// Remembers what was set on a handle.
+fn set(handle: Handle<Context>, store: impl FnOnce(&Context)) -> i32 {
+    let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
+    store(&context);
+    status::SUCCESS
 }
 
-settings! {
-    cusolverDnSetStream, cusolverDnGetStream: usize => stream;
-    cusolverDnSetDeterministicMode, cusolverDnGetDeterministicMode: i32 => deterministic_mode;
-    cusolverDnSetMathMode, cusolverDnGetMathMode: i32 => math_mode;
-    cusolverDnSetEmulationStrategy, cusolverDnGetEmulationStrategy: i32 => emulation_strategy;
-    cusolverDnSetEmulationSpecialValuesSupport, cusolverDnGetEmulationSpecialValuesSupport: i32 => special_values;
-    cusolverDnSetFixedPointEmulationMantissaControl, cusolverDnGetFixedPointEmulationMantissaControl: i32
-        => mantissa_control;
-    cusolverDnSetFixedPointEmulationMaxMantissaBitCount, cusolverDnGetFixedPointEmulationMaxMantissaBitCount: i32
-        => mantissa_bits;
-    cusolverDnSetFixedPointEmulationMantissaBitOffset, cusolverDnGetFixedPointEmulationMantissaBitOffset: i32
-        => mantissa_offset;
+/// Answers with what was set, or with the library's default.
+fn get<T>(handle: Handle<Context>, value: Out<T>, load: impl FnOnce(&Context) -> T) -> i32 {
+    let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
+    if value.write(load(&context)) { status::SUCCESS } else { status::INVALID_VALUE }
 }
-
-handle_calls!(cusolverDnCreate, cusolverDnDestroy: Context);
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
+
+    fn cusolverDnSetStream(handle: Handle<Context>, value: usize) {
+        set(handle, |context| context.stream.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetStream(handle: Handle<Context>, value: Out<usize>) {
+        get(handle, value, |context| context.stream.load(Relaxed))
+    }
+
+    fn cusolverDnSetDeterministicMode(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.deterministic_mode.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetDeterministicMode(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.deterministic_mode.load(Relaxed))
+    }
+
+    fn cusolverDnSetMathMode(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.math_mode.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetMathMode(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.math_mode.load(Relaxed))
+    }
+
+    fn cusolverDnSetEmulationStrategy(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.emulation_strategy.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetEmulationStrategy(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.emulation_strategy.load(Relaxed))
+    }
+
+    fn cusolverDnSetEmulationSpecialValuesSupport(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.special_values.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetEmulationSpecialValuesSupport(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.special_values.load(Relaxed))
+    }
+
+    fn cusolverDnSetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.mantissa_control.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.mantissa_control.load(Relaxed))
+    }
+
+    fn cusolverDnSetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.mantissa_bits.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.mantissa_bits.load(Relaxed))
+    }
+
+    fn cusolverDnSetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: i32) {
+        set(handle, |context| context.mantissa_offset.store(value, Relaxed))
+    }
+
+    fn cusolverDnGetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: Out<i32>) {
+        get(handle, value, |context| context.mantissa_offset.load(Relaxed))
+    }
+
+    /// Gives out a handle.
+    fn cusolverDnCreate(handle: Out<Handle<Context>>) {
+        HANDLES.create(handle)
+    }
+
+    /// Takes a handle back.
+    fn cusolverDnDestroy(handle: Handle<Context>) {
+        HANDLES.destroy(handle)
+    }
+}
+
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
     /// How far a Jacobi decomposition was off: nothing ran, so not at all.
     fn cusolverDnXgesvdjGetResidual(handle: Handle<Context>, _info: Ptr, residual: Out<f64>) {
@@ -94,40 +157,29 @@ entry_points! {
     }
 }
 
-/// Declares the approximate decomposition for each type.
-macro_rules! approximate {
-    ($($name:ident),+) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            $(
-                /// Singular values by their approximation. The residuals are the host's, where the caller
-                /// wants them.
-                fn $name(
-                    handle: Handle<Context>, _vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64,
-                    _s: Ptr, _step_s: i64, _u: Ptr, _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64,
-                    workspace: Ptr, _size: i32, _info: Ptr, residuals: Out<f64>, batch: i32,
-                ) {
-                    if handle.get().is_none() {
-                        return status::NOT_INITIALIZED;
-                    }
-                    if m < 0 || n < 0 || lda < m.max(1) || batch < 0 {
-                        return status::INVALID_VALUE;
-                    }
-                    card::workspace(workspace);
-                    residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
-                    status::SUCCESS
-                }
-            )+
-        }
-    };
-}
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-approximate!(
-    cusolverDnSgesvdaStridedBatched,
-    cusolverDnDgesvdaStridedBatched,
-    cusolverDnCgesvdaStridedBatched,
-    cusolverDnZgesvdaStridedBatched
-);
+    /// Singular values by their approximation. The residuals are the host's, where the caller wants them.
+    fn cusolverDnSgesvdaStridedBatched(
+        handle: Handle<Context>, _vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64, _s: Ptr,
+        _step_s: i64, _u: Ptr, _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64, workspace: Ptr, _size: i32,
+        _info: Ptr, residuals: Out<f64>, batch: i32,
+    ),
+    fn cusolverDnDgesvdaStridedBatched(),
+    fn cusolverDnCgesvdaStridedBatched(),
+    fn cusolverDnZgesvdaStridedBatched() {
+        if handle.get().is_none() {
+            return status::NOT_INITIALIZED;
+        }
+        if m < 0 || n < 0 || lda < m.max(1) || batch < 0 {
+            return status::INVALID_VALUE;
+        }
+        card::workspace(workspace);
+        residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
+        status::SUCCESS
+    }
+}
 
 fn settled<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
     match handle.get() {

@@ -9,7 +9,7 @@ use memfit_vocabulary::Remark;
 
 use super::handle::Context;
 use super::status;
-use crate::entry::{Handle, Out, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 use memfit_cuda::card;
 
 /// Columns that blocked algorithms treat at a time.
@@ -89,87 +89,219 @@ fn answer(handle: Handle<Context>, valid: bool, size: Out<i32>, count: i64) -> i
     }
 }
 
-/// Declares the size queries that share a signature and a formula: `[names…](parameters) valid CONDITION =>
-/// ELEMENTS`.
-macro_rules! sizes {
-    ($([$($name:ident),+]($($argument:ident: $kind:ty),*) [$($after:ident: $last:ty),*] $valid:expr => $count:expr;)*) => {
-        $( sizes!(@each [$($name),+] ($($argument: $kind),*) ($($after: $last),*) ($valid) ($count)); )*
-    };
-    (@each [$($name:ident),+] $arguments:tt $after:tt $valid:tt $count:tt) => {
-        $( sizes!(@one $name $arguments $after $valid $count); )+
-    };
-    (@one $name:ident ($($argument:ident: $kind:ty),*) ($($after:ident: $last:ty),*) ($valid:expr) ($count:expr)) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The workspace, in elements.
-            fn $name(handle: Handle<Context>, $($argument: $kind,)* size: Out<i32>, $($after: $last),*) {
-                answer(handle, $valid, size, $count)
-            }
-        }
-    };
-}
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-sizes! {
-    [cusolverDnSpotrf_bufferSize, cusolverDnDpotrf_bufferSize, cusolverDnCpotrf_bufferSize, cusolverDnZpotrf_bufferSize]
-        (_fill: i32, n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
-    [cusolverDnSpotri_bufferSize, cusolverDnDpotri_bufferSize, cusolverDnCpotri_bufferSize, cusolverDnZpotri_bufferSize,
-     cusolverDnSlauum_bufferSize, cusolverDnDlauum_bufferSize, cusolverDnClauum_bufferSize, cusolverDnZlauum_bufferSize]
-        (_fill: i32, n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::inverse(n.into());
-    [cusolverDnSgetrf_bufferSize, cusolverDnDgetrf_bufferSize, cusolverDnCgetrf_bufferSize, cusolverDnZgetrf_bufferSize,
-     cusolverDnSgeqrf_bufferSize, cusolverDnDgeqrf_bufferSize, cusolverDnCgeqrf_bufferSize, cusolverDnZgeqrf_bufferSize]
-        (m: i32, n: i32, _a: Ptr, lda: i32) [] m >= 0 && n >= 0 && lda >= m => elements::panel(m.into(), n.into());
-    [cusolverDnSorgqr_bufferSize, cusolverDnDorgqr_bufferSize, cusolverDnCungqr_bufferSize, cusolverDnZungqr_bufferSize]
-        (m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr) []
-        m >= 0 && n >= 0 && k >= 0 && lda >= m => elements::panel(m.into(), n.into());
-    [cusolverDnSormqr_bufferSize, cusolverDnDormqr_bufferSize, cusolverDnCunmqr_bufferSize, cusolverDnZunmqr_bufferSize]
-        (_side: i32, _trans: i32, m: i32, n: i32, k: i32, _a: Ptr, _lda: i32, _tau: Ptr, _c: Ptr, ldc: i32) []
-        m >= 0 && n >= 0 && k >= 0 && ldc >= m => elements::panel(m.into(), n.into());
-    [cusolverDnSormtr_bufferSize, cusolverDnDormtr_bufferSize, cusolverDnCunmtr_bufferSize, cusolverDnZunmtr_bufferSize]
-        (_side: i32, _fill: i32, _trans: i32, m: i32, n: i32, _a: Ptr, _lda: i32, _tau: Ptr, _c: Ptr, ldc: i32) []
-        m >= 0 && n >= 0 && ldc >= m => elements::panel(m.into(), n.into());
-    [cusolverDnSorgbr_bufferSize, cusolverDnDorgbr_bufferSize, cusolverDnCungbr_bufferSize, cusolverDnZungbr_bufferSize]
-        (_side: i32, m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr) []
-        m >= 0 && n >= 0 && k >= 0 && lda >= m => elements::panel(m.into(), n.into());
-    [cusolverDnSorgtr_bufferSize, cusolverDnDorgtr_bufferSize, cusolverDnCungtr_bufferSize, cusolverDnZungtr_bufferSize]
-        (_fill: i32, n: i32, _a: Ptr, lda: i32, _tau: Ptr) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
-    [cusolverDnSsytrf_bufferSize, cusolverDnDsytrf_bufferSize, cusolverDnCsytrf_bufferSize, cusolverDnZsytrf_bufferSize]
-        (n: i32, _a: Ptr, lda: i32) [] n >= 0 && lda >= n => elements::panel(n.into(), n.into());
-    [cusolverDnSsytri_bufferSize, cusolverDnDsytri_bufferSize, cusolverDnCsytri_bufferSize, cusolverDnZsytri_bufferSize]
-        (_fill: i32, n: i32, _a: Ptr, lda: i32, _pivots: Ptr) [] n >= 0 && lda >= n => elements::inverse(n.into());
-    [cusolverDnSsytrd_bufferSize, cusolverDnDsytrd_bufferSize, cusolverDnChetrd_bufferSize, cusolverDnZhetrd_bufferSize]
-        (_fill: i32, n: i32, _a: Ptr, lda: i32, _d: Ptr, _e: Ptr, _tau: Ptr) []
-        n >= 0 && lda >= n => elements::panel(n.into(), n.into());
-    [cusolverDnSgebrd_bufferSize, cusolverDnDgebrd_bufferSize, cusolverDnCgebrd_bufferSize, cusolverDnZgebrd_bufferSize]
-        (m: i32, n: i32) [] m >= 0 && n >= 0 => elements::bidiagonal(m.into(), n.into());
-    [cusolverDnSgesvd_bufferSize, cusolverDnDgesvd_bufferSize, cusolverDnCgesvd_bufferSize, cusolverDnZgesvd_bufferSize]
-        (m: i32, n: i32) [] m >= 0 && n >= 0 => elements::singular(m.into(), n.into());
-    [cusolverDnSgesvdj_bufferSize, cusolverDnDgesvdj_bufferSize, cusolverDnCgesvdj_bufferSize,
-     cusolverDnZgesvdj_bufferSize]
-        (_vectors: i32, _economy: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32)
-        [_parameters: Ptr] m >= 0 && n >= 0 && lda >= m => elements::singular_jacobi(m.into(), n.into());
-    [cusolverDnSgesvdjBatched_bufferSize, cusolverDnDgesvdjBatched_bufferSize, cusolverDnCgesvdjBatched_bufferSize,
-     cusolverDnZgesvdjBatched_bufferSize]
-        (_vectors: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32)
-        [_parameters: Ptr, batch: i32] m >= 0 && n >= 0 && lda >= m && batch >= 0
-        => elements::singular_jacobi(m.into(), n.into()).saturating_mul(batch.into());
-    [cusolverDnSgesvdaStridedBatched_bufferSize, cusolverDnDgesvdaStridedBatched_bufferSize,
-     cusolverDnCgesvdaStridedBatched_bufferSize, cusolverDnZgesvdaStridedBatched_bufferSize]
-        (_vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64, _s: Ptr, _step_s: i64, _u: Ptr,
-         _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64)
-        [batch: i32] m >= 0 && n >= 0 && lda >= m && batch >= 0
-        => elements::singular_approximate(m.into(), n.into(), batch.into());
-    [cusolverDnSsyevd_bufferSize, cusolverDnDsyevd_bufferSize, cusolverDnCheevd_bufferSize, cusolverDnZheevd_bufferSize]
-        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [] n >= 0 && lda >= n => elements::eigen(n.into());
-    [cusolverDnSsyevj_bufferSize, cusolverDnDsyevj_bufferSize, cusolverDnCheevj_bufferSize, cusolverDnZheevj_bufferSize]
-        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [_parameters: Ptr]
-        n >= 0 && lda >= n => elements::eigen(n.into());
-    [cusolverDnSsyevjBatched_bufferSize, cusolverDnDsyevjBatched_bufferSize, cusolverDnCheevjBatched_bufferSize,
-     cusolverDnZheevjBatched_bufferSize]
-        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr) [_parameters: Ptr, batch: i32]
-        n >= 0 && lda >= n && batch >= 0 => elements::eigen(n.into()).saturating_mul(batch.into());
-    [cusolverDnSsygvd_bufferSize, cusolverDnDsygvd_bufferSize, cusolverDnChegvd_bufferSize, cusolverDnZhegvd_bufferSize]
-        (_kind: i32, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _b: Ptr, _ldb: i32, _w: Ptr) []
-        n >= 0 && lda >= n => elements::eigen(n.into());
+    /// The workspace, in elements.
+    fn cusolverDnSpotrf_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i32, _a: Ptr, lda: i32, size: Out<i32>,
+    ),
+    fn cusolverDnDpotrf_bufferSize(),
+    fn cusolverDnCpotrf_bufferSize(),
+    fn cusolverDnZpotrf_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::panel(n.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSpotri_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i32, _a: Ptr, lda: i32, size: Out<i32>,
+    ),
+    fn cusolverDnDpotri_bufferSize(),
+    fn cusolverDnCpotri_bufferSize(),
+    fn cusolverDnZpotri_bufferSize(),
+    fn cusolverDnSlauum_bufferSize(),
+    fn cusolverDnDlauum_bufferSize(),
+    fn cusolverDnClauum_bufferSize(),
+    fn cusolverDnZlauum_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::inverse(n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgetrf_bufferSize(handle: Handle<Context>, m: i32, n: i32, _a: Ptr, lda: i32, size: Out<i32>),
+    fn cusolverDnDgetrf_bufferSize(),
+    fn cusolverDnCgetrf_bufferSize(),
+    fn cusolverDnZgetrf_bufferSize(),
+    fn cusolverDnSgeqrf_bufferSize(),
+    fn cusolverDnDgeqrf_bufferSize(),
+    fn cusolverDnCgeqrf_bufferSize(),
+    fn cusolverDnZgeqrf_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && lda >= m, size, elements::panel(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSorgqr_bufferSize(
+        handle: Handle<Context>, m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr, size: Out<i32>,
+    ),
+    fn cusolverDnDorgqr_bufferSize(),
+    fn cusolverDnCungqr_bufferSize(),
+    fn cusolverDnZungqr_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && k >= 0 && lda >= m, size, elements::panel(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSormqr_bufferSize(
+        handle: Handle<Context>, _side: i32, _trans: i32, m: i32, n: i32, k: i32, _a: Ptr, _lda: i32, _tau: Ptr,
+        _c: Ptr, ldc: i32, size: Out<i32>,
+    ),
+    fn cusolverDnDormqr_bufferSize(),
+    fn cusolverDnCunmqr_bufferSize(),
+    fn cusolverDnZunmqr_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && k >= 0 && ldc >= m, size, elements::panel(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSormtr_bufferSize(
+        handle: Handle<Context>, _side: i32, _fill: i32, _trans: i32, m: i32, n: i32, _a: Ptr, _lda: i32,
+        _tau: Ptr, _c: Ptr, ldc: i32, size: Out<i32>,
+    ),
+    fn cusolverDnDormtr_bufferSize(),
+    fn cusolverDnCunmtr_bufferSize(),
+    fn cusolverDnZunmtr_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && ldc >= m, size, elements::panel(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSorgbr_bufferSize(
+        handle: Handle<Context>, _side: i32, m: i32, n: i32, k: i32, _a: Ptr, lda: i32, _tau: Ptr,
+        size: Out<i32>,
+    ),
+    fn cusolverDnDorgbr_bufferSize(),
+    fn cusolverDnCungbr_bufferSize(),
+    fn cusolverDnZungbr_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && k >= 0 && lda >= m, size, elements::panel(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSorgtr_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i32, _a: Ptr, lda: i32, _tau: Ptr, size: Out<i32>,
+    ),
+    fn cusolverDnDorgtr_bufferSize(),
+    fn cusolverDnCungtr_bufferSize(),
+    fn cusolverDnZungtr_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::panel(n.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsytrf_bufferSize(handle: Handle<Context>, n: i32, _a: Ptr, lda: i32, size: Out<i32>),
+    fn cusolverDnDsytrf_bufferSize(),
+    fn cusolverDnCsytrf_bufferSize(),
+    fn cusolverDnZsytrf_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::panel(n.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsytri_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i32, _a: Ptr, lda: i32, _pivots: Ptr, size: Out<i32>,
+    ),
+    fn cusolverDnDsytri_bufferSize(),
+    fn cusolverDnCsytri_bufferSize(),
+    fn cusolverDnZsytri_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::inverse(n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsytrd_bufferSize(
+        handle: Handle<Context>, _fill: i32, n: i32, _a: Ptr, lda: i32, _d: Ptr, _e: Ptr, _tau: Ptr,
+        size: Out<i32>,
+    ),
+    fn cusolverDnDsytrd_bufferSize(),
+    fn cusolverDnChetrd_bufferSize(),
+    fn cusolverDnZhetrd_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::panel(n.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgebrd_bufferSize(handle: Handle<Context>, m: i32, n: i32, size: Out<i32>),
+    fn cusolverDnDgebrd_bufferSize(),
+    fn cusolverDnCgebrd_bufferSize(),
+    fn cusolverDnZgebrd_bufferSize() {
+        answer(handle, m >= 0 && n >= 0, size, elements::bidiagonal(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgesvd_bufferSize(handle: Handle<Context>, m: i32, n: i32, size: Out<i32>),
+    fn cusolverDnDgesvd_bufferSize(),
+    fn cusolverDnCgesvd_bufferSize(),
+    fn cusolverDnZgesvd_bufferSize() {
+        answer(handle, m >= 0 && n >= 0, size, elements::singular(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgesvdj_bufferSize(
+        handle: Handle<Context>, _vectors: i32, _economy: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr,
+        _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32, size: Out<i32>, _parameters: Ptr,
+    ),
+    fn cusolverDnDgesvdj_bufferSize(),
+    fn cusolverDnCgesvdj_bufferSize(),
+    fn cusolverDnZgesvdj_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && lda >= m, size, elements::singular_jacobi(m.into(), n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgesvdjBatched_bufferSize(
+        handle: Handle<Context>, _vectors: i32, m: i32, n: i32, _a: Ptr, lda: i32, _s: Ptr, _u: Ptr, _ldu: i32,
+        _v: Ptr, _ldv: i32, size: Out<i32>, _parameters: Ptr, batch: i32,
+    ),
+    fn cusolverDnDgesvdjBatched_bufferSize(),
+    fn cusolverDnCgesvdjBatched_bufferSize(),
+    fn cusolverDnZgesvdjBatched_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && lda >= m && batch >= 0, size, elements::singular_jacobi(m.into(), n.into()).saturating_mul(batch.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSgesvdaStridedBatched_bufferSize(
+        handle: Handle<Context>, _vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64,
+        _s: Ptr, _step_s: i64, _u: Ptr, _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64,
+        size: Out<i32>, batch: i32,
+    ),
+    fn cusolverDnDgesvdaStridedBatched_bufferSize(),
+    fn cusolverDnCgesvdaStridedBatched_bufferSize(),
+    fn cusolverDnZgesvdaStridedBatched_bufferSize() {
+        answer(handle, m >= 0 && n >= 0 && lda >= m && batch >= 0, size, elements::singular_approximate(m.into(), n.into(), batch.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsyevd_bufferSize(
+        handle: Handle<Context>, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr, size: Out<i32>,
+    ),
+    fn cusolverDnDsyevd_bufferSize(),
+    fn cusolverDnCheevd_bufferSize(),
+    fn cusolverDnZheevd_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::eigen(n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsyevj_bufferSize(
+        handle: Handle<Context>, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr, size: Out<i32>,
+        _parameters: Ptr,
+    ),
+    fn cusolverDnDsyevj_bufferSize(),
+    fn cusolverDnCheevj_bufferSize(),
+    fn cusolverDnZheevj_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::eigen(n.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsyevjBatched_bufferSize(
+        handle: Handle<Context>, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _w: Ptr, size: Out<i32>,
+        _parameters: Ptr, batch: i32,
+    ),
+    fn cusolverDnDsyevjBatched_bufferSize(),
+    fn cusolverDnCheevjBatched_bufferSize(),
+    fn cusolverDnZheevjBatched_bufferSize() {
+        answer(handle, n >= 0 && lda >= n && batch >= 0, size, elements::eigen(n.into()).saturating_mul(batch.into()))
+    }
+
+    /// The workspace, in elements.
+    fn cusolverDnSsygvd_bufferSize(
+        handle: Handle<Context>, _kind: i32, _vectors: i32, _fill: i32, n: i32, _a: Ptr, lda: i32, _b: Ptr,
+        _ldb: i32, _w: Ptr, size: Out<i32>,
+    ),
+    fn cusolverDnDsygvd_bufferSize(),
+    fn cusolverDnChegvd_bufferSize(),
+    fn cusolverDnZhegvd_bufferSize() {
+        answer(handle, n >= 0 && lda >= n, size, elements::eigen(n.into()))
+    }
 }
 
 /// Bytes of one element of a `cudaDataType`.
@@ -206,7 +338,7 @@ fn answer_bytes(
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// The workspace of a Cholesky factorisation.
     fn cusolverDnXpotrf_bufferSize(

@@ -11,7 +11,7 @@
 use super::handle::Context;
 use super::status;
 use crate::cost::library;
-use crate::entry::{Handle, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Ptr, entry_points};
 use memfit_cuda::card;
 
 /// What a decomposition of an `m` by `n` matrix, or of a square one, computes.
@@ -58,12 +58,13 @@ struct Scalar {
     complex: bool,
 }
 
-const S: Scalar = Scalar { double: false, complex: false };
-const D: Scalar = Scalar { double: true, complex: false };
-const C: Scalar = Scalar { double: false, complex: true };
-const Z: Scalar = Scalar { double: true, complex: true };
-
 impl Scalar {
+    /// By the letter that a call's name has for it.
+    fn named(name: &str) -> Self {
+        let letter = name.as_bytes().get("cusolverDn".len()).copied();
+        Self { double: matches!(letter, Some(b'D' | b'Z')), complex: matches!(letter, Some(b'C' | b'Z')) }
+    }
+
     /// By a `cudaDataType`.
     fn of(kind: i32) -> Self {
         Self { double: matches!(kind, 1 | 5), complex: matches!(kind, 4 | 5) }
@@ -79,81 +80,115 @@ fn run(handle: Handle<Context>, (rows, columns): (f64, f64), operations: f64, sc
     status::SUCCESS
 }
 
-/// What a decomposition is handed: it may write wherever it is led to.
-trait Argument {
-    /// What was known there is known no more.
-    fn overwritten(self);
-}
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-impl Argument for Ptr {
-    fn overwritten(self) {
-        card::overwritten(self);
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSpotrf(
+        handle: Handle<Context>, _fill: i32, n: i32, a: Ptr, _lda: i32, work: Ptr, _length: i32, info: Ptr,
+    ),
+    fn cusolverDnDpotrf(),
+    fn cusolverDnCpotrf(),
+    fn cusolverDnZpotrf() {
+        [a, work, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::named(NAME))
     }
-}
 
-/// Numbers lead nowhere.
-macro_rules! numbers {
-    ($($number:ty),+) => { $( impl Argument for $number { fn overwritten(self) {} } )+ };
-}
-numbers!(u8, i32, i64, usize);
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSgetrf(
+        handle: Handle<Context>, m: i32, n: i32, a: Ptr, _lda: i32, work: Ptr, pivots: Ptr, info: Ptr,
+    ),
+    fn cusolverDnDgetrf(),
+    fn cusolverDnCgetrf(),
+    fn cusolverDnZgetrf() {
+        [a, work, pivots, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::named(NAME))
+    }
 
-/// Declares decompositions that share a signature: `[name SCALAR…](parameters) ROWS, COLUMNS => OPERATIONS`.
-macro_rules! decompositions {
-    ($([$($name:ident $scalar:expr),+] $arguments:tt $rows:expr, $columns:expr => $operations:expr;)*) => {
-        $( decompositions!(@each [$($name $scalar),+] $arguments ($rows) ($columns) ($operations)); )*
-    };
-    (@each [$($name:ident $scalar:expr),+] $arguments:tt $rows:tt $columns:tt $operations:tt) => {
-        $( decompositions!(@one $name ($scalar) $arguments $rows $columns $operations); )+
-    };
-    (@one $name:ident ($scalar:expr) ($($argument:ident: $kind:ty),*) ($rows:expr) ($columns:expr) ($operations:expr)) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// Takes its time.
-            fn $name(handle: Handle<Context>, $($argument: $kind),*) {
-                $( Argument::overwritten($argument); )*
-                run(handle, (count($rows), count($columns)), $operations, $scalar)
-            }
-        }
-    };
-}
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSgeqrf(
+        handle: Handle<Context>, m: i32, n: i32, a: Ptr, _lda: i32, tau: Ptr, work: Ptr, _length: i32,
+        info: Ptr,
+    ),
+    fn cusolverDnDgeqrf(),
+    fn cusolverDnCgeqrf(),
+    fn cusolverDnZgeqrf() {
+        [a, tau, work, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::named(NAME))
+    }
 
-decompositions! {
-    [cusolverDnSpotrf S, cusolverDnDpotrf D, cusolverDnCpotrf C, cusolverDnZpotrf Z]
-        (_fill: i32, n: i32, _a: Ptr, _lda: i32, _work: Ptr, _length: i32, _info: Ptr)
-        n, n => operations::cholesky(count(n));
-    [cusolverDnSgetrf S, cusolverDnDgetrf D, cusolverDnCgetrf C, cusolverDnZgetrf Z]
-        (m: i32, n: i32, _a: Ptr, _lda: i32, _work: Ptr, _pivots: Ptr, _info: Ptr)
-        m, n => operations::lu(count(m), count(n));
-    [cusolverDnSgeqrf S, cusolverDnDgeqrf D, cusolverDnCgeqrf C, cusolverDnZgeqrf Z]
-        (m: i32, n: i32, _a: Ptr, _lda: i32, _tau: Ptr, _work: Ptr, _length: i32, _info: Ptr)
-        m, n => operations::qr(count(m), count(n));
-    [cusolverDnSsyevd S, cusolverDnDsyevd D, cusolverDnCheevd C, cusolverDnZheevd Z]
-        (_vectors: i32, _fill: i32, n: i32, _a: Ptr, _lda: i32, _w: Ptr, _work: Ptr, _length: i32, _info: Ptr)
-        n, n => operations::eigen(count(n));
-    [cusolverDnSgesvd S, cusolverDnDgesvd D, cusolverDnCgesvd C, cusolverDnZgesvd Z]
-        (_left: u8, _right: u8, m: i32, n: i32, _a: Ptr, _lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr, _ldv: i32,
-         _work: Ptr, _length: i32, _real_work: Ptr, _info: Ptr)
-        m, n => operations::singular(count(m), count(n));
-    [cusolverDnSgesvdj S, cusolverDnDgesvdj D, cusolverDnCgesvdj C, cusolverDnZgesvdj Z]
-        (_vectors: i32, _economy: i32, m: i32, n: i32, _a: Ptr, _lda: i32, _s: Ptr, _u: Ptr, _ldu: i32, _v: Ptr,
-         _ldv: i32, _work: Ptr, _length: i32, _info: Ptr, _parameters: Ptr)
-        m, n => operations::jacobi(count(m), count(n));
-    [cusolverDnXpotrf Scalar::of(kind)]
-        (_parameters: Ptr, _fill: i32, n: i64, kind: i32, _a: Ptr, _lda: i64, _compute: i32, _work: Ptr, _bytes: usize,
-         _host: Ptr, _host_bytes: usize, _info: Ptr)
-        n, n => operations::cholesky(count(n));
-    [cusolverDnXgetrf Scalar::of(kind)]
-        (_parameters: Ptr, m: i64, n: i64, kind: i32, _a: Ptr, _lda: i64, _pivots: Ptr, _compute: i32, _work: Ptr,
-         _bytes: usize, _host: Ptr, _host_bytes: usize, _info: Ptr)
-        m, n => operations::lu(count(m), count(n));
-    [cusolverDnXgeqrf Scalar::of(kind)]
-        (_parameters: Ptr, m: i64, n: i64, kind: i32, _a: Ptr, _lda: i64, _tau_kind: i32, _tau: Ptr, _compute: i32,
-         _work: Ptr, _bytes: usize, _host: Ptr, _host_bytes: usize, _info: Ptr)
-        m, n => operations::qr(count(m), count(n));
-    [cusolverDnXsyevd Scalar::of(kind)]
-        (_parameters: Ptr, _vectors: i32, _fill: i32, n: i64, kind: i32, _a: Ptr, _lda: i64, _w_kind: i32, _w: Ptr,
-         _compute: i32, _work: Ptr, _bytes: usize, _host: Ptr, _host_bytes: usize, _info: Ptr)
-        n, n => operations::eigen(count(n));
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSsyevd(
+        handle: Handle<Context>, _vectors: i32, _fill: i32, n: i32, a: Ptr, _lda: i32, w: Ptr, work: Ptr,
+        _length: i32, info: Ptr,
+    ),
+    fn cusolverDnDsyevd(),
+    fn cusolverDnCheevd(),
+    fn cusolverDnZheevd() {
+        [a, w, work, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::named(NAME))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSgesvd(
+        handle: Handle<Context>, _left: u8, _right: u8, m: i32, n: i32, a: Ptr, _lda: i32, s: Ptr, u: Ptr,
+        _ldu: i32, v: Ptr, _ldv: i32, work: Ptr, _length: i32, real_work: Ptr, info: Ptr,
+    ),
+    fn cusolverDnDgesvd(),
+    fn cusolverDnCgesvd(),
+    fn cusolverDnZgesvd() {
+        [a, s, u, v, work, real_work, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::singular(count(m), count(n)), Scalar::named(NAME))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnSgesvdj(
+        handle: Handle<Context>, _vectors: i32, _economy: i32, m: i32, n: i32, a: Ptr, _lda: i32, s: Ptr,
+        u: Ptr, _ldu: i32, v: Ptr, _ldv: i32, work: Ptr, _length: i32, info: Ptr, parameters: Ptr,
+    ),
+    fn cusolverDnDgesvdj(),
+    fn cusolverDnCgesvdj(),
+    fn cusolverDnZgesvdj() {
+        [a, s, u, v, work, info, parameters].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::jacobi(count(m), count(n)), Scalar::named(NAME))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnXpotrf(
+        handle: Handle<Context>, parameters: Ptr, _fill: i32, n: i64, kind: i32, a: Ptr, _lda: i64,
+        _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
+    ) {
+        [parameters, a, work, host, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::of(kind))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnXgetrf(
+        handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, pivots: Ptr,
+        _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
+    ) {
+        [parameters, a, pivots, work, host, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::of(kind))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnXgeqrf(
+        handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, _tau_kind: i32,
+        tau: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
+    ) {
+        [parameters, a, tau, work, host, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::of(kind))
+    }
+
+    /// Takes its time, and may write wherever it is led to.
+    fn cusolverDnXsyevd(
+        handle: Handle<Context>, parameters: Ptr, _vectors: i32, _fill: i32, n: i64, kind: i32, a: Ptr,
+        _lda: i64, _w_kind: i32, w: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize,
+        info: Ptr,
+    ) {
+        [parameters, a, w, work, host, info].into_iter().for_each(card::overwritten);
+        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::of(kind))
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! cuSPARSE's handles, and what it says of its results.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use super::status;
-use crate::entry::{Handle, Kind, Out, Ptr, entry_points, guarded, handle_calls};
+use crate::entry::{Fails, Handle, HandleStatus, Kind, Out, Ptr, entry_points, guarded};
 use crate::real::real;
+use memfit_abi::handles::Objects;
 
 /// What lies behind a handle.
 #[derive(Default)]
@@ -15,7 +18,10 @@ pub(super) struct Context {
 }
 
 impl Kind for Context {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-spars");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Context> = Objects::new(20);
+        &OBJECTS
+    }
 }
 
 impl Context {
@@ -39,10 +45,29 @@ pub(super) fn answer<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i3
     }
 }
 
-handle_calls!(cusparseCreate, cusparseDestroy: Context);
+/// What cuSPARSE answers about its handles.
+const HANDLES: HandleStatus = HandleStatus {
+    success: status::SUCCESS,
+    not_initialized: status::NOT_INITIALIZED,
+    invalid_value: status::INVALID_VALUE,
+};
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
+
+    /// Gives out a handle.
+    fn cusparseCreate(handle: Out<Handle<Context>>) {
+        HANDLES.create(handle)
+    }
+
+    /// Takes a handle back.
+    fn cusparseDestroy(handle: Handle<Context>) {
+        HANDLES.destroy(handle)
+    }
+}
+
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
     /// Remembers the stream.
     fn cusparseSetStream(handle: Handle<Context>, stream: usize) {

@@ -12,7 +12,7 @@ use memfit_vocabulary::Remark;
 use super::handle::Context;
 use super::status;
 use crate::cost::library;
-use crate::entry::{Handle, Out, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 
@@ -106,7 +106,7 @@ fn multiply(handle: Handle<Context>, matrix: Ptr, columns: i64) -> i32 {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Sparse times dense: takes its time.
     fn cusparseSpMM(

@@ -7,7 +7,7 @@ use memfit_vocabulary::Remark;
 use super::handle::{Context, answer};
 use super::product::Shape;
 use super::status;
-use crate::entry::{Handle, Out, Ptr, entry_points};
+use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 use memfit_cuda::card;
 
 /// `CUSPARSE_OPERATION_NON_TRANSPOSE`.
@@ -55,7 +55,7 @@ fn write_int(handle: Handle<Context>, size: Out<i32>, bytes: i64) -> i32 {
 }
 
 entry_points! {
-    fail status::INTERNAL_ERROR;
+    Fails(status::INTERNAL_ERROR);
 
     /// Sparse times dense.
     fn cusparseSpMM_bufferSize(
@@ -141,84 +141,59 @@ entry_points! {
     }
 }
 
-/// Declares a size query for each type of value.
-macro_rules! each_type {
-    ($macro:ident: $($name:ident),+) => { $( $macro!($name); )+ };
-}
+entry_points! {
+    Fails(status::INTERNAL_ERROR);
 
-/// The sum of two sparse matrices: their row offsets.
-macro_rules! sum {
-    ($name:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The buffer of a sparse sum.
-            fn $name(
-                handle: Handle<Context>, m: i32, _n: i32, _alpha: Ptr, _a: Ptr, _a_entries: i32, _a_values: Ptr, _a_rows: Ptr,
-                _a_columns: Ptr, _beta: Ptr, _b: Ptr, _b_entries: i32, _b_values: Ptr, _b_rows: Ptr, _b_columns: Ptr,
-                _c: Ptr, _c_values: Ptr, _c_rows: Ptr, _c_columns: Ptr, size: Out<usize>,
-            ) {
-                write(handle, size, i64::from(m).saturating_add(1).saturating_mul(INDEX).saturating_add(SCAN))
-            }
-        }
-    };
-}
-each_type!(sum: cusparseScsrgeam2_bufferSizeExt, cusparseDcsrgeam2_bufferSizeExt, cusparseCcsrgeam2_bufferSizeExt,
-    cusparseZcsrgeam2_bufferSizeExt);
+    /// The buffer of a sparse sum.
+    fn cusparseScsrgeam2_bufferSizeExt(
+        handle: Handle<Context>, m: i32, _n: i32, _alpha: Ptr, _a: Ptr, _a_entries: i32, _a_values: Ptr,
+        _a_rows: Ptr, _a_columns: Ptr, _beta: Ptr, _b: Ptr, _b_entries: i32, _b_values: Ptr, _b_rows: Ptr,
+        _b_columns: Ptr, _c: Ptr, _c_values: Ptr, _c_rows: Ptr, _c_columns: Ptr, size: Out<usize>,
+    ),
+    fn cusparseDcsrgeam2_bufferSizeExt(),
+    fn cusparseCcsrgeam2_bufferSizeExt(),
+    fn cusparseZcsrgeam2_bufferSizeExt() {
+        write(handle, size, i64::from(m).saturating_add(1).saturating_mul(INDEX).saturating_add(SCAN))
+    }
 
-/// A triangular solve with blocks, for one vector.
-macro_rules! block_vector {
-    ($name:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The buffer of a triangular solve with blocks.
-            fn $name(
-                handle: Handle<Context>, _direction: i32, _operation: i32, rows: i32, entries: i32, _a: Ptr, _values: Ptr,
-                _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr, size: Out<i32>,
-            ) {
-                let (rows, entries) = (rows.into(), entries.into());
-                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
-            }
-        }
-    };
-}
-each_type!(block_vector: cusparseSbsrsv2_bufferSize, cusparseDbsrsv2_bufferSize, cusparseCbsrsv2_bufferSize,
-    cusparseZbsrsv2_bufferSize);
+    /// The buffer of a triangular solve with blocks.
+    fn cusparseSbsrsv2_bufferSize(
+        handle: Handle<Context>, _direction: i32, _operation: i32, rows: i32, entries: i32, _a: Ptr,
+        _values: Ptr, _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr, size: Out<i32>,
+    ),
+    fn cusparseDbsrsv2_bufferSize(),
+    fn cusparseCbsrsv2_bufferSize(),
+    fn cusparseZbsrsv2_bufferSize() {
+        let (rows, entries) = (rows.into(), entries.into());
+        write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+    }
 
-/// A triangular solve with blocks, for many vectors.
-macro_rules! block_matrix {
-    ($name:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The buffer of a triangular solve with blocks.
-            fn $name(
-                handle: Handle<Context>, _direction: i32, _op_a: i32, _op_x: i32, rows: i32, _vectors: i32, entries: i32,
-                _a: Ptr, _values: Ptr, _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr, size: Out<i32>,
-            ) {
-                let (rows, entries) = (rows.into(), entries.into());
-                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
-            }
-        }
-    };
-}
-each_type!(block_matrix: cusparseSbsrsm2_bufferSize, cusparseDbsrsm2_bufferSize, cusparseCbsrsm2_bufferSize,
-    cusparseZbsrsm2_bufferSize);
+    /// The buffer of a triangular solve with blocks.
+    fn cusparseSbsrsm2_bufferSize(
+        handle: Handle<Context>, _direction: i32, _op_a: i32, _op_x: i32, rows: i32, _vectors: i32,
+        entries: i32, _a: Ptr, _values: Ptr, _row_offsets: Ptr, _columns: Ptr, _block: i32, _info: Ptr,
+        size: Out<i32>,
+    ),
+    fn cusparseDbsrsm2_bufferSize(),
+    fn cusparseCbsrsm2_bufferSize(),
+    fn cusparseZbsrsm2_bufferSize() {
+        let (rows, entries) = (rows.into(), entries.into());
+        write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+    }
 
-/// An incomplete factorisation.
-macro_rules! incomplete {
-    ($name:ident) => {
-        entry_points! {
-            fail status::INTERNAL_ERROR;
-            /// The buffer of an incomplete factorisation.
-            fn $name(
-                handle: Handle<Context>, rows: i32, entries: i32, _a: Ptr, _values: Ptr, _row_offsets: Ptr, _columns: Ptr,
-                _info: Ptr, size: Out<i32>,
-            ) {
-                let (rows, entries) = (rows.into(), entries.into());
-                write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
-            }
-        }
-    };
+    /// The buffer of an incomplete factorisation.
+    fn cusparseScsrilu02_bufferSize(
+        handle: Handle<Context>, rows: i32, entries: i32, _a: Ptr, _values: Ptr, _row_offsets: Ptr,
+        _columns: Ptr, _info: Ptr, size: Out<i32>,
+    ),
+    fn cusparseDcsrilu02_bufferSize(),
+    fn cusparseCcsrilu02_bufferSize(),
+    fn cusparseZcsrilu02_bufferSize(),
+    fn cusparseScsric02_bufferSize(),
+    fn cusparseDcsric02_bufferSize(),
+    fn cusparseCcsric02_bufferSize(),
+    fn cusparseZcsric02_bufferSize() {
+        let (rows, entries) = (rows.into(), entries.into());
+        write_int(handle, size, levels(Shape { rows, columns: rows, entries }))
+    }
 }
-each_type!(incomplete: cusparseScsrilu02_bufferSize, cusparseDcsrilu02_bufferSize, cusparseCcsrilu02_bufferSize,
-    cusparseZcsrilu02_bufferSize, cusparseScsric02_bufferSize, cusparseDcsric02_bufferSize, cusparseCcsric02_bufferSize,
-    cusparseZcsric02_bufferSize);

@@ -100,7 +100,7 @@ pub(super) fn run(operation: Operation) -> i32 {
     if !operation.shape.needs(known.place).into_iter().all(|need| known.buffers.connect(need)) {
         return status::UNHANDLED_CUDA_ERROR;
     }
-    let begun = operation.begin(known, whole / ranks);
+    let begun = operation.begin(&known, whole / ranks);
     let alone = GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
             return Some(begun);
@@ -199,11 +199,11 @@ impl Begun {
     /// Does to the memory what the operation does.
     fn complete(&self, group: &[Self]) {
         let Some(known) = self.operation.communicator.get() else { return };
-        self.take_time(known, !group.is_empty());
-        self.model(known, group);
+        self.take_time(&known, !group.is_empty());
+        self.model(&known, group);
         let Some((number, meeting)) = self.number.zip(known.meeting.as_ref()) else { return };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, (bytes, answered)) in self.exchange(known, number, &mut meeting) {
+        for (place, (bytes, answered)) in self.exchange(&known, number, &mut meeting) {
             card::put(behind(self.operation.to, place, self.length), &bytes, answered);
         }
         meeting.done(self.operation.lane(known.place.rank), number);
@@ -309,7 +309,7 @@ impl Begun {
 
     /// Whether another operation is one of the same rank of the same communicator.
     fn is_with(&self, other: &Self) -> bool {
-        self.operation.communicator.is(other.operation.communicator)
+        self.operation.communicator == other.operation.communicator
     }
 }
 

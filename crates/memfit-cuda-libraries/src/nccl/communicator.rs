@@ -1,6 +1,8 @@
 //! What lies behind a communicator: its place among the ranks, what it takes of its card, and where it meets
 //! the others.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
+
 use std::process;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +14,7 @@ use super::buffers::Buffers;
 use super::meeting::{EVERYONE, Meeting};
 use super::status;
 use crate::entry::{Handle, In, Kind, Out, Ptr};
+use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
 /// The color of a rank that takes no part in a split.
@@ -44,7 +47,10 @@ pub(super) struct Place {
 }
 
 impl Kind for Communicator {
-    const COOKIE: u64 = u64::from_le_bytes(*b"mf-nccl\0");
+    fn objects() -> &'static Objects<Self> {
+        static OBJECTS: Objects<Communicator> = Objects::new(21);
+        &OBJECTS
+    }
 }
 
 /// `ncclUniqueId`.
@@ -107,7 +113,9 @@ pub(super) fn make_all(communicators: Ptr, count: i32, cards: In<i32>) -> i32 {
     for rank in 0..count {
         let card = cards.at(rank as usize).map_or(rank as usize, |card| card as usize);
         let target = communicators.wrapping_byte_add(rank as usize * size_of::<usize>());
-        match make(Out::at(target as u64), Place { size: count, rank, card }, name) {
+        // SAFETY: the caller gave room for as many communicators.
+        let target = unsafe { Out::from_address(target as u64) };
+        match make(target, Place { size: count, rank, card }, name) {
             status::SUCCESS => {}
             failure => return failure,
         }

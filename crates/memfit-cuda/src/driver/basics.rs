@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_char};
 
 use crate::{
     entry_points, errors,
-    guard::calls,
+    guard::Driver,
     machine,
     status::{Outcome, Status},
     versions,
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 fn put_text(
     code: i32,
@@ -46,7 +46,7 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
     }
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuInit(flags: u32) {
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
@@ -71,7 +71,7 @@ calls! { driver;
     }
 
     fn cuGetProcAddress(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64) {
-        find(symbol, function, version, flags, Out::at(0))
+        find(symbol, function, version, flags, Out::nowhere())
     }
 
     fn cuGetProcAddress_v2(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result: Out<i32>) {

@@ -9,14 +9,14 @@ use memfit_channel::identity;
 
 use crate::{
     attributes, context,
-    guard::calls,
+    guard::Driver,
     limits, machine,
     memory::pool,
     runtime::{by_pci_bus_id, pci_bus_id},
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 fn put<T>(target: Out<T>, value: impl FnOnce() -> Outcome<T>) -> Outcome {
     if target.is_null() {
@@ -50,7 +50,7 @@ fn release(ordinal: i32) -> Outcome {
 #[repr(C)]
 pub(crate) struct OldProperties([i32; 14]);
 
-calls! { driver;
+entry_points! { Driver;
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
         put(device, || Ok(machine::card(ordinal)?.ordinal as i32))
     }

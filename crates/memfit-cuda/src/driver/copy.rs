@@ -3,10 +3,10 @@
 use crate::{
     context,
     copies::{self, Direction, Moved},
-    guard::calls,
+    guard::Driver,
     status::{Outcome, Status},
 };
-use memfit_abi::In;
+use memfit_abi::{In, entry_points};
 
 /// Where one side of a box lies: `CUmemorytype` and the address that goes with it.
 #[derive(Clone, Copy)]
@@ -118,7 +118,7 @@ fn fill(target: u64, pattern: u32, width: u32, count: u64, stream: u64) -> Outco
     copies::queued(stream, || copies::fill(target, pattern, width, count))
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuMemcpy(target: u64, source: u64, size: u64) {
         now(target, source, size, Direction::Default)
     }

@@ -1,14 +1,16 @@
 //! Allocation, and what an address is.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use crate::{
     context,
-    guard::calls,
+    guard::Driver,
     machine,
     memory::{device, host, pool},
     space::{self, Kind},
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 /// The numbers of `CUpointer_attribute`.
 mod attribute {
@@ -79,7 +81,7 @@ fn attribute_of(address: u64, which: i32) -> Outcome<Value> {
     })
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         if address.is_null() || pitch.is_null() || !matches!(element, 4 | 8 | 16) {
             return Err(Status::INVALID_VALUE);
@@ -124,7 +126,8 @@ calls! { driver;
             let (Some(which), Some(target)) = (attributes.at(index), values.at(index)) else {
                 return Err(Status::INVALID_VALUE);
             };
-            let target = Out::<u64>::at(target);
+            // SAFETY: the caller gave room for the value of each attribute.
+            let target = unsafe { Out::<u64>::from_address(target) };
             // Of memory that CUDA knows nothing of, everything is nothing.
             match attribute_of(address, which) {
                 Ok(value) => value.write(target),

@@ -3,12 +3,12 @@
 use crate::{
     capture, context,
     copies::{self, Moved},
-    guard::calls,
+    guard::Driver,
     machine,
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::Out;
+use memfit_abi::{Out, entry_points};
 
 fn put_context(stream: u64, target: Out<u64>) -> Outcome {
     if target.is_null() {
@@ -26,7 +26,7 @@ fn write(stream: u64, target: u64, value: u64, width: u64) -> Outcome {
     copies::queued(stream, || (0..width / 4).try_fold(Moved::default(), word))
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuStreamGetCtx(stream: u64, context: Out<u64>) {
         put_context(stream, context)
     }

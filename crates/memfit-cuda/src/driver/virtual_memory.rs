@@ -2,13 +2,13 @@
 
 use crate::{
     failing,
-    guard::calls,
+    guard::Driver,
     machine,
     memory::{GRANULARITY, physical},
     runtime::pool::{Access, Location, ON_DEVICE},
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ fn put(target: Out<u64>, value: impl FnOnce() -> Outcome<u64>) -> Outcome {
     Ok(())
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuMemGetAllocationGranularity(granularity: Out<u64>, properties: In<Properties>, option: i32) {
         if !(0..=1).contains(&option) {
             return Err(Status::INVALID_VALUE);

@@ -1,5 +1,7 @@
 //! A kernel's attributes, and how many of its blocks fit on a multiprocessor.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
@@ -9,11 +11,11 @@ use super::{
     registry,
 };
 use crate::{
-    guard::calls,
+    guard::{Driver, Runtime},
     machine::{self, Card},
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 
 /// CUDA's `cudaFuncAttributes`; the same since CUDA 12.
 #[repr(C)]
@@ -210,7 +212,8 @@ impl LaunchShape {
     fn cluster(&self) -> i32 {
         const CLUSTER_DIMENSION: i32 = 4;
         const MOST_ATTRIBUTES: u32 = 64;
-        let attributes = In::<LaunchAttribute>::from_address(self.attributes);
+        // SAFETY: the caller's configuration says how many attributes there are.
+        let attributes = unsafe { In::<LaunchAttribute>::from_address(self.attributes) };
         let list = attributes.list(self.count.min(MOST_ATTRIBUTES) as usize);
         let dimension = list.iter().find(|attribute| attribute.id == CLUSTER_DIMENSION);
         dimension.map_or(1, |attribute| {
@@ -221,7 +224,7 @@ impl LaunchShape {
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaFuncGetAttributes(attributes: Out<FunctionAttributes>, host: Ptr) {
         attributes.put(all_attributes(symbol(host)?, machine::current()?)?);
         Ok(())
@@ -304,7 +307,7 @@ fn potential_block(
     Ok(())
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuFuncGetAttribute(value: Out<i32>, which: i32, handle: Ptr) {
         value.put(attribute(function(handle)?, machine::current()?, which)?);
         Ok(())

@@ -1,5 +1,7 @@
 //! What a program hands to the driver to load: an ELF image, a fat binary or PTX, found out by looking at it.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC, u16_at, u32_at, u64_at};
 
 use super::register::Wrapper;
@@ -31,14 +33,16 @@ pub(super) fn at(address: u64) -> Option<Loaded> {
     // Every kind of image is longer than this; the length of the rest follows from it.
     let start = bytes_at(address, 16)?;
     match u32_at(&start, 0)? {
-        WRAPPER_MAGIC => container(In::<Wrapper>::from_address(address).get()?.container()),
+        // SAFETY: what begins so is a wrapper.
+        WRAPPER_MAGIC => container(unsafe { In::<Wrapper>::from_address(address) }.get()?.container()),
         fatbin::MAGIC => container(address),
         magic if magic == u32::from_le_bytes(*b"\x7fELF") => {
             let elf = bytes_at(address, elf_length(address)?)?;
             Some(Loaded::Machine { target: elf_target(&elf)?, elf })
         }
         _ => {
-            let text = In::<std::ffi::c_char>::from_address(address).text()?;
+            // SAFETY: an image that is no binary is text that ends with NUL.
+            let text = unsafe { In::<std::ffi::c_char>::from_address(address) }.text()?;
             ptx(&text)
         }
     }
@@ -50,7 +54,8 @@ fn container(address: u64) -> Option<Loaded> {
 }
 
 fn bytes_at(address: u64, length: u64) -> Option<Vec<u8>> {
-    (length <= LARGEST).then(|| In::<u8>::from_address(address).list(length as usize))
+    // SAFETY: the image's own headers say that it is as long.
+    (length <= LARGEST).then(|| unsafe { In::<u8>::from_address(address) }.list(length as usize))
 }
 
 /// The bytes of an ELF image, from its headers: as far as the furthest of its tables and sections reaches.

@@ -1,5 +1,7 @@
 //! One kernel.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::CStr,
     sync::{
@@ -22,10 +24,10 @@ use crate::{
 };
 use memfit_abi::{In, Ptr};
 use memfit_kernels::{
+    Descriptor,
     binary::{Function, Param},
-    cost::{Work, kernel::KernelCost},
-    launch::{self, Arguments, Grid},
-    values::Effect,
+    cost::Work,
+    launch::{self, Arguments, Grid, Parameters},
 };
 
 /// What is taken for a kernel whose machine code the driver would still have to make.
@@ -37,8 +39,10 @@ pub(crate) struct Kernel {
     name: Name,
     /// The compute capability for which [`Kernel::check`] last succeeded.
     checked: AtomicU32,
-    effect: OnceLock<Effect>,
-    cost: OnceLock<KernelCost>,
+    /// What its name tells.
+    descriptor: OnceLock<Descriptor>,
+    /// Its parameters, for the first card that asked: they are the same for all.
+    params: OnceLock<Option<Vec<Param>>>,
     /// What the machine code says, for the first card that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
@@ -56,6 +60,19 @@ pub(super) struct Cluster {
     pub(super) depth: AtomicU32,
     pub(super) non_portable: AtomicU32,
     pub(super) scheduling: AtomicU32,
+}
+
+/// A kernel on a card: what knows its parameters there.
+#[derive(Clone, Copy)]
+pub(super) struct OnCard {
+    kernel: &'static Kernel,
+    card: &'static Card,
+}
+
+impl Parameters for OnCard {
+    fn parameters(&self) -> Option<&[Param]> {
+        self.kernel.params(self.card)
+    }
 }
 
 /// What decides whether and how often a kernel fits on a card.
@@ -86,8 +103,8 @@ impl Kernel {
             module,
             name,
             checked: AtomicU32::new(0),
-            effect: OnceLock::new(),
-            cost: OnceLock::new(),
+            descriptor: OnceLock::new(),
+            params: OnceLock::new(),
             function: OnceLock::new(),
             dynamic_shared: AtomicU32::new(0),
             carveout: AtomicI32::new(-1),
@@ -105,68 +122,80 @@ impl Kernel {
         self.module
     }
 
+    /// The kernel as a card runs it.
+    pub(super) fn on(&'static self, card: &'static Card) -> OnCard {
+        OnCard { kernel: self, card }
+    }
+
     /// Its mangled name.
     pub(crate) fn name(&self) -> &CStr {
         self.module.name(&self.name)
     }
 
-    /// What a launch of it means for the contents of memory.
+    /// What its name tells of it.
     #[inline]
-    pub(crate) fn effect(&self, card: &Card) -> &Effect {
-        self.effect.get_or_init(|| {
-            let addresses = || {
-                let params = self.params(card).into_iter().enumerate();
-                params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect()
-            };
-            Effect::of(&self.name().to_string_lossy(), self.module.text(), addresses)
-        })
+    fn descriptor(&self) -> &Descriptor {
+        self.descriptor.get_or_init(|| Descriptor::new(&self.name().to_string_lossy(), self.module.text()))
+    }
+
+    /// Applies a launch of it to the known contents of memory.
+    #[inline]
+    pub(super) fn apply(&self, arguments: Arguments, grid: Grid) {
+        self.descriptor().apply(launch::Launch { grid, arguments, memory: values::memory() });
     }
 
     /// What a launch with these arguments means for the contents of memory, whenever it comes to pass;
-    /// nothing where it means nothing, or the machine code does not tell how large the arguments are.
+    /// `None` where it means nothing.
     pub(super) fn captured(
         &'static self,
         card: &'static Card,
         arguments: Arguments,
         grid: Grid,
     ) -> Option<Act> {
-        let effect = self.effect(card);
-        let params = self.params(card);
-        if effect.is_none() || params.is_empty() {
+        let descriptor = self.descriptor();
+        if descriptor.is_inert() {
             return None;
         }
+        let Some(params) = self.params(card) else {
+            // How much of the arguments is to be kept is not known, so neither is what the kernel writes.
+            return Some(Act::new(|| values::memory().forget(0, u64::MAX)));
+        };
         let values: Option<Vec<Vec<u8>>> = params
             .iter()
             .enumerate()
             .map(|(index, param)| arguments.bytes(index, param.size as usize))
             .collect();
         let values = values?;
+        let kernel = self.on(card);
         Some(Act::new(move || {
             let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
-            let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
-            effect.apply(arguments, grid, values::memory());
+            // SAFETY: the addresses and the values that they lead to, each as large as its parameter, live as
+            // long as the launch.
+            let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &kernel) };
+            descriptor.apply(launch::Launch { grid, arguments, memory: values::memory() });
         }))
     }
 
     /// How long a launch of it takes.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
-        let cost =
-            self.cost.get_or_init(|| KernelCost::of(&self.name().to_string_lossy(), self.module.text()));
+        let descriptor = self.descriptor();
         thread::with_prepared(|prepared| {
-            let launch =
-                launch::Launch { grid: launch.grid(), arguments, memory: values::memory(), prepared };
-            cost.work(launch, &card.speeds, || {
+            let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
+            descriptor.work(launch, prepared, &card.speeds, || {
                 self.function(card.device.compute_capability.sm_version()).unwrap_or_default()
             })
         })
     }
 
-    /// Its parameters on a card; none where its machine code does not tell them.
-    fn params(&self, card: &Card) -> Vec<Param> {
-        let version = card.device.compute_capability.sm_version();
-        let function = self.module.function(version, &self.name().to_string_lossy());
-        function.map(|function| function.params).unwrap_or_default()
+    /// Its parameters on a card; `None` where its machine code does not tell them.
+    fn params(&self, card: &Card) -> Option<&[Param]> {
+        let params = self.params.get_or_init(|| {
+            let version = card.device.compute_capability.sm_version();
+            let function = self.module.function(version, &self.name().to_string_lossy());
+            function.map(|function| function.params)
+        });
+        params.as_deref()
     }
 
     /// That the card has code for it.

@@ -1,17 +1,19 @@
 //! Launches: checked as CUDA checks them, then told to [`crate::values`].
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::cell::RefCell;
 
 use super::{kernel::Kernel, registry};
 use crate::{
     clock::Effort,
     graphs,
-    guard::calls,
+    guard::{Driver, Runtime},
     machine::{self, Card},
     status::{Outcome, Status},
-    streams, values,
+    streams,
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 use memfit_kernels::launch::{Arguments, Grid};
 
 /// CUDA's `dim3`.
@@ -92,11 +94,13 @@ impl Launch {
 fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
-    let arguments = Arguments::new(arguments);
+    let params = kernel.on(card);
+    // SAFETY: the caller hands in the address of each argument of the kernel.
+    let arguments = unsafe { Arguments::new(arguments, &params) };
     let work = kernel.work(card, &launch, arguments);
     let grid = launch.grid();
     match streams::launch(launch.stream, work, effort)? {
-        0 => kernel.effect(card).apply(arguments, grid, values::memory()),
+        0 => kernel.apply(arguments, grid),
         capture => {
             // It runs when the graph is launched, with the arguments that it was given.
             if let Some(act) = kernel.captured(card, arguments, grid) {
@@ -157,7 +161,7 @@ impl DriverConfig {
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaLaunchKernel(symbol: Ptr, grid: Dim3, block: Dim3, arguments: In<Ptr>, shared: usize, stream: Ptr) {
         launch_symbol(symbol, grid, block, arguments, shared, stream)
     }
@@ -233,7 +237,8 @@ fn launch_function(function: Ptr, plan: Launch, arguments: In<Ptr>, extra: In<Pt
     let params = kernel.function(version).map(|function| function.params).unwrap_or_default();
     let Some(block) = packed_arguments(extra) else { return Err(Status::INVALID_VALUE) };
     let addresses: Vec<Ptr> = params.iter().map(|param| (block + u64::from(param.offset)) as Ptr).collect();
-    run(In::from_address(if addresses.is_empty() { 0 } else { addresses.as_ptr() as u64 }))
+    // SAFETY: the addresses live until the launch is done.
+    run(unsafe { In::from_address(if addresses.is_empty() { 0 } else { addresses.as_ptr() as u64 }) })
 }
 
 /// Where the arguments lie that are named in an `extra` list: pairs of a key and a value, ended by a key of
@@ -257,7 +262,7 @@ fn as_driver(status: Status) -> Status {
     if status == Status::INVALID_CONFIGURATION { Status::INVALID_VALUE } else { status }
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuLaunchKernel(
         function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
         stream: Ptr, arguments: In<Ptr>, extra: In<Ptr>,
@@ -336,7 +341,7 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
     0
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn __cudaPopCallConfiguration(grid: Out<Dim3>, block: Out<Dim3>, shared: Out<usize>, stream: Out<u64>) {
         let configuration = CONFIGURATIONS
             .with_borrow_mut(Vec::pop)

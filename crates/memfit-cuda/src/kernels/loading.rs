@@ -3,6 +3,8 @@
 //! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a
 //! context. Here they are the same thing under the same handle.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::{CStr, c_char},
     path::Path,
@@ -10,11 +12,11 @@ use std::{
 
 use super::{kernel::Kernel, module::Module, registry};
 use crate::{
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     status::{Outcome, Status},
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 
 /// Loads the image at an address; gives the module's handle.
 fn load(image: u64) -> Outcome<usize> {
@@ -105,7 +107,7 @@ fn enumerate(kernels: Out<usize>, most: u32, handle: Ptr) -> Outcome {
     Ok(())
 }
 
-calls! { driver;
+entry_points! { Driver;
     fn cuModuleLoad(handle: Out<usize>, path: In<c_char>) {
         handle.put(load_file(path)?);
         Ok(())
@@ -226,7 +228,7 @@ calls! { driver;
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaLibraryLoadData(
         handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
     ) {

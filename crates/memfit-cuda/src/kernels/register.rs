@@ -1,5 +1,7 @@
 //! What compiled programs call when they are loaded: for each fat binary, its kernels and its variables.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     ffi::{CStr, c_char},
     sync::OnceLock,
@@ -11,8 +13,8 @@ use super::{
     registry::{self, Name},
     variables::Variable,
 };
-use crate::{guard::calls, status::Status};
-use memfit_abi::{In, Out, Ptr};
+use crate::{guard::Runtime, status::Status};
+use memfit_abi::{In, Out, Ptr, entry_points};
 use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC};
 
 /// What the compiler passes for each fat binary.
@@ -40,7 +42,8 @@ fn container(wrapper: In<Wrapper>) -> &'static [u8] {
 
 /// The bytes of the container that starts at an address; none if none does.
 fn container_at(address: u64) -> &'static [u8] {
-    let header: Vec<u8> = In::<u8>::from_address(address).list(fatbin::HEADER);
+    // SAFETY: the caller's wrapper says that a container is there.
+    let header: Vec<u8> = unsafe { In::<u8>::from_address(address) }.list(fatbin::HEADER);
     let Some(size) = fatbin::container_size(&header) else { return &[] };
     // SAFETY: the compiler laid the container out in the library's read-only data, with its size in the
     // header. It is read no more once the library has unregistered it.
@@ -147,7 +150,7 @@ pub(crate) extern "C" fn __cudaRegisterHostVar(_handle: Ptr, _name: *const c_cha
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterUnifiedTable(_handle: Ptr, _table: Ptr) {}
 
-calls! { runtime;
+entry_points! { Runtime;
     fn __cudaGetKernel(kernel: Out<usize>, host: Ptr) {
         kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())

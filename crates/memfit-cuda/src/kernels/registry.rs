@@ -5,6 +5,8 @@
 //! by a handle got for it (CUDA 13); both lead here. Registered things are never freed: a program registers
 //! some tens of thousands at start-up, and handles must stay good.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     cell::Cell,
     collections::HashMap,

@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use super::{module::Module, registry};
 use crate::{
     copies::{self, Direction},
-    guard::calls,
+    guard::Runtime,
     machine,
     space::{self, Kind, addresses, pages},
     status::{Outcome, Status},
     thread,
 };
-use memfit_abi::{Out, Ptr};
+use memfit_abi::{Out, Ptr, entry_points};
 
 /// A registered variable.
 pub(crate) struct Variable {
@@ -76,7 +76,7 @@ fn stretch(symbol: Ptr, offset: usize, count: usize) -> Outcome<u64> {
     if end > variable.size { Err(Status::INVALID_VALUE) } else { Ok(address + offset as u64) }
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaGetSymbolAddress(address: Out<u64>, symbol: Ptr) {
         address.put(find(symbol)?.1);
         Ok(())

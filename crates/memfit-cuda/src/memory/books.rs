@@ -1,5 +1,7 @@
 //! The device's own books of what this process has, for those who hold other books against them.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::sync::{Mutex, PoisonError};
 
 use super::{physical, pool};

@@ -1,5 +1,7 @@
 //! Page-locked and managed memory: the host uses it, so there are pages behind it.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use super::GRANULARITY;
 use crate::{
     machine::{self, Card},

@@ -1,6 +1,8 @@
 //! The driver's virtual-memory calls: address space and physical memory apart, as PyTorch's expandable
 //! segments use them.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::{
     collections::BTreeMap,
     fs::File,

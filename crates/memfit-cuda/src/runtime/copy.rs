@@ -4,12 +4,12 @@ use super::memory::{Extent, PitchedPointer};
 use crate::{
     copies::{self, Direction, Moved},
     graphs,
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::In;
+use memfit_abi::{In, entry_points};
 
 fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
     let direction = Direction::new(direction)?;
@@ -127,7 +127,7 @@ fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<Moved>
     })
 }
 
-calls! { runtime;
+entry_points! { Runtime, Driver;
     fn cudaMemcpy(target: u64, source: u64, size: u64, direction: i32) {
         plain(target, source, size, direction)
     }
@@ -208,7 +208,8 @@ calls! { runtime;
         managed(address)
     }
 
-    fn cudaMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2(address: u64, _size: u64, _to: i64, _flags: u32, _stream: u64) {
+    fn cudaMemPrefetchAsync_v2(address: u64, _size: u64, _to: i64, _flags: u32, _stream: u64),
+    fn cuMemPrefetchAsync_v2() {
         machine::current_context()?;
         managed(address)
     }
@@ -218,7 +219,8 @@ calls! { runtime;
         managed(address)
     }
 
-    fn cudaMemAdvise_v2 | cuMemAdvise_v2(address: u64, _size: u64, _advice: i32, _to: i64) {
+    fn cudaMemAdvise_v2(address: u64, _size: u64, _advice: i32, _to: i64),
+    fn cuMemAdvise_v2() {
         machine::current_context()?;
         managed(address)
     }

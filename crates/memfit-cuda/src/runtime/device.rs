@@ -6,14 +6,14 @@ use memfit_channel::identity;
 
 use crate::{
     attributes,
-    guard::calls,
+    guard::{Driver, Runtime},
     limits, machine,
     memory::pool,
     properties,
     status::{Outcome, Status},
     streams, thread, versions,
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 /// What `cudaGetDeviceFlags` adds: host memory can be mapped.
 const MAP_HOST: u32 = 8;
@@ -47,7 +47,7 @@ pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static machine::Card> {
     machine.cards.iter().find(fits).ok_or(Status::INVALID_DEVICE)
 }
 
-calls! { runtime;
+entry_points! { Runtime, Driver;
     fn cudaGetDeviceCount(count: Out<i32>) {
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
@@ -206,7 +206,8 @@ calls! { runtime;
         crate::context::disable_peer(machine::current_context()?, machine::card(peer)?)
     }
 
-    fn cudaDeviceGetP2PAttribute | cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32) {
+    fn cudaDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32),
+    fn cuDeviceGetP2PAttribute() {
         if value.is_null() || device == peer {
             return Err(Status::INVALID_VALUE);
         }

@@ -4,12 +4,12 @@ use std::ffi::c_char;
 
 use crate::{
     entry_points,
-    guard::calls,
+    guard::Runtime,
     machine,
     status::{Outcome, Status},
     versions,
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 
 /// `cudaDriverEntryPointQueryResult`.
 const FOUND: i32 = 0;
@@ -39,7 +39,7 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
     Ok(())
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaGetDriverEntryPoint(symbol: In<c_char>, function: Out<u64>, flags: u64, result: Out<i32>) {
         find(symbol, function, versions::runtime(), flags, result)
     }

@@ -1,9 +1,11 @@
 //! Errors and versions.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use std::ffi::{CStr, c_char};
 
-use crate::{errors, guard, guard::calls, status::Status, thread, versions};
-use memfit_abi::Out;
+use crate::{errors, guard::Runtime, status::Status, thread, versions};
+use memfit_abi::{Out, entry_points};
 
 /// The last error of this thread, which is then forgotten.
 #[unsafe(no_mangle)]
@@ -36,7 +38,7 @@ pub(crate) extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
     text(code, |error| if error.runtime.is_empty() { c"" } else { error.text })
 }
 
-calls! { runtime;
+entry_points! { Runtime;
     fn cudaRuntimeGetVersion(version: Out<i32>) {
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
@@ -52,14 +54,11 @@ calls! { runtime;
         version.put(versions::driver());
         Ok(())
     }
-}
 
-/// The driver's table of undocumented functions, which a runtime linked statically into another library asks
-/// for.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudaGetExportTable(_table: Out<u64>, _id: u64) -> i32 {
-    guard::runtime("cudaGetExportTable", || {
+    /// The driver's table of undocumented functions, which a runtime linked statically into another library
+    /// asks for.
+    fn cudaGetExportTable(_table: Out<u64>, _id: u64) {
         crate::machine::refused("cudaGetExportTable");
         Err(Status::NOT_SUPPORTED)
-    })
+    }
 }

@@ -2,18 +2,18 @@
 
 use crate::{
     clock,
-    guard::calls,
+    guard::{Driver, Runtime},
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::Out;
+use memfit_abi::{Out, entry_points};
 
 fn record(event: u64, stream: u64) -> Outcome {
     let stream = streams::resolve(stream)?;
     streams::event(event)?.record(&stream)
 }
 
-calls! { runtime;
+entry_points! { Runtime, Driver;
     fn cudaEventCreate(event: Out<u64>) {
         if event.is_null() {
             return Err(Status::INVALID_VALUE);
@@ -22,7 +22,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventCreateWithFlags | cuEventCreate(event: Out<u64>, flags: u32) {
+    fn cudaEventCreateWithFlags(event: Out<u64>, flags: u32),
+    fn cuEventCreate() {
         if event.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -30,32 +31,38 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventDestroy | cuEventDestroy_v2(event: u64) {
+    fn cudaEventDestroy(event: u64),
+    fn cuEventDestroy_v2() {
         streams::event(event)?;
         streams::destroy_event(event)
     }
 
-    fn cudaEventRecord | cuEventRecord(event: u64, stream: u64) {
+    fn cudaEventRecord(event: u64, stream: u64),
+    fn cuEventRecord() {
         record(event, stream)
     }
 
-    fn cudaEventRecordWithFlags | cuEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
+    fn cudaEventRecordWithFlags(event: u64, stream: u64, flags: u32),
+    fn cuEventRecordWithFlags() {
         if flags > 1 {
             return Err(Status::INVALID_VALUE);
         }
         record(event, stream)
     }
 
-    fn cudaEventQuery | cuEventQuery(event: u64) {
+    fn cudaEventQuery(event: u64),
+    fn cuEventQuery() {
         if clock::is_done(streams::event(event)?.end()) { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
-    fn cudaEventSynchronize | cuEventSynchronize(event: u64) {
+    fn cudaEventSynchronize(event: u64),
+    fn cuEventSynchronize() {
         clock::wait_until(streams::event(event)?.end());
         Ok(())
     }
 
-    fn cudaEventElapsedTime | cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
+    fn cudaEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64),
+    fn cuEventElapsedTime() {
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -63,7 +70,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaEventElapsedTime_v2 | cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) {
+    fn cudaEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64),
+    fn cuEventElapsedTime_v2() {
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }

@@ -5,12 +5,12 @@ use std::ffi::c_char;
 use crate::{
     capture,
     graphs::{self, CaptureStatus},
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     status::{Outcome, Status},
     streams, versions,
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 
 /// `cudaGraphInstantiateParams`.
 #[derive(Clone, Copy)]
@@ -72,18 +72,21 @@ fn put_nodes(nodes: &[u64], array: Out<u64>, count: Out<u64>) -> Outcome {
     Ok(())
 }
 
-calls! { runtime;
-    fn cudaStreamBeginCapture | cuStreamBeginCapture_v2(stream: u64, mode: i32) {
+entry_points! { Runtime, Driver;
+    fn cudaStreamBeginCapture(stream: u64, mode: i32),
+    fn cuStreamBeginCapture_v2() {
         capture::begin(stream, mode, None)
     }
 
-    fn cudaStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph(
+    fn cudaStreamBeginCaptureToGraph(
         stream: u64, graph: u64, _dependencies: In<u64>, _edges: In<u64>, _count: u64, mode: i32,
-    ) {
+    ),
+    fn cuStreamBeginCaptureToGraph() {
         capture::begin(stream, mode, Some(graph))
     }
 
-    fn cudaStreamEndCapture | cuStreamEndCapture(stream: u64, graph: Out<u64>) {
+    fn cudaStreamEndCapture(stream: u64, graph: Out<u64>),
+    fn cuStreamEndCapture() {
         if graph.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -92,7 +95,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaStreamIsCapturing | cuStreamIsCapturing(stream: u64, status: Out<i32>) {
+    fn cudaStreamIsCapturing(stream: u64, status: Out<i32>),
+    fn cuStreamIsCapturing() {
         if status.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -104,41 +108,46 @@ calls! { runtime;
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
         count: Out<u64>,
     ) {
-        let none = Out::at(0);
+        let none = Out::nowhere();
         let info = CaptureInfo { status, id, graph, dependencies, edges, count };
         // CUDA 12's has three parameters; what stands where the others are is rubbish.
         let short = CaptureInfo { graph: none, dependencies: none, edges: none, count: none, ..info };
         capture_info(stream, if versions::major() >= 13 { &info } else { &short })
     }
 
-    fn cudaStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2(
+    fn cudaStreamGetCaptureInfo_v2(
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<u64>,
-    ) {
-        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::at(0), count })
+    ),
+    fn cuStreamGetCaptureInfo_v2() {
+        capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges: Out::nowhere(), count })
     }
 
-    fn cudaStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3(
+    fn cudaStreamGetCaptureInfo_v3(
         stream: u64, status: Out<i32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>,
         count: Out<u64>,
-    ) {
+    ),
+    fn cuStreamGetCaptureInfo_v3() {
         capture_info(stream, &CaptureInfo { status, id, graph, dependencies, edges, count })
     }
 
-    fn cudaStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies(stream: u64) {
+    fn cudaStreamUpdateCaptureDependencies(stream: u64),
+    fn cuStreamUpdateCaptureDependencies() {
         match capture::of_stream(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
     }
 
-    fn cudaStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2(stream: u64) {
+    fn cudaStreamUpdateCaptureDependencies_v2(stream: u64),
+    fn cuStreamUpdateCaptureDependencies_v2() {
         match capture::of_stream(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
     }
 
-    fn cudaGraphCreate | cuGraphCreate(graph: Out<u64>, flags: u32) {
+    fn cudaGraphCreate(graph: Out<u64>, flags: u32),
+    fn cuGraphCreate() {
         if graph.is_null() || flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -147,11 +156,13 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphDestroy | cuGraphDestroy(graph: u64) {
+    fn cudaGraphDestroy(graph: u64),
+    fn cuGraphDestroy() {
         graphs::destroy(graph)
     }
 
-    fn cudaGraphAddEmptyNode | cuGraphAddEmptyNode(node: Out<u64>, graph: u64, _dependencies: In<u64>, _count: u64) {
+    fn cudaGraphAddEmptyNode(node: Out<u64>, graph: u64, _dependencies: In<u64>, _count: u64),
+    fn cuGraphAddEmptyNode() {
         if node.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -159,11 +170,13 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphGetNodes | cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+    fn cudaGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<u64>),
+    fn cuGraphGetNodes() {
         put_nodes(&graphs::nodes(graph)?, nodes, count)
     }
 
-    fn cudaGraphGetRootNodes | cuGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<u64>) {
+    fn cudaGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<u64>),
+    fn cuGraphGetRootNodes() {
         put_nodes(&graphs::nodes(graph)?, nodes, count)
     }
 
@@ -177,9 +190,10 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphNodeGetDependencies_v2 | cuGraphNodeGetDependencies_v2(
+    fn cudaGraphNodeGetDependencies_v2(
         _node: u64, _nodes: Out<u64>, _edges: Out<u64>, count: Out<u64>,
-    ) {
+    ),
+    fn cuGraphNodeGetDependencies_v2() {
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -187,7 +201,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphNodeGetType | cuGraphNodeGetType(_node: u64, kind: Out<i32>) {
+    fn cudaGraphNodeGetType(_node: u64, kind: Out<i32>),
+    fn cuGraphNodeGetType() {
         if kind.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -196,7 +211,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphDebugDotPrint | cuGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32) {
+    fn cudaGraphDebugDotPrint(graph: u64, path: In<c_char>, _flags: u32),
+    fn cuGraphDebugDotPrint() {
         let count = graphs::nodes(graph)?.len();
         let path = path.text().ok_or(Status::INVALID_VALUE)?;
         let nodes: Vec<String> = (0..count).map(|node| format!("  node{node};\n")).collect();
@@ -207,11 +223,13 @@ calls! { runtime;
         instantiate(executable, graph)
     }
 
-    fn cudaGraphInstantiateWithFlags | cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) {
+    fn cudaGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64),
+    fn cuGraphInstantiateWithFlags() {
         instantiate(executable, graph)
     }
 
-    fn cudaGraphInstantiateWithParams | cuGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParameters>) {
+    fn cudaGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParameters>),
+    fn cuGraphInstantiateWithParams() {
         let mut answer = parameters.get().ok_or(Status::INVALID_VALUE)?;
         instantiate(executable, graph)?;
         (answer.error_node, answer.result) = (0, 0);
@@ -219,23 +237,27 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaGraphUpload | cuGraphUpload(executable: u64, stream: u64) {
+    fn cudaGraphUpload(executable: u64, stream: u64),
+    fn cuGraphUpload() {
         streams::resolve(stream)?;
         graphs::executable(executable)
     }
 
-    fn cudaGraphLaunch | cuGraphLaunch(executable: u64, stream: u64) {
+    fn cudaGraphLaunch(executable: u64, stream: u64),
+    fn cuGraphLaunch() {
         streams::resolve(stream)?;
         capture::launch(executable, stream)
     }
 
-    fn cudaGraphExecDestroy | cuGraphExecDestroy(executable: u64) {
+    fn cudaGraphExecDestroy(executable: u64),
+    fn cuGraphExecDestroy() {
         graphs::destroy_executable(executable)
     }
 
-    fn cudaUserObjectCreate | cuUserObjectCreate(
+    fn cudaUserObjectCreate(
         object: Out<u64>, address: Ptr, destroy: Option<extern "C" fn(Ptr)>, references: u32, flags: u32,
-    ) {
+    ),
+    fn cuUserObjectCreate() {
         let destroy = destroy.ok_or(Status::INVALID_VALUE)?;
         if object.is_null() || references == 0 || flags != 1 {
             return Err(Status::INVALID_VALUE);
@@ -244,19 +266,23 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaUserObjectRetain | cuUserObjectRetain(object: u64, count: u32) {
+    fn cudaUserObjectRetain(object: u64, count: u32),
+    fn cuUserObjectRetain() {
         graphs::retain(object, count)
     }
 
-    fn cudaUserObjectRelease | cuUserObjectRelease(object: u64, count: u32) {
+    fn cudaUserObjectRelease(object: u64, count: u32),
+    fn cuUserObjectRelease() {
         graphs::release(object, count)
     }
 
-    fn cudaGraphRetainUserObject | cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
+    fn cudaGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32),
+    fn cuGraphRetainUserObject() {
         graphs::graph_retain(graph, object, count, flags & 1 != 0)
     }
 
-    fn cudaGraphReleaseUserObject | cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
+    fn cudaGraphReleaseUserObject(graph: u64, object: u64, count: u32),
+    fn cuGraphReleaseUserObject() {
         graphs::graph_release(graph, object, count)
     }
 }

@@ -1,13 +1,13 @@
 //! Memory and events shared between processes.
 
 use crate::{
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     memory::ipc::{self, Handle},
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::Out;
+use memfit_abi::{Out, entry_points};
 
 /// `cudaIpcEventHandle_t`.
 #[derive(Clone, Copy)]
@@ -34,21 +34,25 @@ fn open(address: Out<u64>, handle: Handle, flags: u32) -> Outcome {
     Ok(())
 }
 
-calls! { runtime;
-    fn cudaIpcGetMemHandle | cuIpcGetMemHandle(handle: Out<Handle>, address: u64) {
+entry_points! { Runtime, Driver;
+    fn cudaIpcGetMemHandle(handle: Out<Handle>, address: u64),
+    fn cuIpcGetMemHandle() {
         put_handle(handle, address)
     }
 
-    fn cudaIpcOpenMemHandle | cuIpcOpenMemHandle_v2(address: Out<u64>, handle: Handle, flags: u32) {
+    fn cudaIpcOpenMemHandle(address: Out<u64>, handle: Handle, flags: u32),
+    fn cuIpcOpenMemHandle_v2() {
         open(address, handle, flags)
     }
 
-    fn cudaIpcCloseMemHandle | cuIpcCloseMemHandle(address: u64) {
+    fn cudaIpcCloseMemHandle(address: u64),
+    fn cuIpcCloseMemHandle() {
         machine::current_context()?;
         ipc::close(address)
     }
 
-    fn cudaIpcGetEventHandle | cuIpcGetEventHandle(handle: Out<EventHandle>, event: u64) {
+    fn cudaIpcGetEventHandle(handle: Out<EventHandle>, event: u64),
+    fn cuIpcGetEventHandle() {
         if handle.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -60,7 +64,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaIpcOpenEventHandle | cuIpcOpenEventHandle(event: Out<u64>, handle: EventHandle) {
+    fn cudaIpcOpenEventHandle(event: Out<u64>, handle: EventHandle),
+    fn cuIpcOpenEventHandle() {
         if event.is_null() || handle.0[0] != MAGIC {
             return Err(Status::INVALID_VALUE);
         }

@@ -1,13 +1,13 @@
 //! Allocation.
 
 use crate::{
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     memory::{device, host, pool},
     space::{self, Kind},
     status::{Outcome, Status},
 };
-use memfit_abi::Out;
+use memfit_abi::{Out, entry_points};
 
 /// Pitches are multiples of this.
 const PITCH: u64 = 512;
@@ -45,8 +45,9 @@ fn product(factors: &[u64]) -> Outcome<u64> {
     factors.iter().try_fold(1u64, |all, &factor| all.checked_mul(factor)).ok_or(Status::OUT_OF_MEMORY)
 }
 
-calls! { runtime;
-    fn cudaMalloc | cuMemAlloc_v2(address: Out<u64>, size: u64) {
+entry_points! { Runtime, Driver;
+    fn cudaMalloc(address: Out<u64>, size: u64),
+    fn cuMemAlloc_v2() {
         put(address, size, |card| device::allocate(card, size, Kind::Device))
     }
 
@@ -67,7 +68,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaMallocManaged | cuMemAllocManaged(address: Out<u64>, size: u64, flags: u32) {
+    fn cudaMallocManaged(address: Out<u64>, size: u64, flags: u32),
+    fn cuMemAllocManaged() {
         if size == 0 || !matches!(flags, 1 | 2) {
             return Err(Status::INVALID_VALUE);
         }
@@ -87,35 +89,41 @@ calls! { runtime;
         }
     }
 
-    fn cudaMallocHost | cuMemAllocHost_v2(address: Out<u64>, size: u64) {
+    fn cudaMallocHost(address: Out<u64>, size: u64),
+    fn cuMemAllocHost_v2() {
         put(address, size, |card| host::allocate(card, size, 0))
     }
 
-    fn cudaHostAlloc | cuMemHostAlloc(address: Out<u64>, size: u64, flags: u32) {
+    fn cudaHostAlloc(address: Out<u64>, size: u64, flags: u32),
+    fn cuMemHostAlloc() {
         if flags & !7 != 0 {
             return Err(Status::INVALID_VALUE);
         }
         put(address, size, |card| host::allocate(card, size, flags))
     }
 
-    fn cudaFreeHost | cuMemFreeHost(address: u64) {
+    fn cudaFreeHost(address: u64),
+    fn cuMemFreeHost() {
         machine::current_context()?;
         if address == 0 { Ok(()) } else { host::free(address) }
     }
 
-    fn cudaHostRegister | cuMemHostRegister_v2(address: u64, size: u64, flags: u32) {
+    fn cudaHostRegister(address: u64, size: u64, flags: u32),
+    fn cuMemHostRegister_v2() {
         if flags & !15 != 0 {
             return Err(Status::INVALID_VALUE);
         }
         host::register(machine::current()?, address, size, flags)
     }
 
-    fn cudaHostUnregister | cuMemHostUnregister(address: u64) {
+    fn cudaHostUnregister(address: u64),
+    fn cuMemHostUnregister() {
         machine::current_context()?;
         host::unregister(address)
     }
 
-    fn cudaHostGetDevicePointer | cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, flags: u32) {
+    fn cudaHostGetDevicePointer(device: Out<u64>, address: u64, flags: u32),
+    fn cuMemHostGetDevicePointer_v2() {
         if device.is_null() || flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -129,7 +137,8 @@ calls! { runtime;
         }
     }
 
-    fn cudaHostGetFlags | cuMemHostGetFlags(flags: Out<u32>, address: u64) {
+    fn cudaHostGetFlags(flags: Out<u32>, address: u64),
+    fn cuMemHostGetFlags() {
         if flags.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -142,7 +151,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaMemGetInfo | cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
+    fn cudaMemGetInfo(free: Out<u64>, total: Out<u64>),
+    fn cuMemGetInfo_v2() {
         if free.is_null() || total.is_null() {
             return Err(Status::INVALID_VALUE);
         }

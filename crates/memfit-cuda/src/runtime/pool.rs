@@ -4,14 +4,14 @@ use memfit_channel::WorkKind;
 
 use crate::{
     graphs,
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     memory::{device, host, pool},
     space::{self, Kind},
     status::{Outcome, Status},
     streams,
 };
-use memfit_abi::{In, Out};
+use memfit_abi::{In, Out, entry_points};
 use memfit_kernels::cost::Work;
 
 /// `cudaMemLocation`.
@@ -141,60 +141,74 @@ fn located(location: In<Location>, kind: i32) -> Outcome<&'static machine::Card>
     machine::card(location.id)
 }
 
-calls! { runtime;
-    fn cudaMallocAsync | cuMemAllocAsync(address: Out<u64>, size: u64, stream: u64) {
+entry_points! { Runtime, Driver;
+    fn cudaMallocAsync(address: Out<u64>, size: u64, stream: u64),
+    fn cuMemAllocAsync() {
         allocate(address, size, None, stream)
     }
 
-    fn cudaMallocFromPoolAsync | cuMemAllocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64) {
+    fn cudaMallocFromPoolAsync(address: Out<u64>, size: u64, pool: u64, stream: u64),
+    fn cuMemAllocFromPoolAsync() {
         allocate(address, size, Some(pool), stream)
     }
 
-    fn cudaFreeAsync | cuMemFreeAsync(address: u64, stream: u64) {
+    fn cudaFreeAsync(address: u64, stream: u64),
+    fn cuMemFreeAsync() {
         free(address, stream)
     }
 
-    fn cudaDeviceGetDefaultMemPool | cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
+    fn cudaDeviceGetDefaultMemPool(pool: Out<u64>, device: i32),
+    fn cuDeviceGetDefaultMemPool() {
         put_pool(pool, || Ok(pool::default_of(machine::card(device)?)))
     }
 
-    fn cudaDeviceGetMemPool | cuDeviceGetMemPool(pool: Out<u64>, device: i32) {
+    fn cudaDeviceGetMemPool(pool: Out<u64>, device: i32),
+    fn cuDeviceGetMemPool() {
         put_pool(pool, || Ok(pool::current_of(machine::card(device)?)))
     }
 
-    fn cudaDeviceSetMemPool | cuDeviceSetMemPool(device: i32, pool: u64) {
+    fn cudaDeviceSetMemPool(device: i32, pool: u64),
+    fn cuDeviceSetMemPool() {
         pool::set_current(machine::card(device)?, pool)
     }
 
-    fn cudaMemPoolCreate | cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
+    fn cudaMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>),
+    fn cuMemPoolCreate() {
         create(pool, properties)
     }
 
-    fn cudaMemPoolDestroy | cuMemPoolDestroy(pool: u64) {
+    fn cudaMemPoolDestroy(pool: u64),
+    fn cuMemPoolDestroy() {
         pool::destroy(pool)
     }
 
-    fn cudaMemPoolTrimTo | cuMemPoolTrimTo(pool: u64, keep: u64) {
+    fn cudaMemPoolTrimTo(pool: u64, keep: u64),
+    fn cuMemPoolTrimTo() {
         pool::trim(pool, keep)
     }
 
-    fn cudaMemPoolGetAttribute | cuMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+    fn cudaMemPoolGetAttribute(pool: u64, attribute: i32, value: Out<u64>),
+    fn cuMemPoolGetAttribute() {
         get_attribute(pool, attribute, value)
     }
 
-    fn cudaMemPoolSetAttribute | cuMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>) {
+    fn cudaMemPoolSetAttribute(pool: u64, attribute: i32, value: Out<u64>),
+    fn cuMemPoolSetAttribute() {
         set_attribute(pool, attribute, value)
     }
 
-    fn cudaMemPoolSetAccess | cuMemPoolSetAccess(pool: u64, list: In<Access>, count: u64) {
+    fn cudaMemPoolSetAccess(pool: u64, list: In<Access>, count: u64),
+    fn cuMemPoolSetAccess() {
         set_access(pool, list, count)
     }
 
-    fn cudaMemPoolGetAccess | cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
+    fn cudaMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>),
+    fn cuMemPoolGetAccess() {
         get_access(flags, pool, location)
     }
 
-    fn cudaDeviceGetGraphMemAttribute | cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+    fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>),
+    fn cuDeviceGetGraphMemAttribute() {
         let pool = pool::of_graphs(machine::card(device)?);
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
@@ -203,7 +217,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaDeviceSetGraphMemAttribute | cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) {
+    fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>),
+    fn cuDeviceSetGraphMemAttribute() {
         let pool = pool::of_graphs(machine::card(device)?);
         match (value.get(), attribute) {
             (Some(0), 1 | 3) => pool::set(pool, graph_attribute(attribute)?, 0),
@@ -211,19 +226,23 @@ calls! { runtime;
         }
     }
 
-    fn cudaDeviceGraphMemTrim | cuDeviceGraphMemTrim(device: i32) {
+    fn cudaDeviceGraphMemTrim(device: i32),
+    fn cuDeviceGraphMemTrim() {
         pool::trim(pool::of_graphs(machine::card(device)?), 0)
     }
 
-    fn cudaMemGetDefaultMemPool | cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+    fn cudaMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32),
+    fn cuMemGetDefaultMemPool() {
         put_pool(pool, || Ok(pool::default_of(located(location, kind)?)))
     }
 
-    fn cudaMemGetMemPool | cuMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+    fn cudaMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32),
+    fn cuMemGetMemPool() {
         put_pool(pool, || Ok(pool::current_of(located(location, kind)?)))
     }
 
-    fn cudaMemSetMemPool | cuMemSetMemPool(location: In<Location>, kind: i32, pool: u64) {
+    fn cudaMemSetMemPool(location: In<Location>, kind: i32, pool: u64),
+    fn cuMemSetMemPool() {
         pool::set_current(located(location, kind)?, pool)
     }
 }

@@ -4,13 +4,13 @@ use std::ffi::c_void;
 
 use crate::{
     capture, clock, graphs,
-    guard::calls,
+    guard::{Driver, Runtime},
     machine,
     status::{Outcome, Status},
     streams::{self, StreamRef},
     thread,
 };
-use memfit_abi::{In, Out, Ptr};
+use memfit_abi::{In, Out, Ptr, entry_points};
 
 /// `cudaLaunchAttributePriority`.
 const PRIORITY: i32 = 8;
@@ -35,34 +35,40 @@ fn uncaptured(stream: u64) -> Outcome<StreamRef> {
     }
 }
 
-calls! { runtime;
+entry_points! { Runtime, Driver;
     fn cudaStreamCreate(stream: Out<u64>) {
         create(stream, 0, 0)
     }
 
-    fn cudaStreamCreateWithFlags | cuStreamCreate(stream: Out<u64>, flags: u32) {
+    fn cudaStreamCreateWithFlags(stream: Out<u64>, flags: u32),
+    fn cuStreamCreate() {
         create(stream, flags, 0)
     }
 
-    fn cudaStreamCreateWithPriority | cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
+    fn cudaStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32),
+    fn cuStreamCreateWithPriority() {
         create(stream, flags, priority)
     }
 
-    fn cudaStreamDestroy | cuStreamDestroy_v2(stream: u64) {
+    fn cudaStreamDestroy(stream: u64),
+    fn cuStreamDestroy_v2() {
         machine::get()?;
         streams::destroy(stream)
     }
 
-    fn cudaStreamQuery | cuStreamQuery(stream: u64) {
+    fn cudaStreamQuery(stream: u64),
+    fn cuStreamQuery() {
         if clock::is_done(uncaptured(stream)?.end()) { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
-    fn cudaStreamSynchronize | cuStreamSynchronize(stream: u64) {
+    fn cudaStreamSynchronize(stream: u64),
+    fn cuStreamSynchronize() {
         clock::wait_until(uncaptured(stream)?.end());
         Ok(())
     }
 
-    fn cudaStreamWaitEvent | cuStreamWaitEvent(stream: u64, event: u64, flags: u32) {
+    fn cudaStreamWaitEvent(stream: u64, event: u64, flags: u32),
+    fn cuStreamWaitEvent() {
         if flags > 1 {
             return Err(Status::INVALID_VALUE);
         }
@@ -72,32 +78,38 @@ calls! { runtime;
         capture::join(&stream, event)
     }
 
-    fn cudaStreamGetPriority | cuStreamGetPriority(stream: u64, priority: Out<i32>) {
+    fn cudaStreamGetPriority(stream: u64, priority: Out<i32>),
+    fn cuStreamGetPriority() {
         priority.put(streams::resolve(stream)?.priority());
         Ok(())
     }
 
-    fn cudaStreamGetFlags | cuStreamGetFlags(stream: u64, flags: Out<u32>) {
+    fn cudaStreamGetFlags(stream: u64, flags: Out<u32>),
+    fn cuStreamGetFlags() {
         flags.put(streams::resolve(stream)?.flags());
         Ok(())
     }
 
-    fn cudaStreamGetId | cuStreamGetId(stream: u64, id: Out<u64>) {
+    fn cudaStreamGetId(stream: u64, id: Out<u64>),
+    fn cuStreamGetId() {
         id.put(streams::resolve(stream)?.id());
         Ok(())
     }
 
-    fn cudaStreamGetDevice | cuStreamGetDevice(stream: u64, device: Out<i32>) {
+    fn cudaStreamGetDevice(stream: u64, device: Out<i32>),
+    fn cuStreamGetDevice() {
         device.put(streams::resolve(stream)?.card() as i32);
         Ok(())
     }
 
-    fn cudaStreamCopyAttributes | cuStreamCopyAttributes(target: u64, source: u64) {
+    fn cudaStreamCopyAttributes(target: u64, source: u64),
+    fn cuStreamCopyAttributes() {
         streams::resolve(target)?;
         streams::resolve(source).map(drop)
     }
 
-    fn cudaStreamAddCallback | cuStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32) {
+    fn cudaStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: Ptr, flags: u32),
+    fn cuStreamAddCallback() {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
@@ -107,7 +119,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaLaunchHostFunc | cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr) {
+    fn cudaLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr),
+    fn cuLaunchHostFunc() {
         let function = function.ok_or(Status::INVALID_VALUE)?;
         // What is captured runs with the graph, and not now.
         if streams::resolve(stream)?.capture() == 0 {
@@ -116,7 +129,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaLaunchHostFunc_v2 | cuLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32) {
+    fn cudaLaunchHostFunc_v2(stream: u64, function: Option<HostFunction>, data: Ptr, _mode: u32),
+    fn cuLaunchHostFunc_v2() {
         let function = function.ok_or(Status::INVALID_VALUE)?;
         if streams::resolve(stream)?.capture() == 0 {
             function(data);
@@ -124,7 +138,8 @@ calls! { runtime;
         Ok(())
     }
 
-    fn cudaThreadExchangeStreamCaptureMode | cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
+    fn cudaThreadExchangeStreamCaptureMode(mode: Out<i32>),
+    fn cuThreadExchangeStreamCaptureMode() {
         match mode.get() {
             Some(wanted @ 0..=2) => {
                 mode.put(thread::exchange_capture_mode(wanted));
@@ -134,11 +149,13 @@ calls! { runtime;
         }
     }
 
-    fn cudaStreamAttachMemAsync | cuStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32) {
+    fn cudaStreamAttachMemAsync(stream: u64, _address: *mut c_void, _size: usize, _flags: u32),
+    fn cuStreamAttachMemAsync() {
         streams::resolve(stream).map(drop)
     }
 
-    fn cudaStreamSetAttribute | cuStreamSetAttribute(stream: u64, _attribute: i32, value: In<u64>) {
+    fn cudaStreamSetAttribute(stream: u64, _attribute: i32, value: In<u64>),
+    fn cuStreamSetAttribute() {
         if value.get().is_none() {
             return Err(Status::INVALID_VALUE);
         }
@@ -146,7 +163,8 @@ calls! { runtime;
         streams::resolve(stream).map(drop)
     }
 
-    fn cudaStreamGetAttribute | cuStreamGetAttribute(stream: u64, attribute: i32, value: Out<u64>) {
+    fn cudaStreamGetAttribute(stream: u64, attribute: i32, value: Out<u64>),
+    fn cuStreamGetAttribute() {
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }

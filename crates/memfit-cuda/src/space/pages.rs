@@ -1,5 +1,7 @@
 //! Address space and pages, from the operating system.
 
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
+
 use crate::status::{Outcome, Status};
 
 /// Reserves address space with nothing behind it.

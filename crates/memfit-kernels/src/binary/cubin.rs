@@ -53,6 +53,8 @@ mod attribute {
     pub(super) const FRAME_SIZE: u8 = 0x11;
     pub(super) const KPARAM_INFO: u8 = 0x17;
     pub(super) const REGISTERS: u8 = 0x2f;
+    /// Of kernels with more than 4 KiB of parameters.
+    pub(super) const LARGE_KPARAM_INFO: u8 = 0x45;
 }
 
 /// A section of an ELF file.
@@ -203,13 +205,16 @@ fn own_attributes(data: &[u8], function: &mut Function) {
             function.launch_bound =
                 threads.fold(1, |product: u32, extent| product.saturating_mul(extent.max(1)));
         }
-        attribute::KPARAM_INFO => own_parameter(value, &mut function.params),
+        // `…: u18, size in words: u14`
+        attribute::KPARAM_INFO => own_parameter(value, |packed| packed >> 18, &mut function.params),
+        // `size: u16, …: u16`
+        attribute::LARGE_KPARAM_INFO => own_parameter(value, |packed| packed & 0xffff, &mut function.params),
         _ => {}
     });
 }
 
-/// `index: u32, ordinal: u16, offset: u16, …: u18, size in words: u14`
-fn own_parameter(value: &[u8], params: &mut Vec<Param>) {
+/// `index: u32, ordinal: u16, offset: u16`, and four bytes that have the size in them.
+fn own_parameter(value: &[u8], size: impl Fn(u32) -> u32, params: &mut Vec<Param>) {
     let (Some(ordinal), Some(offset), Some(packed)) = (u16_at(value, 4), u16_at(value, 6), u32_at(value, 8))
     else {
         return;
@@ -221,7 +226,7 @@ fn own_parameter(value: &[u8], params: &mut Vec<Param>) {
     if params.len() <= ordinal {
         params.resize(ordinal + 1, Param { offset: 0, size: 0 });
     }
-    params[ordinal] = Param { offset: u32::from(offset), size: packed >> 18 };
+    params[ordinal] = Param { offset: u32::from(offset), size: size(packed) };
 }
 
 #[cfg(test)]

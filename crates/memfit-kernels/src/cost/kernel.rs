@@ -1,41 +1,61 @@
 //! Kernels: how much memory a launch moves, and what else it does, by the kernel's name and its arguments.
 //!
-//! What a kernel is, is decided once from its name ([`Family`]); a launch then only reads the few arguments
+//! Which cost a kernel has is decided once ([`crate::families`]); a launch then only reads the few arguments
 //! that say how large it is. Kernels over lists of tensors are in [`foreach`], fused attention is in
 //! [`attention`] and [`flex`].
 
 mod attention;
-mod family;
 mod flex;
 mod foreach;
 mod grouped;
-#[cfg(test)]
-mod tests;
-
-use std::sync::OnceLock;
+mod template;
 
 pub use attention::{Attention, Shape};
-use family::Family;
-use flex::Flex;
-use foreach::Foreach;
+pub(crate) use flex::Flex;
+pub(crate) use foreach::Foreach;
+pub(crate) use grouped::numbers as grouped_numbers;
 use memfit_channel::WorkKind;
+pub(crate) use template::Template;
 
 use super::{
-    Work,
-    gemm::Gemm,
-    launched::Operands,
+    Prepared, Work,
     speeds::{Math, Speeds},
 };
 use crate::{
-    binary::{Code, Function, Param},
-    launch::{Arguments, Grid, Launch},
+    binary::{Code, Function},
+    launch::{Arguments, Grid, Launch, Operands},
+    values::Elementwise,
 };
 
-/// What is known of a kernel's length.
-#[derive(Debug)]
-pub struct KernelCost {
-    family: Family,
-    function: OnceLock<Function>,
+/// How the duration of a launch is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Cost {
+    /// Of PyTorch's elementwise kernels, whose count, types and strides are in the arguments.
+    Elementwise(Elementwise),
+    /// Over lists of tensors.
+    Foreach(Foreach),
+    /// Fused attention.
+    Attention(Attention),
+    /// Fused attention that Inductor made a kernel of its own for.
+    Flex(Flex),
+    /// Passes over all operands, at a share of what long copies achieve.
+    Passes { share: f64, passes: f64 },
+    /// As many elements as an argument says, in each of some tensors.
+    Counted { argument: usize, tensors: f64, element: f64 },
+    /// Picks rows of a table, or adds to them.
+    Rows,
+    /// So little that only the launch counts, whatever its operands are.
+    Short,
+    /// Inductor's own: pointwise kernels and reductions.
+    Compiled,
+    /// Inductor's own: products of matrices.
+    Template(Template),
+    /// Prepares many products of matrices of a type, for one kernel.
+    Prepares((Math, f64)),
+    /// Many products of matrices, as they were prepared.
+    Grouped,
+    /// Nothing but where its arguments lead.
+    Unknown,
 }
 
 /// More bytes an element than any operand has, for operands whose type is not known.
@@ -48,42 +68,40 @@ const COLLISIONS: f64 = 3.5;
 /// What a random access wastes: whole sectors are moved for single elements.
 const SCATTERED: f64 = 2.0;
 
-impl KernelCost {
-    /// The cost of the kernel with this mangled name, and of which Triton kept this text.
-    pub fn of(mangled: &str, text: Option<&str>) -> Self {
-        Self { family: Family::of(mangled, text), function: OnceLock::new() }
-    }
-
+impl Cost {
     /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is
     /// needed.
-    pub fn work(&self, launch: Launch, speeds: &Speeds, function: impl Fn() -> Function) -> Work {
-        let Launch { grid, arguments, memory, prepared } = launch;
-        let function = || self.function.get_or_init(&function);
-        let operands = || Operands::of(&function().params, arguments, memory);
+    pub(crate) fn work<'f>(
+        &self,
+        launch: Launch,
+        prepared: &Prepared,
+        speeds: &Speeds,
+        function: impl Fn() -> &'f Function,
+    ) -> Work {
+        let Launch { grid, arguments, memory } = launch;
+        let operands = || Operands::of(arguments, memory);
         let moved =
             |kind, bytes: f64, share: f64| Work::new(kind, speeds.launch + speeds.traffic(bytes, share));
         let shortest = Work::new(WorkKind::Guess, speeds.launch);
-        match &self.family {
-            Family::Elementwise(elementwise) => match elementwise.bytes(arguments) {
+        match self {
+            Self::Elementwise(elementwise) => match elementwise.bytes(arguments) {
                 Some(bytes) => moved(WorkKind::Memory, bytes, elementwise.share()),
                 None => shortest,
             },
-            Family::Foreach(foreach) => {
-                moved(WorkKind::Memory, foreach.bytes(grid, arguments), Foreach::SHARE)
-            }
-            Family::Attention(attention) => {
+            Self::Foreach(foreach) => moved(WorkKind::Memory, foreach.bytes(grid, arguments), Foreach::SHARE),
+            Self::Attention(attention) => {
                 attention.work(grid, arguments, speeds, &operands().bytes(f64::INFINITY))
             }
-            Family::Flex(flex) => flex.work(launch, speeds, operands().bytes(f64::INFINITY).iter().sum()),
-            Family::Known { share, passes } => {
+            Self::Flex(flex) => flex.work(launch, speeds, operands().bytes(f64::INFINITY).iter().sum()),
+            Self::Passes { share, passes } => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 moved(WorkKind::Memory, passes * bytes, *share)
             }
-            Family::Counted { argument, tensors, element } => match count(arguments, *argument) {
+            Self::Counted { argument, tensors, element } => match count(arguments, *argument) {
                 Some(count) => moved(WorkKind::Memory, count * tensors * element, 0.7),
                 None => shortest,
             },
-            Family::Rows => {
+            Self::Rows => {
                 // A table's rows are picked: of the table, no more is read than is written.
                 let mut bytes = operands().bytes(f64::INFINITY);
                 bytes.sort_by(f64::total_cmp);
@@ -92,22 +110,22 @@ impl KernelCost {
                 let picked = bytes.last().copied().unwrap_or(0.0).min(table);
                 moved(WorkKind::Memory, rest + SCATTERED * picked, 0.7)
             }
-            Family::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
-            Family::Compiled => {
-                let bytes = compiled(&function().params, arguments, &operands());
+            Self::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
+            Self::Compiled => {
+                let bytes = compiled(arguments, &operands());
                 let computing = computing(function().code, grid, bytes, speeds);
                 Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes, 0.88).max(computing))
             }
-            Family::Prepares(numbers) => {
+            Self::Prepares(numbers) => {
                 prepared.set(grouped::problem(arguments, f64::from(grid.threads), *numbers));
                 Work::new(WorkKind::Memory, speeds.launch)
             }
-            Family::Grouped => match prepared.take() {
+            Self::Grouped => match prepared.take() {
                 Some(gemm) => gemm.work(speeds),
                 None => shortest,
             },
-            Family::Template => template(&operands().bytes(f64::INFINITY), speeds),
-            Family::Unknown => {
+            Self::Template(template) => template.work(grid, &operands().bytes(f64::INFINITY), speeds),
+            Self::Unknown => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 let computing = computing(function().code, grid, bytes, speeds);
                 Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(bytes, 0.6).max(computing))
@@ -123,9 +141,9 @@ fn count(arguments: Arguments, index: usize) -> Option<f64> {
 
 /// Bytes that a kernel of Inductor's moves: each operand once. Its last arguments say how many elements there
 /// are, so that an operand that is a part of a larger block counts as a part of it.
-fn compiled(params: &[Param], arguments: Arguments, operands: &Operands) -> f64 {
+fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
     let mut elements = 1.0;
-    for (index, param) in params.iter().enumerate() {
+    for (index, param) in arguments.params().unwrap_or_default().iter().enumerate() {
         if param.size == 4
             && let Some(extent) = count(arguments, index)
         {
@@ -148,16 +166,4 @@ fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
     let again = (threads * f64::from(code.loaded) - bytes).max(0.0);
     let lookups = again / (WARP * WORD) * COLLISIONS / speeds.lookups;
     instructions.max(lookups)
-}
-
-/// A product of matrices that Inductor made a kernel of its own for: of its three largest operands, each is a
-/// product of two of the three extents.
-fn template(bytes: &[f64], speeds: &Speeds) -> Work {
-    const ELEMENT: f64 = 2.0;
-    let mut largest = bytes.to_vec();
-    largest.sort_by(|a, b| f64::total_cmp(b, a));
-    let [a, b, c, ..] = largest[..] else { return Work::new(WorkKind::Guess, speeds.launch) };
-    let (a, b, c) = (a / ELEMENT, b / ELEMENT, c / ELEMENT);
-    let size = [(a * b / c).sqrt(), (a * c / b).sqrt(), (b * c / a).sqrt(), 1.0];
-    Gemm::new(size, Math::Bf16, ELEMENT, ELEMENT).work(speeds)
 }

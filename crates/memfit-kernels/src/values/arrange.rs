@@ -9,13 +9,12 @@ use memfit_vocabulary::Assumption;
 use super::{
     number::{Type, Value},
     scatter::{Moved, put},
-    signature::{Signature, type_parts},
-    strides::Strides,
-    tensor_info::{TensorInfo, Width},
 };
 use crate::{
     launch::{Arguments, Grid},
+    layout::{Strides, TensorInfo, Width},
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are moved.
@@ -23,7 +22,7 @@ const MOST: usize = 1 << 16;
 
 /// One of these kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Arrange {
+pub(crate) enum Arrange {
     /// `cumsum`; the arguments with the input, the output, the rows and their length.
     Scan { kind: Type, input: usize, output: usize, rows: Option<usize>, length: usize },
     /// Sorts keys, and values with them, in place.
@@ -36,7 +35,7 @@ pub(super) enum Arrange {
 
 impl Arrange {
     /// From a kernel's name; nothing if it is of another family.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         let pointee = |index: usize| {
             let text = signature.param(index)?.strip_suffix('*')?;
             Type::from_cpp(text.trim_end_matches("const").trim_end())
@@ -101,10 +100,8 @@ impl Arrange {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, grid: Grid, memory: &dyn Memory) {
-        // Each deals with its output by itself; nothing is left to do where its arguments cannot even be
-        // read.
-        let _ = match *self {
+    pub(super) fn apply(&self, arguments: Arguments, grid: Grid, memory: &dyn Memory) -> Option<()> {
+        match *self {
             Self::Scan { kind, input, output, rows, length } => {
                 let rows = rows.map_or(Some(1), |rows| arguments.get::<u32>(rows));
                 scan(
@@ -121,7 +118,7 @@ impl Arrange {
             Self::Concatenate { size, most, dimensions } => {
                 concatenate(size, most, dimensions, grid, arguments, memory)
             }
-        };
+        }
     }
 }
 

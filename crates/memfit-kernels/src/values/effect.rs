@@ -1,19 +1,25 @@
-//! What a launch means for the contents of memory.
+//! The effect of a launch on the known contents of memory.
 
 use super::{
-    arrange::Arrange, elementwise::Elementwise, histogram::Histogram, random::Random, reduction::Reduction,
-    scatter::Scatter, signature::Signature, sizes::Size, topk::TopK, triton, writes::Writes,
+    arrange::Arrange,
+    elementwise::Elementwise,
+    histogram::Histogram,
+    random::Random,
+    reduction::Reduction,
+    scatter::Scatter,
+    sizes::Size,
+    topk::TopK,
+    writes::{self, Writes},
 };
 use crate::{
-    launch::{Arguments, Grid},
+    launch::{Arguments, Launch},
     memory::Memory,
 };
 
-/// What is known of a kernel's effect, decided once from its name.
-pub struct Effect(Kind);
-
-enum Kind {
-    /// Nothing follows that is worth knowing.
+/// What the kernels of a family do to known contents.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    /// Nothing that is worth knowing.
     None,
     Elementwise(Elementwise),
     Reduction(Reduction),
@@ -23,65 +29,56 @@ enum Kind {
     Random(Random),
     Scatter(Scatter),
     TopK(TopK),
+    /// Forgets what the kernel writes.
     Writes(Writes),
-    /// The arguments that are addresses of what a kernel without a signature writes.
+    /// Forgets the blocks behind these arguments, of a kernel without a signature.
     Overwrites(Vec<usize>),
+    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind an
+    /// argument that is an address.
+    Anything,
 }
 
 impl Effect {
-    /// The effect of the kernel with this mangled name. Of one whose name is no signature, the text that its
-    /// compiler left may tell what it writes; if not, it is taken to write wherever one of its
-    /// `addresses` leads.
-    pub fn of(mangled: &str, text: Option<&str>, addresses: impl FnOnce() -> Vec<usize>) -> Self {
-        let Some(signature) = Signature::of(mangled) else {
-            let written = text.and_then(|text| triton::written(text, mangled));
-            return Self(Kind::Overwrites(written.unwrap_or_else(addresses)));
-        };
-        let kind = None
-            .or_else(|| Elementwise::of(&signature).map(Kind::Elementwise))
-            .or_else(|| Reduction::of(&signature).map(Kind::Reduction))
-            .or_else(|| Arrange::of(&signature).map(Kind::Arrange))
-            .or_else(|| Histogram::of(&signature).map(Kind::Histogram))
-            .or_else(|| Random::of(&signature).map(Kind::Random))
-            .or_else(|| Scatter::of(&signature).map(Kind::Scatter))
-            .or_else(|| TopK::of(&signature).map(Kind::TopK))
-            .or_else(|| {
-                Size::of(&signature).map(|size| Kind::Size(size, Writes::of(&signature).but_first()))
-            });
-        Self(kind.unwrap_or_else(|| match Writes::of(&signature) {
-            writes if writes.is_none() => Kind::None,
-            writes => Kind::Writes(writes),
-        }))
-    }
-
-    /// Whether a launch leaves all that is known as it is.
-    pub fn is_none(&self) -> bool {
-        matches!(self.0, Kind::None)
-    }
-
-    /// Applies it to a launch with these arguments.
-    pub fn apply(&self, arguments: Arguments, grid: Grid, memory: &dyn Memory) {
-        match &self.0 {
-            Kind::None => {}
-            Kind::Elementwise(elementwise) => elementwise.apply(arguments, memory),
-            Kind::Reduction(reduction) => reduction.apply(arguments, memory),
-            Kind::Size(size, writes) => {
+    /// Applies it to a launch. Where the arguments are not as the family lays them out, the kernel may have
+    /// written anything.
+    pub(crate) fn apply(&self, launch: Launch) {
+        let Launch { grid, arguments, memory } = launch;
+        let applied = match self {
+            Self::None => Some(()),
+            Self::Elementwise(elementwise) => elementwise.apply(arguments, memory),
+            Self::Reduction(reduction) => reduction.apply(arguments, memory),
+            Self::Size(size, writes) => {
                 writes.apply(arguments, memory);
-                size.apply(arguments, memory);
+                size.apply(arguments, memory)
             }
-            Kind::Arrange(arrange) => arrange.apply(arguments, grid, memory),
-            Kind::Histogram(histogram) => histogram.apply(arguments, memory),
-            Kind::Random(random) => random.apply(arguments, memory),
-            Kind::Scatter(scatter) => scatter.apply(arguments, memory),
-            Kind::TopK(topk) => topk.apply(arguments, memory),
-            Kind::Writes(writes) => writes.apply(arguments, memory),
-            Kind::Overwrites(written) => {
-                for argument in written {
-                    if let Some(target) = arguments.get::<u64>(*argument) {
-                        memory.forget_block(target);
-                    }
-                }
+            Self::Arrange(arrange) => arrange.apply(arguments, grid, memory),
+            Self::Histogram(histogram) => histogram.apply(arguments, memory),
+            Self::Random(random) => random.apply(arguments, memory),
+            Self::Scatter(scatter) => scatter.apply(arguments, memory),
+            Self::TopK(topk) => topk.apply(arguments, memory),
+            Self::Writes(writes) => {
+                writes.apply(arguments, memory);
+                Some(())
             }
+            Self::Overwrites(written) => forget_blocks(written, arguments, memory),
+            Self::Anything => {
+                let params = arguments.params().unwrap_or_default().iter().enumerate();
+                let addresses: Vec<usize> =
+                    params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect();
+                // What is left are structures.
+                forget_blocks(&addresses, arguments, memory).and(None)
+            }
+        };
+        if applied.is_none() {
+            writes::anywhere(arguments, memory);
         }
     }
+}
+
+/// Forgets the blocks behind arguments that are addresses.
+fn forget_blocks(written: &[usize], arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+    for argument in written {
+        memory.forget_block(arguments.get::<u64>(*argument)?);
+    }
+    Some(())
 }

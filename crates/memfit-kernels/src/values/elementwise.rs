@@ -5,12 +5,12 @@ use memfit_vocabulary::Assumption;
 use super::{
     functor::{Functor, enclosing},
     number::{Type, Value},
-    signature::{Signature, type_parts},
-    strides::Strides,
 };
 use crate::{
     launch::Arguments,
+    layout::Strides,
     memory::{LARGEST_PIECE, Memory, Ones, Origin},
+    name::{Signature, type_parts},
 };
 
 /// How a family of kernels is handed its work.
@@ -151,30 +151,32 @@ impl Elementwise {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         if let Form::Range(kind) = self.form {
-            range(kind, arguments, memory);
-            return;
+            return range(kind, arguments, memory);
         }
-        let Some(tensors) = self.tensors(arguments) else { return };
+        let tensors = self.tensors(arguments)?;
         if tensors.count == 0 {
-            return;
+            return Some(());
         }
         let inputs = &tensors.addresses[1..=self.inputs];
         let known = inputs.iter().all(|address| memory.perhaps(*address));
         let Some(functor) = &self.functor else {
             // Of which type the elements are is not known either.
             memory.forget_block(tensors.addresses[0]);
-            return;
+            return Some(());
         };
         let masked = functor.carries_flags() && memory.answers();
         let half_known = functor.is_decisive() && inputs.iter().any(|address| memory.perhaps(*address));
         if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked && !half_known {
             // By far the most common: nothing is known, and nothing follows.
             memory.forget(tensors.addresses[0], (tensors.count * functor.output.size()) as u64);
-            return;
+            return Some(());
         }
-        let Some(work) = self.work(functor, &tensors, arguments) else { return };
+        let Some(work) = self.work(functor, &tensors, arguments) else {
+            memory.forget_block(tensors.addresses[0]);
+            return Some(());
+        };
         let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
         let computed =
             computed.or_else(|| half_known.then(|| decided(functor, &tensors, &work, memory)).flatten());
@@ -186,6 +188,7 @@ impl Elementwise {
                 carry_flags(&tensors, &work, memory);
             }
         }
+        Some(())
     }
 
     #[inline]
@@ -360,8 +363,8 @@ fn put(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, memory: &dy
 }
 
 /// `arange`: the first value and the step are of the type in which the kernel computes.
-fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) {
-    let (Some(count), Some(target)) = (arguments.get::<i32>(0), arguments.get::<u64>(2)) else { return };
+fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+    let (count, target) = (arguments.get::<i32>(0)?, arguments.get::<u64>(2)?);
     let count = usize::try_from(count).unwrap_or(0);
     let math = kind.for_arithmetic();
     let most = if kind.is_integer() { MOST_INTEGERS } else { MOST_REALS };
@@ -372,7 +375,7 @@ fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) {
     let step = fields.get(math.size()..).and_then(|rest| math.load(rest));
     let (Some(first), Some(step), true) = (first, step, count <= most) else {
         memory.forget(target, (count * kind.size()) as u64);
-        return;
+        return Some(());
     };
     let mut bytes = vec![0; count * kind.size()];
     for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
@@ -381,4 +384,5 @@ fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) {
         kind.store(first.with(distance, i64::wrapping_add, |first, distance| first + distance), element);
     }
     memory.write(target, &bytes, Origin::True);
+    Some(())
 }

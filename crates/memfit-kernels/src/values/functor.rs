@@ -4,10 +4,8 @@
 //! number that is added. Modelled is what scripts do to labels, lengths, masks and single numbers before they
 //! look at them.
 
-use super::{
-    number::{Type, Value},
-    signature::type_parts,
-};
+use super::number::{Type, Value};
+use crate::name::type_parts;
 
 /// A functor: what it does, and the types it does it in.
 #[derive(Clone, Debug, PartialEq)]

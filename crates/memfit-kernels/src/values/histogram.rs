@@ -6,14 +6,12 @@
 use memfit_channel::ValuePolicy;
 use memfit_vocabulary::Assumption;
 
-use super::{
-    number::{Type, Value},
-    signature::{Signature, type_parts},
-    tensor_info::{TensorInfo, Width},
-};
+use super::number::{Type, Value};
 use crate::{
     launch::Arguments,
+    layout::{TensorInfo, Width},
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are counted.
@@ -23,7 +21,7 @@ const MOST_BINS: u64 = 1 << 16;
 
 /// The kernel that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     output: Type,
     input: Type,
     width: Width,
@@ -33,7 +31,7 @@ pub(super) struct Histogram {
 
 impl Histogram {
     /// From a kernel's name; nothing if it is another.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "kernelHistogram1D" {
             return None;
         }
@@ -50,8 +48,8 @@ impl Histogram {
 
     /// Applies a launch: the counts, a buffer, the elements; how many bins, from where, to where; how many
     /// elements.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let _ = self.try_apply(arguments, memory);
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        self.try_apply(arguments, memory)
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

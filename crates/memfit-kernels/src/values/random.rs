@@ -3,11 +3,12 @@
 
 use memfit_vocabulary::Assumption;
 
-use super::{
-    number::{Type, Value},
-    signature::{Signature, type_parts},
+use super::number::{Type, Value};
+use crate::{
+    launch::Arguments,
+    memory::Memory,
+    name::{Signature, type_parts},
 };
-use crate::{launch::Arguments, memory::Memory};
 
 /// Numbers that are guessed at: more of them are data.
 const MOST: usize = 256;
@@ -20,7 +21,7 @@ const MOST_RANGE: u64 = 1 << 40;
 
 /// A kernel that draws numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Random {
+pub(crate) struct Random {
     element: Type,
     law: Law,
 }
@@ -40,7 +41,7 @@ enum Law {
 
 impl Random {
     /// From a kernel's name; nothing if it draws no numbers, or none that are known.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "distribution_elementwise_grid_stride_kernel" {
             return None;
         }
@@ -64,19 +65,18 @@ impl Random {
 
     /// Applies a launch: how many, the state, how to draw, where to store; there the address comes first,
     /// then the law's own.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let Some(target) = arguments.get::<u64>(3) else { return };
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        let target = arguments.get::<u64>(3)?;
         memory.forget_from(target);
-        let Some(count) = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok()) else {
-            return;
-        };
+        let count = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok())?;
         if count > MOST || !memory.answers() {
-            return;
+            return Some(());
         }
         let mut bytes = vec![0; count * self.element.size()];
         let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
         memory.guess(target, &bytes, Assumption::Random);
+        Some(())
     }
 
     fn likely(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {

@@ -7,12 +7,12 @@ use super::{
     functor::enclosing,
     histogram::spread,
     number::{Type, Value},
-    signature::{Signature, type_parts},
-    strides::Strides,
 };
 use crate::{
     launch::Arguments,
+    layout::Strides,
     memory::{Memory, Ones, Origin},
+    name::{Signature, type_parts},
 };
 
 /// What a reduction computes.
@@ -55,7 +55,7 @@ impl Fold {
 
 /// A reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reduction {
+pub(crate) struct Reduction {
     fold: Fold,
     /// What is read.
     input: Type,
@@ -81,7 +81,7 @@ struct Launch<'a> {
 
 impl Reduction {
     /// From a kernel's name; nothing if it is of another family or reduces in another way.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "reduce_kernel" {
             return None;
         }
@@ -121,8 +121,8 @@ impl Reduction {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let _ = self.try_apply(arguments, memory);
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        self.try_apply(arguments, memory)
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

@@ -10,12 +10,12 @@ use super::{
     arrange::opaque,
     histogram::spread,
     number::{Type, Value},
-    signature::{Signature, type_parts},
-    strides::Strides,
 };
 use crate::{
     launch::Arguments,
+    layout::Strides,
     memory::{Memory, Ones, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements, each with where it goes, and where they all come from.
@@ -26,7 +26,7 @@ const MOST: usize = 1 << 16;
 
 /// The kernel of all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scatter {
+pub(crate) struct Scatter {
     way: Way,
     /// Bytes of an element.
     size: usize,
@@ -60,7 +60,7 @@ struct Fields {
 
 impl Scatter {
     /// From a kernel's name; nothing if it is another, or one that multiplies or compares.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "_scatter_gather_elementwise_kernel" {
             return None;
         }
@@ -84,9 +84,9 @@ impl Scatter {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let tensors = if self.way == Way::Fill { 2 } else { 3 };
-        let _ = self.try_apply(tensors, arguments, memory);
+        self.try_apply(tensors, arguments, memory)
     }
 
     fn try_apply(&self, tensors: usize, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

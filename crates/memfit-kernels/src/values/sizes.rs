@@ -5,13 +5,11 @@
 
 use memfit_vocabulary::Assumption;
 
-use super::{
-    number::Type,
-    signature::{Signature, type_parts},
-};
+use super::number::Type;
 use crate::{
     launch::Arguments,
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are counted.
@@ -19,7 +17,7 @@ const MOST: u64 = 1 << 20;
 
 /// A kernel that writes a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Size {
+pub(crate) struct Size {
     /// The argument that is the address of the size, and its type.
     target: (usize, Type),
     /// The argument that is the number of items, and its type.
@@ -40,7 +38,7 @@ enum Counted {
 
 impl Size {
     /// From a kernel's name; nothing if it writes no size.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
                 (1, 2, Assumption::Nonzero, Some(counted(signature.param(0)?)?))
@@ -66,14 +64,14 @@ impl Size {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let (argument, kind) = self.target;
-        let Some(target) = arguments.get::<u64>(argument) else { return };
+        let target = arguments.get::<u64>(argument)?;
         let items = match self.items.1 {
             Type::I32 => arguments.get::<i32>(self.items.0).map(i64::from),
             _ => arguments.get::<i64>(self.items.0),
         };
-        let Some(items) = items.and_then(|items| u64::try_from(items).ok()) else { return };
+        let items = items.and_then(|items| u64::try_from(items).ok())?;
         let known = match self.counted {
             Some(Counted::Elements(element)) => count(element, items, arguments, memory),
             Some(Counted::Partial) => {
@@ -89,12 +87,16 @@ impl Size {
                     let least = u64::from(self.rule == Assumption::Unique).min(items);
                     (policy.between(least, items), Origin::Answer(self.rule))
                 }
-                None => return memory.forget(target, kind.size() as u64),
+                None => {
+                    memory.forget(target, kind.size() as u64);
+                    return Some(());
+                }
             },
         };
         let mut bytes = [0; 8];
         kind.store(super::number::Value::Int(size as i64), &mut bytes);
         memory.write(target, &bytes[..kind.size()], origin);
+        Some(())
     }
 }
 

@@ -1,13 +1,11 @@
 //! `topk`: the greatest or the least elements of each row, and where they are.
 
-use super::{
-    number::Type,
-    signature::{Signature, type_parts},
-    tensor_info::{TensorInfo, Width},
-};
+use super::number::Type;
 use crate::{
     launch::Arguments,
+    layout::{TensorInfo, Width},
     memory::{Memory, Origin},
+    name::{Signature, type_parts},
 };
 
 /// Elements that are looked at.
@@ -15,14 +13,14 @@ const MOST: u64 = 1 << 16;
 
 /// The kernel that picks them; PyTorch sorts them with another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TopK {
+pub(crate) struct TopK {
     element: Type,
     width: Width,
 }
 
 impl TopK {
     /// From a kernel's name; nothing if it is another.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
         if signature.name() != "gatherTopK" {
             return None;
         }
@@ -33,8 +31,8 @@ impl TopK {
 
     /// Applies a launch: the input, the length of its rows, how many, whether the greatest, how many rows,
     /// the stride within a row; the values and their stride; the indices and theirs.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        let _ = self.try_apply(arguments, memory);
+    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+        self.try_apply(arguments, memory)
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {

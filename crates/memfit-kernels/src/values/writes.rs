@@ -1,163 +1,221 @@
 //! Where kernels write that are not modelled: what was known there is known no more.
+//!
+//! A kernel of which nothing is known may write wherever its arguments lead. C++ says of pointers and of
+//! PyTorch's accessors whether it only reads there; of a structure that is passed by value it does not, so
+//! every address in it counts.
 
-use super::{
-    signature::{Signature, type_parts},
-    strides::Strides,
+use crate::{
+    launch::Arguments,
+    layout::{Lists, Strides},
+    memory::Memory,
+    name::{Signature, plain_size, type_parts},
 };
-use crate::{launch::Arguments, memory::Memory};
 
-/// The addresses that a kernel writes to, as far as its signature tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Writes {
-    /// An argument, and where in it the address is.
-    addresses: Vec<(usize, usize)>,
-    /// How many addresses stand at the start of the first argument, for kernels over lists of tensors.
-    listed: usize,
+/// Where a kernel writes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Writes {
+    /// Nowhere that matters.
+    Nowhere,
+    /// Where an address in an argument leads: the argument, and the offset of the address.
+    At(usize, usize),
+    /// Where the addresses of an argument lead but for the first, which is read.
+    BehindFirst(usize),
+    /// To the tensors of the lists that are its first argument.
+    Lists(Lists),
+    /// Where some of its parameters lead.
+    Parameters(Access),
+    /// Wherever its arguments lead.
+    Anywhere,
 }
 
-/// A kernel has fewer parameters than this.
-const MOST_PARAMS: usize = 64;
+/// What a signature says of parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// How many there are.
+    count: usize,
+    /// Those of which each word may be an address that is written to.
+    written: Vec<usize>,
+}
 
 impl Writes {
-    /// From a kernel's name: C++ tells what is only read.
-    pub(super) fn of(signature: &Signature) -> Self {
-        if signature.name() == "multi_tensor_apply_kernel" {
-            return Self { addresses: Vec::new(), listed: signature.template(0).map_or(0, listed) };
-        }
+    /// From a kernel's signature.
+    pub(crate) fn of(signature: &Signature) -> Self {
         let in_lambda = |field: usize| {
             let lambda = signature.template(2).unwrap_or("");
             let fills = ["index_fill_kernel", "scatter_fill_internal_kernel"];
             let tensors = if fills.iter().any(|name| lambda.contains(name)) { 2 } else { 3 };
-            vec![(1, Strides::bytes(tensors).next_multiple_of(8) + 8 * field)]
+            Self::At(1, Strides::bytes(tensors).next_multiple_of(8) + 8 * field)
         };
-        let addresses = match signature.name() {
+        match signature.name() {
+            _ if !signature.is_pytorch() => Self::parameters(signature),
+            "multi_tensor_apply_kernel" => Lists::of(signature).map_or(Self::Anywhere, Self::Lists),
             // The lambda holds the offsets of output, input and index (filling has no input), then the
             // output's address…
             "index_elementwise_kernel" => in_lambda(0),
             // … or the index's, its extent and a functor before the output's.
             "_scatter_gather_elementwise_kernel" => in_lambda(3),
             // The lambda that stores the numbers begins with the address.
-            "distribution_elementwise_grid_stride_kernel" => vec![(3, 0)],
+            "distribution_elementwise_grid_stride_kernel" => Self::At(3, 0),
+            // The operation of which nothing is known begins with the address of what is reduced.
+            "reduce_kernel" => Self::BehindFirst(0),
             // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
-            "amp_update_scale_cuda_kernel" => Vec::new(),
-            _ => outputs(signature),
-        };
-        Self { addresses, listed: 0 }
+            "amp_update_scale_cuda_kernel" => Self::Nowhere,
+            _ => Self::parameters(signature),
+        }
+    }
+
+    /// By the types of the parameters.
+    fn parameters(signature: &Signature) -> Self {
+        let access: Vec<Option<May>> = signature.params().map(may).collect();
+        let tells = access.contains(&Some(May::Read));
+        let mut written: Vec<usize> =
+            (0..access.len()).filter(|index| access[*index] == Some(May::Write)).collect();
+        if !tells && signature.is_pytorch() {
+            // Older kernels of PyTorch's declare nothing const; their output comes first.
+            written.truncate(1);
+        }
+        written.extend((0..access.len()).filter(|index| access[*index] == Some(May::Anything)));
+        if access.is_empty() {
+            Self::Nowhere
+        } else {
+            Self::Parameters(Access { count: access.len(), written })
+        }
     }
 
     /// The same without the first argument, which some kernels that only read it do not declare const.
-    pub(super) fn but_first(mut self) -> Self {
-        self.addresses.retain(|(argument, _)| *argument != 0);
+    pub(crate) fn but_first(mut self) -> Self {
+        if let Self::Parameters(access) = &mut self {
+            access.written.retain(|argument| *argument != 0);
+        }
         self
     }
 
-    /// Whether anything is known to be written.
-    pub(super) fn is_none(&self) -> bool {
-        self.addresses.is_empty() && self.listed == 0
+    /// Whether nothing is written.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        matches!(self, Self::Nowhere) || matches!(self, Self::Parameters(access) if access.written.is_empty())
     }
 
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
-        for (argument, offset) in &self.addresses {
-            if let Some(address) = arguments.get_at::<u64>(*argument, *offset) {
-                memory.forget_from(address);
+        let count = arguments.params().map(<[_]>::len);
+        match self {
+            Self::Nowhere => {}
+            Self::At(argument, offset) => match arguments.get_at::<u64>(*argument, *offset) {
+                Some(address) => memory.forget_from(address),
+                None => anywhere(arguments, memory),
+            },
+            Self::BehindFirst(argument) if count.is_some() => {
+                let addresses = arguments.words(*argument).filter(|word| memory.reach(*word).is_some());
+                addresses.skip(1).for_each(|address| memory.forget_from(address));
             }
-        }
-        for index in 0..self.listed {
-            if let Some(address) = arguments.get_at::<u64>(0, 8 * index) {
-                memory.forget_from(address);
+            Self::Lists(_) if count.is_some() => forget(0, arguments, memory),
+            // Where there are more parameters than the signature has, it is another language's.
+            Self::Parameters(access) if count == Some(access.count) => {
+                access.written.iter().for_each(|index| forget(*index, arguments, memory));
+            }
+            Self::BehindFirst(_) | Self::Lists(_) | Self::Parameters(_) | Self::Anywhere => {
+                anywhere(arguments, memory);
             }
         }
     }
 }
 
-/// The parameters that lead to memory which the kernel writes.
-fn outputs(signature: &Signature) -> Vec<(usize, usize)> {
-    let params = (0..MOST_PARAMS).map_while(|index| signature.param(index).map(|text| (index, text)));
-    let access: Vec<(usize, Access)> =
-        params.filter_map(|(index, text)| Some((index, access(text)?))).collect();
-    let tells = access.iter().any(|(_, access)| *access == Access::Reads);
-    let mut written: Vec<_> =
-        access.iter().filter(|(_, access)| *access == Access::Writes).map(|(index, _)| (*index, 0)).collect();
-    if !tells {
-        // Older kernels declare nothing const; their output comes first.
-        written.truncate(1);
-    }
-    written
+/// Forgets what the addresses in one argument lead to.
+fn forget(index: usize, arguments: Arguments, memory: &dyn Memory) {
+    arguments.words(index).for_each(|address| memory.forget_from(address));
 }
 
-/// What a kernel may do with memory to which it is led.
+/// Forgets what any argument leads to; everything where nobody knows how large the arguments are.
+pub(super) fn anywhere(arguments: Arguments, memory: &dyn Memory) {
+    match arguments.params() {
+        Some(params) => (0..params.len()).for_each(|index| forget(index, arguments, memory)),
+        None => memory.forget(0, u64::MAX),
+    }
+}
+
+/// What a kernel may do by a parameter that leads to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    Reads,
-    Writes,
+enum May {
+    Read,
+    Write,
+    /// A structure of which nothing is known.
+    Anything,
 }
 
-/// Whether a parameter leads to memory, and what its type allows there.
-fn access(text: &str) -> Option<Access> {
-    let constant =
-        |element: &str| if element.trim_end().ends_with("const") { Access::Reads } else { Access::Writes };
-    if let Some(pointee) = text.strip_suffix('*') {
+/// Structures that lead to nothing that is written: inputs, extents and strides, the state of random numbers.
+const READ_ONLY: [&str; 12] = [
+    "CatArrInputTensorMetadata",
+    "TensorSizeStride",
+    "OffsetCalculator",
+    "TrivialOffsetCalculator",
+    "IntDivider",
+    "PhiloxCudaState",
+    "NullType",
+    "TransformInputIterator",
+    "CountingInputIterator",
+    "ConstantInputIterator",
+    "transform_iterator",
+    "counting_iterator",
+];
+
+/// What a parameter's type allows; `None` if it leads nowhere.
+fn may(text: &str) -> Option<May> {
+    let constant = |element: &str| if element.trim_end().ends_with("const") { May::Read } else { May::Write };
+    if let Some(pointee) = text.strip_suffix(['*', '&']) {
         return Some(constant(pointee));
     }
+    if plain_size(text).is_some() {
+        return None;
+    }
     let (name, arguments) = type_parts(text);
-    let leads_to_memory = matches!(
-        name,
-        "TensorInfo" | "PackedTensorAccessor32" | "PackedTensorAccessor64" | "GenericPackedTensorAccessor"
-    );
-    if leads_to_memory { arguments.first().map(|element| constant(element)) } else { None }
-}
-
-/// Addresses of a list of lists of tensors, by its depth: what fits into the arguments of a kernel, rounded
-/// down. Those that are not used hold rubbish, and what is forgotten for nothing is only unknown.
-fn listed(metadata: &str) -> usize {
-    const LISTS: [usize; 5] = [72, 60, 48, 36, 30];
-    let (_, arguments) = type_parts(metadata);
-    let depth: usize = arguments.last().and_then(|depth| depth.parse().ok()).unwrap_or(0);
-    depth.checked_sub(1).and_then(|index| LISTS.get(index)).map_or(0, |each| each * depth)
+    match name {
+        "TensorInfo"
+        | "PackedTensorAccessor32"
+        | "PackedTensorAccessor64"
+        | "GenericPackedTensorAccessor" => {
+            Some(arguments.first().map_or(May::Anything, |element| constant(element)))
+        }
+        _ if READ_ONLY.contains(&name) => Some(May::Read),
+        _ => Some(May::Anything),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn written(mangled: &str) -> Vec<usize> {
+        match Writes::of(&Signature::of(mangled).unwrap()) {
+            Writes::Parameters(access) => access.written,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn pointers_that_are_not_const_are_written() {
-        let signature = Signature::of("_Z3addPKfPfiPKPKf").unwrap();
-        assert_eq!(Writes::of(&signature), Writes { addresses: vec![(1, 0)], listed: 0 });
-        let signature = Signature::of("_Z4swapPfS_i").unwrap();
-        assert_eq!(Writes::of(&signature).addresses, [(0, 0)], "nothing is const: the first");
+        assert_eq!(written("_Z3addPKfPfiPKPKf"), [1]);
+        assert_eq!(written("_Z4swapPfS_i"), [0, 1], "nothing is const: any of them");
+        assert_eq!(written("_ZN2at6native4swapEPfS1_i"), [0], "PyTorch's output comes first");
         for (text, expected) in [
-            ("float*", Some(Access::Writes)),
-            ("float const*", Some(Access::Reads)),
-            ("at::cuda::detail::TensorInfo<long, unsigned int>", Some(Access::Writes)),
-            ("at::cuda::detail::TensorInfo<long const, unsigned int>", Some(Access::Reads)),
+            ("float*", Some(May::Write)),
+            ("float const*", Some(May::Read)),
+            ("at::cuda::detail::TensorInfo<long, unsigned int>", Some(May::Write)),
+            ("at::cuda::detail::TensorInfo<long const, unsigned int>", Some(May::Read)),
             (
                 "at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>",
-                Some(Access::Reads),
+                Some(May::Read),
             ),
+            ("cutlass::Kernel::Params", Some(May::Anything)),
+            ("at::PhiloxCudaState", Some(May::Read)),
             ("long", None),
         ] {
-            assert_eq!(access(text), expected, "{text}");
+            assert_eq!(may(text), expected, "{text}");
         }
     }
 
     #[test]
     fn random_numbers_are_stored_by_a_lambda() {
         let mangled = "_ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESI_SJ_";
-        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()).addresses, [(3, 0)]);
-    }
-
-    #[test]
-    fn lists_of_tensors_are_counted_by_their_depth() {
-        for (text, expected) in [
-            ("at::native::TensorListMetadata<1>", 72),
-            ("at::native::FusedOptimizerTensorListMetadata<4>", 144),
-            ("at::native::TensorListScalarListMetadata<float, 2>", 120),
-            ("at::native::TensorListMetadata<9>", 0),
-            ("other", 0),
-        ] {
-            assert_eq!(listed(text), expected, "{text}");
-        }
+        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()), Writes::At(3, 0));
     }
 }

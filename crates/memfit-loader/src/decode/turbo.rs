@@ -1,5 +1,7 @@
 //! JPEG by libjpeg-turbo: at the scale of the plan, and only its region. All calls of the library stand here.
 
+#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 

@@ -1,5 +1,7 @@
 //! Calling an entry point by its listed prototype.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 

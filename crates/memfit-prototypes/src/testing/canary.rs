@@ -1,5 +1,7 @@
 //! Memory that tells whether it was written.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 use crate::{Kind, Parameter};
 
 /// Room behind the value: a call that writes past its out-parameter is seen.

@@ -1,5 +1,7 @@
 //! Running a test in a child process, so that a crash or a hang is a failure with a name.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,5 +1,7 @@
 //! What the classes of a list promise, checked call by call.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 use std::ffi::{CString, c_char};
 
 use super::Loaded;

@@ -18,6 +18,8 @@
 //! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are
 //! made.
 
+#![allow(unsafe_code, reason = "the test bench calls C functions")]
+
 use std::collections::BTreeMap;
 use std::ffi::CString;
 

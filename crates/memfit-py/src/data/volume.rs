@@ -1,5 +1,7 @@
 //! Volumes as Python sees them.
 
+#![allow(unsafe_code, reason = "memory is handed over that torch owns")]
+
 use std::ops::Range;
 use std::path::PathBuf;
 

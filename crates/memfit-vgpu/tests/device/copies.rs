@@ -1,5 +1,7 @@
 //! Copies: which directions fit which memory, and which ranges are refused.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use crate::{
     cuda::*,
     machine::{MIB, enter},

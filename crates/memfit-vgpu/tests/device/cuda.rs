@@ -1,5 +1,7 @@
 //! CUDA's calls as a C program declares them, and their error codes.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::ffi::{c_char, c_void};
 
 // The calls below are the library's: it must be linked.

@@ -1,5 +1,7 @@
 //! Error state, names and texts, and functions by name.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::{
     ffi::{CStr, CString, c_char},
     thread,

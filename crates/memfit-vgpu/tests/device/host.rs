@@ -1,5 +1,7 @@
 //! Page-locked and managed memory, and what pointers are.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use crate::{
     cuda::*,
     machine::{MIB, alone, enter, ledger},

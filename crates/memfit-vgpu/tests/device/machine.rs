@@ -1,5 +1,7 @@
 //! The run that the tests are in.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::{
     env, fs,
     path::{Path, PathBuf},

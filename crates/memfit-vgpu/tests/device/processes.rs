@@ -1,5 +1,7 @@
 //! Forks, and processes beside each other.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::{
     env,
     process::{Command, Stdio},

@@ -1,5 +1,7 @@
 //! Physical memory and address space apart, as PyTorch's expandable segments use them.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use crate::{
     cuda::*,
     machine::{CAPACITY, GIB, MIB, alone},

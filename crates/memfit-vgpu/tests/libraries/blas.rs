@@ -1,5 +1,7 @@
 //! cuBLAS and cuBLASLt.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use crate::calls::*;
 use crate::machine::enter;
 use crate::real;

@@ -1,5 +1,7 @@
 //! cuDNN's graph interface: heuristics and plans of a convolution, asked without a device.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::ffi::c_void;
 
 use crate::calls::*;

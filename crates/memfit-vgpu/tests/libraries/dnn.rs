@@ -1,5 +1,7 @@
 //! cuDNN's older interface: normalisation, recurrent networks, dropout, algorithms.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::ptr;
 
 use crate::calls::*;

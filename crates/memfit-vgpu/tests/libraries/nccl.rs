@@ -1,5 +1,7 @@
 //! NCCL.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::{
     ffi::CStr,
     sync::{Mutex, PoisonError},

@@ -1,5 +1,7 @@
 //! The real libraries, loaded beside the virtual device as PyTorch loads them.
 
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -116,6 +116,18 @@ fn a_kernel_is_read_whole() {
 }
 
 #[test]
+fn more_than_four_kilobytes_of_parameters_are_stated_in_another_way() {
+    let large = |ordinal: u16, offset: u16, size: u32| {
+        let fields = [&ordinal.to_le_bytes()[..], &offset.to_le_bytes(), &size.to_le_bytes()].concat();
+        behind_length(0x45, &[&[0; 4][..], &fields].concat())
+    };
+    let own = [large(1, 0x64a8, 1), large(0, 0, 0x64a8)].concat();
+    let image = elf(&[part(".nv.info.k", own), part(".text.k", vec![0; 16])]);
+    let params = vec![Param { offset: 0, size: 25_768 }, Param { offset: 25_768, size: 1 }];
+    assert_eq!(functions(&image)["k"].params, params);
+}
+
+#[test]
 fn registers_of_older_images_are_beside_the_code() {
     let image = elf(&[Part { info: 24 << 24 | 5, ..part(".text.k", vec![0; 16]) }]);
     assert_eq!(functions(&image)["k"].registers, 24);

@@ -48,7 +48,7 @@ pub struct Shape {
 
 impl Attention {
     /// From a kernel's mangled name; nothing if it is none, or only prepares one.
-    pub(super) fn of(mangled: &str) -> Option<Self> {
+    pub(crate) fn of(mangled: &str) -> Option<Self> {
         let flash = ["flash_fwd_kernel", "flash_fwd_splitkv_kernel", "flash_bwd_dq_dk_dv"];
         let efficient = ["fmha_cutlass"];
         let has = |parts: &[&str]| parts.iter().any(|part| mangled.contains(part));
@@ -81,7 +81,7 @@ impl Attention {
     }
 
     /// How long a launch takes; `operands` are the bytes that its arguments lead to.
-    pub(super) fn work(self, grid: Grid, arguments: Arguments, speeds: &Speeds, operands: &[f64]) -> Work {
+    pub(crate) fn work(self, grid: Grid, arguments: Arguments, speeds: &Speeds, operands: &[f64]) -> Work {
         let read = match self.make {
             Make::Flash => flash(grid, arguments, self.backward),
             Make::Efficient => efficient(grid, arguments, self.backward),

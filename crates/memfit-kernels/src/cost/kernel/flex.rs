@@ -17,7 +17,7 @@ use super::{
 use crate::{
     launch::{Grid, Launch},
     memory::Memory,
-    values,
+    triton,
 };
 
 /// A kernel made from one of the templates.
@@ -50,8 +50,8 @@ const OF_FLASH: [f64; 2] = [0.90, 0.85];
 
 impl Flex {
     /// From the text that Triton keeps of a kernel; nothing if it was not made from one of the templates.
-    pub(super) fn of(text: &str, kernel: &str) -> Option<Self> {
-        let (params, body) = values::triton_function(text, kernel)?;
+    pub(crate) fn of(text: &str, kernel: &str) -> Option<Self> {
+        let (params, body) = triton::function_parts(text, kernel)?;
         let find = |name: &str| {
             // By the name of the parameter, or where it is numbered, by the place that it has in the source.
             let (own, place) = (format!("%arg_{name}"), format!("\"arg_{name}\""));
@@ -62,16 +62,8 @@ impl Flex {
         let partial = find("KV_NUM_BLKS")?;
         let backward = find("DELTA");
         // Queries times keys: the width of the vectors is what both factors have in common.
-        let product = body.lines().find(|line| line.contains("= tt.dot "))?;
-        let (left, right) = product.split_once(" : tensor<")?.1.split_once("> * tensor<")?;
-        let tile = extent(left, 0)?;
-        let width = extent(right, 0)?;
-        let math = match left.rsplit('x').next()? {
-            "bf16" => Math::Bf16,
-            "f16" => Math::F16,
-            "f32" if product.contains("tf32") => Math::Tf32,
-            _ => Math::F32,
-        };
+        let (left, right, math) = product(body)?;
+        let (tile, width) = (extent(left, 0)?, extent(right, 0)?);
         Some(Self {
             backward: backward.is_some(),
             math,
@@ -86,7 +78,7 @@ impl Flex {
     }
 
     /// How long a launch takes; `operands` are the bytes that its arguments lead to.
-    pub(super) fn work(&self, launch: Launch, speeds: &Speeds, operands: f64) -> Work {
+    pub(crate) fn work(&self, launch: Launch, speeds: &Speeds, operands: f64) -> Work {
         let Launch { grid, arguments, memory, .. } = launch;
         let reach = |param: usize| {
             let address = arguments.get::<u64>(param)?;
@@ -151,6 +143,23 @@ impl Flex {
             None => tiles * self.tile,
         }
     }
+}
+
+/// The first product of tensors in a kernel's text: the shapes of both factors, and in which type they are
+/// multiplied.
+pub(super) fn product(body: &str) -> Option<(&str, &str, Math)> {
+    let product = body.lines().find(|line| line.contains("= tt.dot "))?;
+    let (left, right) = product.split_once(" : tensor<")?.1.split_once("> * tensor<")?;
+    let math = match left.rsplit('x').next()? {
+        "bf16" => Math::Bf16,
+        "f16" => Math::F16,
+        "f64" => Math::F64,
+        "i8" => Math::I8,
+        kind if kind.starts_with("f8") => Math::F8,
+        "f32" if product.contains("tf32") => Math::Tf32,
+        _ => Math::F32,
+    };
+    Some((left, right, math))
 }
 
 /// The extent of a tensor's shape, as `128x64xbf16` has it, along an axis.

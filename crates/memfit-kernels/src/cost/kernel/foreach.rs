@@ -1,111 +1,35 @@
-//! Kernels over lists of tensors: foreach operations and fused optimizers. The first argument lists the
-//! tensors, with the number of elements of each, and says for each block which piece of which tensor is its.
+//! Kernels over lists of tensors: foreach operations and fused optimizers.
 
 use crate::{
     launch::{Arguments, Grid},
-    values::{Signature, Type, type_parts},
+    layout::Lists,
+    name::{Signature, type_parts},
+    values::Type,
 };
 
-/// A kernel over lists of tensors.
-#[derive(Debug, PartialEq)]
-pub(super) struct Foreach {
-    /// How many lists there are.
-    depth: usize,
-    /// What stands between the numbers of elements and the blocks' pieces.
-    between: Between,
+/// The cost of a kernel over lists of tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Foreach {
+    lists: Lists,
     /// Bytes that are read and written for each element.
     bytes: f64,
 }
-
-/// What stands between the numbers of elements and the blocks' pieces, for each tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Between {
-    Nothing,
-    /// A number of so many bytes.
-    Scalar(usize),
-    /// The address of a step's number.
-    Step,
-}
-
-/// For how much a launch has room: PyTorch has lists that fit into the 4 KiB that arguments had before CUDA
-/// 12.1, and seven times longer ones.
-#[derive(Clone, Copy)]
-struct Room {
-    times: usize,
-    /// Bytes of a tensor's number.
-    index: usize,
-}
-
-const ROOMS: [Room; 2] = [Room { times: 1, index: 1 }, Room { times: 7, index: 2 }];
-/// Tensors of each list, by how many lists there are, in the shorter ones.
-const TENSORS: [usize; 5] = [110, 64, 48, 36, 30];
-/// The same where each tensor has a number or an address beside it.
-const TENSORS_WITH_MORE: [usize; 5] = [96, 64, 48, 36, 30];
-/// Blocks of a launch in the shorter ones.
-const BLOCKS: usize = 320;
-/// Elements of one block's piece.
-const CHUNK: u64 = 65_536;
 
 impl Foreach {
     /// What these kernels achieve of what long copies do.
     pub(super) const SHARE: f64 = 0.90;
 
-    /// From a kernel's name; nothing if it is of another family.
-    pub(super) fn of(signature: &Signature) -> Option<Self> {
-        if signature.name() != "multi_tensor_apply_kernel" {
-            return None;
-        }
-        let (kind, arguments) = type_parts(signature.template(0)?);
-        let depth: usize =
-            arguments.last()?.parse().ok().filter(|depth| (1..=TENSORS.len()).contains(depth))?;
-        let between = match kind {
-            "TensorListMetadata" => Between::Nothing,
-            "TensorListScalarListMetadata" if arguments.first()?.contains("double") => Between::Scalar(8),
-            "TensorListScalarListMetadata" => Between::Scalar(4),
-            "FusedOptimizerTensorListMetadata" => Between::Step,
-            _ => return None,
-        };
+    /// From a kernel's signature; `None` if its lists are not known.
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+        let lists = Lists::of(signature)?;
         let functor = signature.template(1)?;
-        let bytes = touched(functor, depth) * Type::mentioned(functor) as f64;
-        Some(Self { depth, between, bytes })
+        let bytes = touched(functor, lists.depth()) * Type::mentioned(functor) as f64;
+        Some(Self { lists, bytes })
     }
 
-    /// Bytes that a launch moves. Where the lists cannot be read, each block is taken to have a whole piece.
+    /// Bytes that a launch moves.
     pub(super) fn bytes(&self, grid: Grid, arguments: Arguments) -> f64 {
-        let elements = ROOMS.iter().find_map(|room| self.elements(*room, grid, arguments));
-        let most = u64::from(grid.blocks[0]).saturating_mul(CHUNK);
-        elements.unwrap_or(most) as f64 * self.bytes
-    }
-
-    /// Elements of all blocks' pieces; nothing if there is no room for so many blocks, or what is read makes
-    /// no sense.
-    fn elements(&self, room: Room, grid: Grid, arguments: Arguments) -> Option<u64> {
-        let (most_blocks, blocks) = (BLOCKS * room.times, grid.blocks[0] as usize);
-        if blocks > most_blocks {
-            return None;
-        }
-        let (plain, more) =
-            (TENSORS[self.depth - 1] * room.times, TENSORS_WITH_MORE[self.depth - 1] * room.times);
-        let (tensors, between) = match self.between {
-            Between::Nothing => (plain, 0),
-            Between::Scalar(bytes) => (more, bytes * more),
-            Between::Step => (plain, 8 * more),
-        };
-        let sizes = 8 * self.depth * tensors;
-        let owners = sizes + 8 * tensors + between;
-        let pieces = (owners + room.index * most_blocks).next_multiple_of(4);
-        let mut elements = 0;
-        for block in 0..blocks {
-            let tensor = match room.index {
-                1 => usize::from(arguments.get_at::<u8>(0, owners + block)?),
-                _ => usize::from(arguments.get_at::<u16>(0, owners + 2 * block)?),
-            };
-            let piece = u64::try_from(arguments.get_at::<i32>(0, pieces + 4 * block)?).ok()?;
-            let size = u64::try_from(arguments.get_at::<i64>(0, sizes + 8 * tensor)?).ok()?;
-            let before = piece.checked_mul(CHUNK).filter(|before| tensor < tensors && *before < size)?;
-            elements += (size - before).min(CHUNK);
-        }
-        Some(elements)
+        self.lists.elements(grid, arguments) as f64 * self.bytes
     }
 }
 

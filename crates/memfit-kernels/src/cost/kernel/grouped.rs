@@ -35,7 +35,7 @@ pub(super) fn problem(arguments: Arguments, groups: f64, (math, element): (Math,
 }
 
 /// In what a problem's elements are multiplied, by the name of its kernel.
-pub(super) fn numbers(mangled: &str) -> (Math, f64) {
+pub(crate) fn numbers(mangled: &str) -> (Math, f64) {
     if mangled.contains("float_e4m3") || mangled.contains("float_e5m2") {
         (Math::F8, 1.0)
     } else {

@@ -1,8 +1,21 @@
-//! Families of kernels by their names, and how long their launches take.
+//! How long launches take.
 
-use super::*;
-use crate::{cost::speeds::of_card, launch::Prepared, memory::testing::Bytes};
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
+
 use memfit_abi::In;
+use memfit_channel::WorkKind;
+
+use super::super::Descriptor;
+use crate::{
+    binary::{Code, Function, Param},
+    cost::{
+        Prepared, Work,
+        kernel::{Attention, Flex},
+        speeds::of_card,
+    },
+    launch::{Arguments, Grid, Launch},
+    memory::testing::Bytes,
+};
 
 const ADD: &str =
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_";
@@ -20,9 +33,12 @@ impl Packed {
 
     fn launch_after(&self, prepared: &Prepared, name: &str, grid: Grid, card: &str) -> Work {
         let addresses: Vec<u64> = self.0.iter().map(|argument| argument.as_ptr() as u64).collect();
-        let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
-        let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared };
-        KernelCost::of(name, None).work(launch, &of_card(card), Function::default)
+        let size = |argument: &Vec<u64>| Param { offset: 0, size: 8 * argument.len() as u32 };
+        let sizes: Vec<Param> = self.0.iter().map(size).collect();
+        // SAFETY: each address is that of an argument of that size.
+        let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
+        let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
+        Descriptor::new(name, None).work(launch, prepared, &of_card(card), Function::default)
     }
 }
 
@@ -70,7 +86,7 @@ fn lists_of_tensors_are_read_whatever_their_room() {
     };
     let speeds = of_card("a100-80gb");
     // Read and written, four bytes each.
-    let expected = speeds.launch + speeds.traffic(8.0 * 131_072.0, Foreach::SHARE);
+    let expected = speeds.launch + speeds.traffic(8.0 * 131_072.0, 0.90);
     for room in [1, 7] {
         let time = times(room) as f64;
         assert!((0.99..1.01).contains(&(time / expected)), "room for {room}: {time} ns, expected {expected}");
@@ -79,32 +95,17 @@ fn lists_of_tensors_are_read_whatever_their_room() {
 
 #[test]
 fn names_tell_families() {
-    let of = |name: &str| match Family::of(name, None) {
-        Family::Elementwise(_) => "elementwise",
-        Family::Foreach(_) => "foreach",
-        Family::Attention(_) => "attention",
-        Family::Flex(_) => "flex",
-        Family::Known { .. } => "known",
-        Family::Counted { .. } => "counted",
-        Family::Rows => "rows",
-        Family::Short => "short",
-        Family::Compiled => "compiled",
-        Family::Template => "template",
-        Family::Prepares(_) => "prepares",
-        Family::Grouped => "grouped",
-        Family::Unknown => "unknown",
-    };
     for (name, family) in [
         (ADD, "elementwise"),
-        ("triton_poi_fused_add_mul_0", "compiled"),
-        ("triton_red_fused__log_softmax_1", "compiled"),
-        ("triton_tem_fused_mm_3", "template"),
-        ("triton_tem_fused_flex_attention_0", "unknown"),
+        ("triton_poi_fused_add_mul_0", "Inductor's pointwise kernels and reductions"),
+        ("triton_red_fused__log_softmax_1", "Inductor's pointwise kernels and reductions"),
+        ("triton_tem_fused_mm_3", "Inductor's products of matrices"),
+        ("triton_tem_fused_flex_attention_0", "other Triton kernels"),
         ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80", "attention"),
         ("_Z3addPKfPfi", "unknown"),
         ("", "unknown"),
     ] {
-        assert_eq!(of(name), family, "{name}");
+        assert_eq!(Descriptor::new(name, None).family().name, family, "{name}");
     }
 }
 
@@ -114,7 +115,9 @@ fn attention_without_a_readable_shape_is_guessed() {
     let grid = Grid { blocks: [16, 12, 8], threads: 128 };
     let nothing = [0_u64; 128];
     let addresses = [nothing.as_ptr() as u64];
-    let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 8 }; addresses.len()];
+    // SAFETY: each address is that of a word or more.
+    let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
     let operand = 8.0 * 12.0 * 2048.0 * 64.0 * 2.0;
     let speeds = of_card("a100-80gb");
     let work = attention.work(grid, arguments, &speeds, &[operand; 4]);
@@ -130,7 +133,9 @@ fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32])
     parameters.extend_from_slice(words);
     parameters.resize(128, 0);
     let list = [parameters.as_ptr() as u64];
-    let arguments = Arguments::new(In::from_address(list.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 512 }];
+    // SAFETY: the address is that of 128 words.
+    let arguments = unsafe { Arguments::new(In::from_address(list.as_ptr() as u64), &sizes) };
     let grid = Grid { blocks, threads: 128 };
     attention.work(grid, arguments, &of_card("a100-80gb"), &[1e9]).length as f64
 }
@@ -201,10 +206,12 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
     let time = |instructions: u32, loaded: u32| {
         let function = || Function { code: Code { instructions, loaded }, ..Function::default() };
         let grid = Grid { blocks: [108 * 64, 1, 1], threads: 128 };
-        let arguments = Arguments::new(In::from_address(empty.as_ptr() as u64));
-        let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared: &Prepared::new() };
-        let work = KernelCost::of("triton_per_fused_0", None).work(launch, &of_card("a100-80gb"), function);
-        work.length as f64
+        let none = Vec::new();
+        // SAFETY: there are no arguments.
+        let arguments = unsafe { Arguments::new(In::from_address(empty.as_ptr() as u64), &none) };
+        let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
+        let descriptor = Descriptor::new("triton_per_fused_0", None);
+        descriptor.work(launch, &Prepared::new(), &of_card("a100-80gb"), function).length as f64
     };
     let launch = time(0, 0);
     // Warps of an A100's multiprocessor begin two instructions a cycle, at 1.41 GHz and nine tenths of that.
@@ -215,6 +222,49 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
     // A hundred words, each of which comes in three to four turns.
     let looking_up = (time(10, 400) - launch) / (warps * 100.0 / cycles);
     assert!((3.0..4.0).contains(&looking_up), "{looking_up}");
+}
+
+#[test]
+fn a_template_is_as_fast_as_its_type_and_is_sure_only_of_what_it_knows() {
+    let text = |kind: &str, precision: &str| {
+        format!(
+            "  tt.func public @triton_tem_fused_mm_3(%arg_A: !tt.ptr<{kind}>) attributes {{noinline = false}} {{\n    \
+             %acc = tt.dot %a, %b, %c{precision} : tensor<64x32x{kind}> * tensor<32x64x{kind}> -> tensor<64x64xf32>\n  }}\n"
+        )
+    };
+    // Operands of 4096 × 4096 elements, each a block of its own.
+    let work = |name: &str, text: Option<&str>, element: u64, batch: u32| {
+        let (memory, extent) = (Bytes::new(None), 4096_u64);
+        let addresses = [1_u64, 2, 3].map(|number| number << 40);
+        let bytes = extent * extent * element * u64::from(batch);
+        addresses.iter().for_each(|address| memory.block(*address, bytes));
+        let pointers = addresses.map(|address| std::ptr::from_ref(Box::leak(Box::new(address))) as u64);
+        let sizes = vec![Param { offset: 0, size: 8 }; 3];
+        // SAFETY: each address is that of a word.
+        let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
+        let grid = Grid { blocks: [1024, batch, 1], threads: 128 };
+        let launch = Launch { grid, arguments, memory: &memory };
+        let speeds = of_card("a100-80gb");
+        Descriptor::new(name, text).work(launch, &Prepared::new(), &speeds, Function::default)
+    };
+    let rate = |work: Work, batch: f64| 2.0 * batch * 4096_f64.powi(3) / work.length as f64 / 1e3;
+    let name = "triton_tem_fused_mm_3";
+    for (kind, precision, element, at_least, at_most) in [
+        ("bf16", "", 2, 180.0, 312.0),
+        ("f32", ", inputPrecision = tf32", 4, 80.0, 156.0),
+        ("f32", ", inputPrecision = ieee", 4, 10.0, 19.5),
+    ] {
+        for batch in [1, 16] {
+            let work = work(name, Some(&text(kind, precision)), element, batch);
+            assert_eq!(work.kind, WorkKind::Matmul);
+            let rate = rate(work, batch.into());
+            assert!((at_least..at_most).contains(&rate), "{kind}{precision} x {batch}: {rate} TFLOP/s");
+        }
+    }
+    assert_eq!(work(name, None, 2, 1).kind, WorkKind::Guess, "without a text");
+    let convolution = text("bf16", "").replace("fused_mm", "fused_convolution");
+    let convolution = work("triton_tem_fused_convolution_3", Some(&convolution), 2, 1);
+    assert_eq!(convolution.kind, WorkKind::Guess, "operands of a convolution are no matrices");
 }
 
 #[test]
@@ -246,9 +296,11 @@ fn the_text_of_a_kernel_tells_flex_attention() {
     let speeds = of_card("a100-80gb");
     let nothing = [0_u64; 8];
     let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
-    let arguments = Arguments::new(In::from_address(addresses.as_ptr() as u64));
+    let sizes = vec![Param { offset: 0, size: 8 }; addresses.len()];
+    // SAFETY: each address is that of a word or more.
+    let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
     let grid = Grid { blocks: [64, 2, 24], threads: 128 };
-    let launch = Launch { grid, arguments, memory: &Bytes::new(None), prepared: &Prepared::new() };
+    let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
     let work = of(&forward).unwrap().work(launch, &speeds, 0.0);
     assert_eq!(work.kind, WorkKind::Guess);
     let operations = 2.0 * 2.0 * 48.0 * 4096.0 * 4096.0 / 2.0 * 128.0;

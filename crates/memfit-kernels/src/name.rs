@@ -1,5 +1,27 @@
 //! A kernel's name taken apart: what it is called, its template arguments, the types of its parameters.
 
+/// What the compiler of a kernel left of its source.
+pub(crate) struct Name<'a> {
+    /// The name in the image.
+    pub(crate) mangled: &'a str,
+    /// The intermediate text that Triton keeps.
+    pub(crate) text: Option<&'a str>,
+    /// The name demangled; `None` if it is no C++ name.
+    pub(crate) signature: Option<Signature>,
+}
+
+impl<'a> Name<'a> {
+    /// Demangles a name.
+    pub(crate) fn new(mangled: &'a str, text: Option<&'a str>) -> Self {
+        Self { mangled, text, signature: Signature::of(mangled) }
+    }
+
+    /// The function's own name: without namespaces and types where it is a C++ name.
+    pub(crate) fn function(&self) -> &str {
+        self.signature.as_ref().map_or(self.mangled, Signature::name)
+    }
+}
+
 /// A demangled function name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
@@ -42,6 +64,21 @@ impl Signature {
         Some(Self { text, name, templates, params })
     }
 
+    /// Whether it is one of PyTorch's own kernels.
+    pub(crate) fn is_pytorch(&self) -> bool {
+        self.text[..self.name.0].rsplit(' ').next().is_some_and(|path| path.starts_with("at::native::"))
+    }
+
+    /// The sizes of its parameters; `None` unless the types of all of them tell.
+    pub(crate) fn sizes(&self) -> Option<Vec<u32>> {
+        self.params().map(plain_size).collect()
+    }
+
+    /// The types of all parameters.
+    pub(crate) fn params(&self) -> impl Iterator<Item = &str> {
+        self.params.iter().map(|(start, end)| &self.text[*start..*end])
+    }
+
     /// The name without its namespaces.
     pub(crate) fn name(&self) -> &str {
         &self.text[self.name.0..self.name.1]
@@ -56,6 +93,18 @@ impl Signature {
     pub(crate) fn param(&self, index: usize) -> Option<&str> {
         self.params.get(index).map(|(start, end)| &self.text[*start..*end])
     }
+}
+
+/// Bytes of a pointer, a number or a truth value.
+pub(crate) fn plain_size(kind: &str) -> Option<u32> {
+    Some(match kind.trim_end_matches("const").trim_end() {
+        pointer if pointer.ends_with(['*', '&']) => 8,
+        "bool" | "char" | "signed char" | "unsigned char" => 1,
+        "short" | "unsigned short" | "c10::Half" | "c10::BFloat16" | "__half" | "__nv_bfloat16" => 2,
+        "int" | "unsigned int" | "float" => 4,
+        "long" | "unsigned long" | "long long" | "unsigned long long" | "double" => 8,
+        _ => return None,
+    })
 }
 
 /// A type taken apart: the last part of its qualified name, and its template arguments.
@@ -139,6 +188,22 @@ mod tests {
         let signature = Signature::of("_Z3addPKfPfi").unwrap();
         let params: Vec<_> = (0..4).map_while(|index| signature.param(index)).collect();
         assert_eq!((signature.name(), params), ("add", vec!["float const*", "float*", "int"]));
+    }
+
+    #[test]
+    fn sizes_are_told_by_plain_types_only() {
+        let sizes = |mangled: &str| Signature::of(mangled).unwrap().sizes();
+        assert_eq!(sizes("_Z3addPKfPfi"), Some(vec![8, 8, 4]));
+        assert_eq!(sizes("_Z3add7ComplexPf"), None, "nobody knows how large a structure is");
+    }
+
+    #[test]
+    fn pytorchs_own_kernels_are_told_by_their_namespace() {
+        let own = "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_";
+        assert!(Signature::of(own).unwrap().is_pytorch());
+        let other = "_ZN5other29vectorized_elementwise_kernelILi2EN2at6native11FillFunctorIlEEEEviT0_";
+        assert!(!Signature::of(other).unwrap().is_pytorch());
+        assert!(!Signature::of("_Z3addPKfPfi").unwrap().is_pytorch());
     }
 
     #[test]

@@ -17,7 +17,7 @@ type Origins = u64;
 
 /// The parameters of a kernel, by number, that lead to memory which it writes; nothing where the text does
 /// not tell.
-pub(super) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
+pub(crate) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
     let (params, body) = function(text, kernel)?;
     let mut flow = Flow::default();
     for (index, param) in split(params).into_iter().enumerate() {
@@ -43,7 +43,7 @@ pub(super) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
 }
 
 /// The parameters of a kernel and its body, as the text has them; nothing if the kernel is not in it.
-pub(crate) fn triton_function<'t>(text: &'t str, kernel: &str) -> Option<(Vec<&'t str>, &'t str)> {
+pub(crate) fn function_parts<'t>(text: &'t str, kernel: &str) -> Option<(Vec<&'t str>, &'t str)> {
     let (params, body) = function(text, kernel)?;
     let params = split(params).into_iter().map(str::trim).collect();
     Some((params, body.split("tt.func").next().unwrap_or(body)))

@@ -9,7 +9,7 @@ const DIVIDER: usize = 12;
 
 /// Offsets in bytes of the elements of several tensors that are walked together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Strides {
+pub(crate) struct Strides {
     /// Extent of each dimension, and each tensor's stride in it; the first runs fastest.
     dimensions: Vec<(u32, Vec<u32>)>,
     tensors: usize,
@@ -17,12 +17,12 @@ pub(super) struct Strides {
 
 impl Strides {
     /// Bytes of the calculator for so many tensors.
-    pub(super) const fn bytes(tensors: usize) -> usize {
+    pub(crate) const fn bytes(tensors: usize) -> usize {
         4 + DIMENSIONS * DIVIDER + DIMENSIONS * 4 * tensors
     }
 
     /// Reads the calculator for so many tensors.
-    pub(super) fn read(bytes: &[u8], tensors: usize) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8], tensors: usize) -> Option<Self> {
         let word = |offset: usize| bytes.get(offset..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
         let count = word(0)? as usize;
         if count > DIMENSIONS {
@@ -43,7 +43,7 @@ impl Strides {
     /// Bytes that walking over one tensor moves, read from the calculator at the start of a launch's second
     /// argument: each element once, and with those that lie apart what lies between them, up to a sector
     /// of the memory.
-    pub(super) fn touched(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
+    pub(crate) fn touched(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
         const SECTOR: f64 = 32.0;
         let word = |offset: usize| arguments.get_at::<u32>(1, offset);
         let count = word(0)? as usize;
@@ -65,13 +65,13 @@ impl Strides {
     }
 
     /// Tensors without gaps, of elements of these sizes.
-    pub(super) fn dense(elements: usize, sizes: &[usize]) -> Self {
+    pub(crate) fn dense(elements: usize, sizes: &[usize]) -> Self {
         let strides = sizes.iter().map(|size| *size as u32).collect();
         Self { dimensions: vec![(elements as u32, strides)], tensors: sizes.len() }
     }
 
     /// Each tensor's offset of one element.
-    pub(super) fn offsets(&self, element: usize, offsets: &mut Vec<u64>) {
+    pub(crate) fn offsets(&self, element: usize, offsets: &mut Vec<u64>) {
         offsets.clear();
         offsets.resize(self.tensors, 0);
         let mut rest = element as u64;
@@ -85,7 +85,7 @@ impl Strides {
     }
 
     /// Bytes from a tensor's first element to the last's end.
-    pub(super) fn span(&self, tensor: usize, size: usize) -> u64 {
+    pub(crate) fn span(&self, tensor: usize, size: usize) -> u64 {
         let last: u64 = self
             .dimensions
             .iter()
@@ -95,12 +95,12 @@ impl Strides {
     }
 
     /// Whether two tensors are walked in the same way.
-    pub(super) fn alike(&self, a: usize, b: usize) -> bool {
+    pub(crate) fn alike(&self, a: usize, b: usize) -> bool {
         self.dimensions.iter().all(|(extent, strides)| *extent == 1 || strides[a] == strides[b])
     }
 
     /// Whether a tensor's elements follow each other without gaps in the order in which they are walked.
-    pub(super) fn is_dense(&self, tensor: usize, size: usize) -> bool {
+    pub(crate) fn is_dense(&self, tensor: usize, size: usize) -> bool {
         let mut expected = size as u64;
         self.dimensions.iter().filter(|(extent, _)| *extent > 1).all(|(extent, strides)| {
             let fits = u64::from(strides[tensor]) == expected;
@@ -111,7 +111,7 @@ impl Strides {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The bytes of a calculator.

@@ -7,15 +7,15 @@ const DIMENSIONS: usize = 25;
 
 /// A tensor, or the slices of one where a dimension was taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TensorInfo {
-    pub(super) address: u64,
+pub(crate) struct TensorInfo {
+    pub(crate) address: u64,
     /// Extent and stride of each dimension, in elements; the last runs fastest.
     dimensions: Vec<(u64, u64)>,
 }
 
 impl TensorInfo {
     /// Reads an argument with indices of this width.
-    pub(super) fn read(arguments: Arguments, index: usize, width: Width) -> Option<Self> {
+    pub(crate) fn read(arguments: Arguments, index: usize, width: Width) -> Option<Self> {
         let size = width.bytes();
         let count = arguments.get_at::<i32>(index, 8 + 2 * DIMENSIONS * size)?;
         let count = usize::try_from(count).ok().filter(|count| *count <= DIMENSIONS)?;
@@ -32,7 +32,7 @@ impl TensorInfo {
     }
 
     /// The offset of an element, or of the first of a slice, in elements.
-    pub(super) fn offset(&self, element: u64) -> u64 {
+    pub(crate) fn offset(&self, element: u64) -> u64 {
         let mut rest = element;
         let mut offset = 0u64;
         for (extent, stride) in self.dimensions.iter().rev() {
@@ -43,7 +43,7 @@ impl TensorInfo {
     }
 
     /// Whether its elements follow one another.
-    pub(super) fn is_dense(&self) -> bool {
+    pub(crate) fn is_dense(&self) -> bool {
         let mut expected = 1;
         self.dimensions.iter().rev().filter(|(extent, _)| *extent > 1).all(|(extent, stride)| {
             let fits = *stride == expected;
@@ -55,7 +55,7 @@ impl TensorInfo {
 
 /// How wide the extents and strides are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
+pub(crate) enum Width {
     /// 32 bits.
     Narrow,
     /// 64 bits.
@@ -64,7 +64,7 @@ pub(super) enum Width {
 
 impl Width {
     /// From the name of the index type in the kernel's signature.
-    pub(super) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "unsigned int" | "int" => Self::Narrow,
             "long" | "unsigned long" => Self::Wide,

@@ -1,25 +1,21 @@
-//! What a launch tells of itself: its blocks and threads, and the memory that its arguments lead to.
+//! The memory that the arguments of a launch lead to.
 
-use crate::{
-    binary::Param,
-    launch::Arguments,
-    memory::{Memory, Reach},
-};
+use super::Arguments;
+use crate::memory::{Memory, Reach};
 
 /// As many addresses of one launch are looked at.
 const MOST_ADDRESSES: usize = 64;
 
 /// The blocks of memory that the arguments of a launch lead to, each address once.
-pub(super) struct Operands(Vec<(u64, Reach)>);
+pub(crate) struct Operands(Vec<(u64, Reach)>);
 
 impl Operands {
     /// Looks at every aligned word of every parameter: structures hold addresses too. What is no address of a
     /// card leads to nothing.
-    pub(super) fn of(params: &[Param], arguments: Arguments, memory: &dyn Memory) -> Self {
+    pub(crate) fn of(arguments: Arguments, memory: &dyn Memory) -> Self {
         let mut found: Vec<(u64, Reach)> = Vec::new();
-        for (index, param) in params.iter().enumerate() {
-            for word in 0..param.size as usize / 8 {
-                let Some(address) = arguments.get_at::<u64>(index, 8 * word) else { break };
+        for index in 0..arguments.params().map_or(0, <[_]>::len) {
+            for address in arguments.words(index) {
                 if found.len() < MOST_ADDRESSES
                     && !found.iter().any(|(known, _)| *known == address)
                     && let Some(reach) = memory.reach(address)
@@ -34,7 +30,7 @@ impl Operands {
     /// Bytes that each address leads to, where none leads to more than `most`. An address inside of a block
     /// may be of a part of it, as weights in one flat buffer are: it counts for no more than the largest
     /// whole block beside it.
-    pub(super) fn bytes(&self, most: f64) -> Vec<f64> {
+    pub(crate) fn bytes(&self, most: f64) -> Vec<f64> {
         let whole = self.0.iter().filter(|(_, reach)| reach.first).map(|(_, reach)| reach.bytes).max();
         let each = |reach: &Reach| match whole {
             Some(whole) if !reach.first => reach.bytes.min(whole),

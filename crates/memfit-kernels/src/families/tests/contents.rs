@@ -1,5 +1,6 @@
-//! Launches as PyTorch makes them, end to end: a mangled name, the bytes of the arguments, and what is known
-//! afterwards.
+//! What is known after a launch.
+
+#![allow(unsafe_code, reason = "the tests call as C callers do")]
 
 use std::ffi::c_void;
 
@@ -7,9 +8,11 @@ use memfit_vocabulary::Assumption;
 
 use memfit_abi::In;
 
-use super::{effect::Effect, strides::tests::calculator};
+use super::super::Descriptor;
 use crate::{
-    launch::{Arguments, Grid},
+    binary::Param,
+    launch::{Arguments, Grid, Launch},
+    layout::strides::tests::calculator,
     memory::{Memory, Origin, testing::Bytes},
 };
 
@@ -48,9 +51,81 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
         arguments.iter().map(|argument| [argument.as_slice(), &[0; 16]].concat()).collect();
     let pointers: Vec<*mut c_void> =
         padded.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
-    let effect = Effect::of(mangled, None, Vec::new);
     let grid = Grid { blocks: [1, grid_y, 1], threads: 1 };
-    effect.apply(Arguments::new(In::from_address(pointers.as_ptr() as u64)), grid, memory);
+    let sizes: Vec<Param> =
+        padded.iter().map(|argument| Param { offset: 0, size: argument.len() as u32 }).collect();
+    // SAFETY: each address is that of an argument of that size.
+    let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
+    Descriptor::new(mangled, None).apply(Launch { grid, arguments, memory });
+}
+
+/// The same, with arguments exactly as large as they are given.
+fn launch_exactly(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
+    let pointers: Vec<*mut c_void> =
+        arguments.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
+    let sizes: Vec<Param> =
+        arguments.iter().map(|argument| Param { offset: 0, size: argument.len() as u32 }).collect();
+    // SAFETY: each address is that of an argument of that size.
+    let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
+    let grid = Grid { blocks: [1; 3], threads: 1 };
+    Descriptor::new(mangled, None).apply(Launch { grid, arguments, memory });
+}
+
+#[test]
+fn a_kernel_of_which_nothing_is_known_may_write_wherever_its_arguments_lead() {
+    let numba = "_ZN6cudapy8__main__4workB2v1B8c_2ctypeE5ArrayIfLi1E1C7mutable7alignedE";
+    let structure = [vec![0; 8], addresses(&[OUT]), vec![0; 24]].concat();
+    for (name, arguments) in [
+        // A structure by value, in a C++ kernel and in one without a signature.
+        ("_ZN7cutlass6KernelINS_4GemmEEEvNT_6ParamsE", vec![structure.clone()]),
+        ("fused_work", vec![structure]),
+        // No `const` anywhere.
+        ("_Z4workPfS_i", vec![addresses(&[X]), addresses(&[OUT]), bytes(&[4])]),
+        // One array of Numba's is seven parameters.
+        (numba, [0, 0, 4, 4, OUT, 4, 4].map(|word| addresses(&[word])).to_vec()),
+    ] {
+        let memory = memory();
+        know(&memory, OUT, &[0; 16]);
+        launch_exactly(&memory, name, &arguments);
+        assert_eq!(known(&memory, OUT, 4), None, "{name}");
+    }
+    let memory = memory();
+    know(&memory, X, &[1; 16]);
+    know(&memory, OUT, &[0; 16]);
+    launch_exactly(&memory, "_Z4workPfPKf", &[addresses(&[OUT]), addresses(&[X])]);
+    assert!(known(&memory, OUT, 4).is_none() && known(&memory, X, 4).is_some(), "it says that it only reads");
+}
+
+#[test]
+fn every_tensor_of_a_list_is_written_whatever_its_room() {
+    // Of kernels of one list, with and without the flag of later releases.
+    let name = |metadata: &str| {
+        format!(
+            "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataI{metadata}EENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_"
+        )
+    };
+    for (metadata, tensors, size) in [("Li1E", 110, 3360), ("Li1E", 770, 25_764), ("Li1ELb1E", 770, 25_764)] {
+        let memory = memory();
+        let places: Vec<u64> = (0..tensors).map(|tensor| OUT + 512 * tensor).collect();
+        places.iter().for_each(|place| know(&memory, *place, &floats(&[1.0, 1.0])));
+        let mut lists = addresses(&places);
+        lists.resize(size, 0);
+        launch_exactly(&memory, &name(metadata), &[lists, vec![0], vec![0], bytes(&[0])]);
+        let left = places.iter().filter(|place| known(&memory, **place, 4).is_some()).count();
+        assert_eq!(left, 0, "{metadata}: {tensors} tensors");
+    }
+}
+
+#[test]
+fn another_librarys_kernel_of_a_known_name_is_not_read_past_its_arguments() {
+    let own = SUM_LONG.strip_prefix("_ZN2at6native").unwrap();
+    let other = format!("_ZN5other6native{}", own.replace("NS0_", "N2at6native"));
+    for name in [SUM_LONG.replacen("2at", "2bt", 1), other] {
+        let memory = memory();
+        know(&memory, OUT, &[0; 16]);
+        launch_exactly(&memory, &name, &[addresses(&[X, OUT])]);
+        assert_eq!(known(&memory, OUT, 4), None, "{name}: what it does is not known");
+    }
 }
 
 /// What is known of `length` bytes, and by which rule.
@@ -263,11 +338,13 @@ fn no_name_and_no_argument_is_too_strange() {
         let zeros: Vec<Vec<u8>> = (0..12).map(|_| vec![0; 4096]).collect();
         launch(&memory, kernel, &zeros, 0);
         // Without any arguments at all.
-        Effect::of(kernel, None, Vec::new).apply(
-            Arguments::new(In::from_address(0)),
-            Grid { blocks: [1; 3], threads: 1 },
-            &memory,
-        );
+        let none = Vec::new();
+        Descriptor::new(kernel, None).apply(Launch {
+            grid: Grid { blocks: [1; 3], threads: 1 },
+            // SAFETY: null leads to no arguments.
+            arguments: unsafe { Arguments::new(In::from_address(0), &none) },
+            memory: &memory,
+        });
     }
     for name in ["", "triton_poi_fused_add_0", "_Z", "\u{0}\u{1}"] {
         launch(&memory, name, &[], 1);

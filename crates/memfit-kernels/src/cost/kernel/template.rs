@@ -1,0 +1,66 @@
+//! Products of matrices that Inductor made a kernel of its own for.
+//!
+//! Extents are constants of such a kernel, so they stand in no argument: they follow from the sizes of the
+//! operands and from the grid. The text that Triton keeps says in which type is multiplied.
+
+use memfit_channel::WorkKind;
+
+use super::{
+    super::{
+        Work,
+        gemm::Gemm,
+        speeds::{Math, Speeds},
+    },
+    flex,
+};
+use crate::{launch::Grid, triton};
+
+/// A kernel made from one of Inductor's templates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Template {
+    math: Math,
+    /// Bytes of an element.
+    element: f64,
+    /// Whether the type is known, and the extents are those of matrices.
+    certain: bool,
+}
+
+impl Template {
+    /// From the name of a kernel, and the text that Triton keeps of it.
+    pub(crate) fn of(kernel: &str, text: Option<&str>) -> Self {
+        let body = text.and_then(|text| triton::function_parts(text, kernel)).map(|(_, body)| body);
+        let math = body.and_then(flex::product).map(|(left, _, math)| (math, element(left)));
+        let is_convolution = kernel.contains("convolution");
+        let (math, element, known) = match math {
+            Some((math, Some(element))) => (math, element, true),
+            _ => (Math::Bf16, 2.0, false),
+        };
+        Self { math, element, certain: known && !is_convolution }
+    }
+
+    /// How long a launch takes; `bytes` are those that its arguments lead to. Of the three largest operands,
+    /// each is a product of two of the three extents, as often as there are products: the grid's second
+    /// extent.
+    pub(super) fn work(self, grid: Grid, bytes: &[f64], speeds: &Speeds) -> Work {
+        let mut largest = bytes.to_vec();
+        largest.sort_by(|a, b| f64::total_cmp(b, a));
+        let [a, b, c, ..] = largest[..] else { return Work::new(WorkKind::Guess, speeds.launch) };
+        let count = f64::from(grid.blocks[1].max(1));
+        let count = if self.certain { count } else { 1.0 };
+        let [a, b, c] = [a, b, c].map(|bytes| bytes / self.element / count);
+        let size = [(a * b / c).sqrt(), (a * c / b).sqrt(), (b * c / a).sqrt(), count];
+        let work = Gemm::new(size, self.math, self.element, self.element).work(speeds);
+        if self.certain { work } else { Work { kind: WorkKind::Guess, ..work } }
+    }
+}
+
+/// Bytes of an element of a tensor of a shape, as `128x64xbf16` has it.
+fn element(shape: &str) -> Option<f64> {
+    Some(match shape.rsplit('x').next()? {
+        "f64" => 8.0,
+        "f32" => 4.0,
+        "bf16" | "f16" => 2.0,
+        "i8" | "f8E4M3FN" | "f8E5M2" => 1.0,
+        _ => return None,
+    })
+}

@@ -1,0 +1,26 @@
+//! Problems that one kernel prepares on the card for the next one.
+
+use std::cell::Cell;
+
+use super::gemm::Gemm;
+
+/// The problem that a launch left for the next one on the same thread.
+#[derive(Debug, Default)]
+pub struct Prepared(Cell<Option<Gemm>>);
+
+impl Prepared {
+    /// Nothing is prepared.
+    pub const fn new() -> Self {
+        Self(Cell::new(None))
+    }
+
+    /// Keeps a problem for the kernel that computes it.
+    pub(crate) fn set(&self, problem: Option<Gemm>) {
+        self.0.set(problem);
+    }
+
+    /// The problem that was prepared last; it is used once.
+    pub(crate) fn take(&self) -> Option<Gemm> {
+        self.0.take()
+    }
+}

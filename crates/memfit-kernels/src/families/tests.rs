@@ -1,0 +1,4 @@
+//! Launches as PyTorch makes them, end to end: a mangled name and the bytes of the arguments.
+
+mod contents;
+mod durations;

@@ -1,0 +1,136 @@
+//! Lists of tensors, as foreach operations and fused optimizers get them (`TensorListMetadata` and its kin in
+//! PyTorch's `MultiTensorApply.cuh`): the first argument has the tensors' addresses and numbers of elements,
+//! and says for each block which piece of which tensor is its.
+
+use crate::{
+    launch::{Arguments, Grid},
+    name::{Signature, type_parts},
+};
+
+/// The layout of the lists.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lists {
+    /// How many lists there are.
+    depth: usize,
+    /// What stands between the numbers of elements and the blocks' pieces.
+    between: Between,
+}
+
+/// What stands between the numbers of elements and the blocks' pieces, for each tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    /// A number of so many bytes.
+    Scalar(usize),
+    /// The address of a step's number.
+    Step,
+}
+
+/// For how much a launch has room: PyTorch has lists that fit into the 4 KiB that arguments had before CUDA
+/// 12.1, and seven times longer ones.
+#[derive(Clone, Copy)]
+struct Room {
+    times: usize,
+    /// Bytes of a tensor's number.
+    index: usize,
+}
+
+const ROOMS: [Room; 2] = [Room { times: 1, index: 1 }, Room { times: 7, index: 2 }];
+/// Tensors of each list, by how many lists there are, in the shorter ones.
+const TENSORS: [usize; 5] = [110, 64, 48, 36, 30];
+/// The same where each tensor has a number or an address beside it.
+const TENSORS_WITH_MORE: [usize; 5] = [96, 64, 48, 36, 30];
+/// Blocks of a launch in the shorter ones.
+const BLOCKS: usize = 320;
+/// Elements of one block's piece.
+const CHUNK: u64 = 65_536;
+
+impl Lists {
+    /// From the signature of a kernel; `None` if it is of another family.
+    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+        if signature.name() != "multi_tensor_apply_kernel" {
+            return None;
+        }
+        let (kind, arguments) = type_parts(signature.template(0)?);
+        // Later releases have a flag behind it.
+        let depth = arguments.iter().find_map(|argument| argument.parse::<usize>().ok());
+        let depth = depth.filter(|depth| (1..=TENSORS.len()).contains(depth))?;
+        let between = match kind {
+            "TensorListMetadata" => Between::Nothing,
+            "TensorListScalarListMetadata" if arguments.first()?.contains("double") => Between::Scalar(8),
+            "TensorListScalarListMetadata" => Between::Scalar(4),
+            "FusedOptimizerTensorListMetadata" => Between::Step,
+            _ => return None,
+        };
+        Some(Self { depth, between })
+    }
+
+    /// How many lists there are.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Elements of all blocks' pieces. Where the lists cannot be read, each block is taken to have a whole
+    /// piece.
+    pub(crate) fn elements(&self, grid: Grid, arguments: Arguments) -> u64 {
+        let most = u64::from(grid.blocks[0]).saturating_mul(CHUNK);
+        let size =
+            arguments.params().and_then(|params| params.first()).map_or(0, |param| param.size as usize);
+        let places = ROOMS.iter().map(|room| self.places(*room));
+        let room = places.filter(|places| places.end <= size).max_by_key(|places| places.end);
+        room.and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
+    }
+
+    /// Where things are in the lists with that much room.
+    fn places(&self, room: Room) -> Places {
+        let (plain, more) =
+            (TENSORS[self.depth - 1] * room.times, TENSORS_WITH_MORE[self.depth - 1] * room.times);
+        let (tensors, between) = match self.between {
+            Between::Nothing => (plain, 0),
+            Between::Scalar(bytes) => (more, bytes * more),
+            Between::Step => (plain, 8 * more),
+        };
+        let blocks = BLOCKS * room.times;
+        let sizes = 8 * self.depth * tensors;
+        let owners = sizes + 8 * tensors + between;
+        let pieces = (owners + room.index * blocks).next_multiple_of(4);
+        Places { tensors, blocks, index: room.index, sizes, owners, pieces, end: pieces + 4 * blocks }
+    }
+}
+
+/// Where things are in lists: offsets into the first argument.
+struct Places {
+    /// For how many tensors and blocks there is room.
+    tensors: usize,
+    blocks: usize,
+    /// Bytes of a tensor's number.
+    index: usize,
+    /// The numbers of elements of the tensors.
+    sizes: usize,
+    /// The tensor of each block.
+    owners: usize,
+    /// Which piece of its tensor each block has.
+    pieces: usize,
+    end: usize,
+}
+
+impl Places {
+    /// Elements of all blocks' pieces; `None` if there is no room for so many blocks, or what is read makes no
+    /// sense.
+    fn elements(&self, grid: Grid, arguments: Arguments) -> Option<u64> {
+        let blocks = grid.blocks[0] as usize;
+        (blocks <= self.blocks).then_some(())?;
+        let mut elements = 0;
+        for block in 0..blocks {
+            let tensor = match self.index {
+                1 => usize::from(arguments.get_at::<u8>(0, self.owners + block)?),
+                _ => usize::from(arguments.get_at::<u16>(0, self.owners + 2 * block)?),
+            };
+            let piece = u64::try_from(arguments.get_at::<i32>(0, self.pieces + 4 * block)?).ok()?;
+            let size = u64::try_from(arguments.get_at::<i64>(0, self.sizes + 8 * tensor)?).ok()?;
+            let before = piece.checked_mul(CHUNK).filter(|before| tensor < self.tensors && *before < size)?;
+            elements += (size - before).min(CHUNK);
+        }
+        Some(elements)
+    }
+}

@@ -1,0 +1,51 @@
+//! Every modelled call of the device libraries is found by its name: an editor's "go to definition" and a
+//! search both lead to the one place where it stands.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+/// The crates that export calls, and the lists of what they export.
+const CRATES: &[&str] = &["memfit-cuda", "memfit-cuda-libraries", "memfit-nvml"];
+
+/// The modelled names of a list.
+fn modelled(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter_map(|line| line.strip_prefix("modelled")?.trim_start().split('(').next())
+}
+
+/// How often each function is declared in a text: `fn NAME(`.
+fn declared(text: &str, count: &mut BTreeMap<String, usize>) {
+    for (start, _) in text.match_indices("fn ") {
+        let before = text[..start].chars().next_back();
+        let rest = &text[start + 3..];
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        if rest[end..].starts_with('(') && !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+            *count.entry(rest[..end].to_owned()).or_default() += 1;
+        }
+    }
+}
+
+#[test]
+fn each_modelled_call_stands_in_the_source_once() {
+    let mut wrong = Vec::new();
+    for name in CRATES {
+        let mut count = BTreeMap::new();
+        for (_, text) in common::sources(&format!("crates/{name}/src"), "rs") {
+            declared(&text, &mut count);
+        }
+        let mut seen = 0;
+        for (list, text) in common::sources(&format!("crates/{name}/api"), "api") {
+            for call in modelled(&text) {
+                seen += 1;
+                match count.get(call) {
+                    Some(1) => {}
+                    found => {
+                        wrong.push(format!("{}: {call}: {} times", list.display(), found.unwrap_or(&0)));
+                    }
+                }
+            }
+        }
+        assert!(seen > 40, "{name}: only {seen} modelled calls found: this test looks in the wrong place");
+    }
+    assert!(wrong.is_empty(), "`fn NAME(` is not there exactly once:\n{}", wrong.join("\n"));
+}
