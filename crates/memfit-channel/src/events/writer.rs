@@ -173,8 +173,8 @@ fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
     )
 }
 
-/// Repeats `claim` while a signal interrupts it, and falls back to `promise` where the file system cannot claim.
-/// A signal says nothing about room: taken for a full disk, it would end the log.
+/// Repeats `claim` while a signal interrupts it, and falls back to `promise` where the file system cannot
+/// claim. A signal says nothing about room: taken for a full disk, it would end the log.
 fn claim_room(
     claim: impl Fn() -> libc::c_int,
     errno: impl Fn() -> libc::c_int,

@@ -141,8 +141,8 @@ impl RawLedger {
         self.processes.iter().filter(|process| process.state() == SlotState::Live)
     }
 
-    /// A slot for a new process: a fresh one, else one whose process is gone. The peaks in it are lost then, so
-    /// helpers' slots come before ranks', and low peaks before high ones.
+    /// A slot for a new process: a fresh one, else one whose process is gone. The peaks in it are lost then,
+    /// so helpers' slots come before ranks', and low peaks before high ones.
     pub(super) fn vacant(&self) -> Option<usize> {
         let slots = || self.processes.iter().enumerate();
         let fresh = slots().find(|(_, process)| process.state() == SlotState::Vacant);

@@ -33,8 +33,8 @@ pub(crate) enum Effect {
     Writes(Writes),
     /// Forgets the blocks behind these arguments, of a kernel without a signature.
     Overwrites(Vec<usize>),
-    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind an
-    /// argument that is an address.
+    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind
+    /// an argument that is an address.
     Anything,
 }
 
