@@ -4,7 +4,6 @@ use memfit_vocabulary::{Label, Training};
 
 use crate::front::{Point, front};
 use crate::plan::Expected;
-use crate::search::label_of_dividing;
 use crate::trial::{Candidate, Outcome};
 
 /// Whether it fits.
@@ -82,7 +81,7 @@ pub struct Answer {
 impl Answer {
     /// What dividing a batch does to this training.
     pub fn label_of_micro_batches(&self) -> Label {
-        label_of_dividing(&self.training)
+        self.training.label_of_dividing()
     }
 
     /// The tried ones that no other one beats in both memory and time, the fastest first.

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 use memfit_vocabulary::{Lever, Search, Sense, Situation, Training, Value};
 
+use crate::limits::Limits;
 use crate::plan::Expected;
-use crate::search::Limits;
 use crate::trial::Candidate;
 
 /// One lever of the search.

@@ -22,49 +22,8 @@ use self::divide::{Divided, NOTICEABLE};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
 use crate::levers::Entry;
+use crate::limits::Limits;
 use crate::trial::{Candidate, Outcome, Room, Trial};
-
-/// Within what a plan has to stay.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
-    /// How far the training may change.
-    pub allow: Label,
-    /// Bytes of the card that it may take.
-    pub budget: u64,
-    /// Samples in one optimizer step; nothing where the script's own number stays.
-    pub global_batch: Option<u64>,
-    /// Which 16-bit type the card computes fast with: bf16, or else fp16.
-    pub has_bf16: bool,
-    /// Whether its tensor cores take fp32 in fewer bits.
-    pub has_tf32: bool,
-    /// How many cards there are.
-    pub cards: u32,
-    /// Whether `torch.compile` is tried, which takes long.
-    pub compiles: bool,
-    /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
-    pub link: Option<f64>,
-    /// Levers that are not to be moved.
-    pub without: Vec<Lever>,
-    /// Runs, at most.
-    pub most_runs: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            allow: Label::Precision,
-            budget: 0,
-            global_batch: None,
-            has_bf16: false,
-            has_tf32: false,
-            cards: 1,
-            compiles: false,
-            link: None,
-            without: Vec::new(),
-            most_runs: u64::MAX,
-        }
-    }
-}
 
 impl Limits {
     /// Why a lever that does this to the training is not moved; nothing where it may be.
@@ -314,7 +273,7 @@ impl<'a, T: Trial> Search<'a, T> {
     /// Whoever waits has had enough: the fastest of what was seen to take no more than the card has.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
-            let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| label_of_dividing(training));
+            let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());
             tried.candidate.label().max(divided) <= self.limits.allow
         };
         let fitting = self
@@ -383,16 +342,6 @@ fn of_harm(plan: &Candidate) -> Option<String> {
         worst.what(),
         names.join(", ")
     ))
-}
-
-/// What dividing a batch does to this training.
-pub(crate) fn label_of_dividing(training: &Training) -> Label {
-    match training {
-        // Nothing is added up where there is no training.
-        _ if !training.optimizes => Label::Exact,
-        _ if training.couples_samples || training.compares_samples => Label::ChangesTraining,
-        _ => Lever::MicroBatch.label(),
-    }
 }
 
 /// The one whose step takes the least.

@@ -1,9 +1,12 @@
 //! The facts of one source text: what rules query. Made once, by one walk.
 
+mod value;
+
 use std::sync::Arc;
 
 use crate::position::Span;
-use crate::value::{DType, Grad, GraphState, Value};
+
+pub use value::*;
 
 mod query;
 

@@ -24,7 +24,6 @@ mod parse;
 mod position;
 mod project;
 mod statements;
-mod value;
 mod walk;
 mod windows;
 
@@ -36,4 +35,3 @@ pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
 pub use project::{Alone, ImportedClass, ImportedFunction, Index, Modules};
 pub use statements::{Statement, StatementKind, is_deep, statements};
-pub use value::*;

@@ -1,6 +1,6 @@
 //! What a name suggests where no binding is in sight. A binding always wins over it.
 
-use crate::value::{Criterion, Device, Flags, Graph, Kind, Value};
+use crate::facts::{Criterion, Device, Flags, Graph, Kind, Value};
 
 /// What something of this name probably is; the last part of a dotted name counts.
 pub(crate) fn suggested(name: &str) -> Value {

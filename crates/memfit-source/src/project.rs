@@ -3,11 +3,13 @@
 //! A module is first asked what it defines ([`Index`]), which takes no walk; only a function that is called
 //! is walked.
 
+mod summary;
+
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::walk::{ClassExport, Summary};
+pub(crate) use summary::{ClassExport, Returned, Summary, SummaryOp};
 
 /// What a module defines, by name.
 #[derive(Clone, Debug, Default)]

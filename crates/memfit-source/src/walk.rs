@@ -29,14 +29,14 @@ use crate::facts::{
     Bound, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op, OpKind, Place,
     Store, TryId,
 };
+use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
 use crate::names;
 use crate::position::Span;
+pub(crate) use crate::project::{ClassExport, Summary};
 use crate::project::{Imports, Index};
-use crate::value::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
 use named::Names;
-pub(crate) use summary::{ClassExport, Summary};
 
 /// The deepest nesting that is followed; below it everything is unknown.
 const DEEPEST: usize = 160;

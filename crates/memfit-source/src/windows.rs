@@ -127,7 +127,7 @@ fn unconditional(facts: &Facts, op: &Op, backward: &Op) -> bool {
 
 /// What is cleared is what is stepped: the optimizer itself, or a model.
 fn clears(step: &Op, clear: &Op) -> bool {
-    let optimizer = |name: &str| matches!(crate::names::suggested(name).kind, crate::value::Kind::Optimizer);
+    let optimizer = |name: &str| matches!(crate::names::suggested(name).kind, crate::facts::Kind::Optimizer);
     step.receiver == clear.receiver || !optimizer(&clear.receiver)
 }
 

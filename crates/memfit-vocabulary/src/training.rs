@@ -1,6 +1,6 @@
 //! The facts of a training: what was measured of a script while it trained.
 
-use crate::Framework;
+use crate::{Framework, Label, Lever};
 
 /// What a training is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,6 +75,20 @@ pub struct Training {
     pub blocks: Vec<Measured>,
     /// How its batches are loaded, where that could be measured.
     pub loading: Option<Loading>,
+}
+
+impl Training {
+    /// The label of dividing this training's batch.
+    pub fn label_of_dividing(&self) -> Label {
+        if !self.optimizes {
+            // Nothing is accumulated where nothing is trained.
+            Label::Exact
+        } else if self.couples_samples || self.compares_samples {
+            Label::ChangesTraining
+        } else {
+            Lever::MicroBatch.label()
+        }
+    }
 }
 
 /// How a training's batches are loaded.

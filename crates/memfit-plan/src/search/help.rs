@@ -4,7 +4,7 @@
 use memfit_vocabulary::{Lever, Sense, Training, Turn, Value};
 
 use super::rise::Rise;
-use super::{Search, gib, label_of_dividing};
+use super::{Search, gib};
 use crate::answer::{Limit, Tried};
 use crate::levers::{Entry, entries, may_be_divided};
 use crate::predict::exposed_ns;
@@ -32,7 +32,7 @@ impl<T: Trial> Search<'_, T> {
             self.reject(name, "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through for each of them");
             return false;
         }
-        let label = label_of_dividing(training);
+        let label = training.label_of_dividing();
         let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
         let of_its_own = match training {
             _ if self.limits.without.contains(&Lever::MicroBatch) => None,
@@ -191,7 +191,7 @@ impl<T: Trial> Search<'_, T> {
             if divides && may_be_divided(&candidate).is_ok() {
                 candidate.micro_batch = Some(1);
                 candidate.pieces = training.batch;
-                label = label.max(label_of_dividing(training));
+                label = label.max(training.label_of_dividing());
             }
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
             if outcome.fits && outcome.refused.is_empty() {
@@ -218,7 +218,7 @@ impl<T: Trial> Search<'_, T> {
     ) -> Result<(), T::Error> {
         let batch = training.batch;
         let divides = !training.alternates
-            && self.limits.forbid(Lever::MicroBatch, label_of_dividing(training)).is_none();
+            && self.limits.forbid(Lever::MicroBatch, training.label_of_dividing()).is_none();
         // Where the batch may be divided, a smaller one would not help.
         if batch < 2 || (divides && may_be_divided(base).is_ok()) {
             return Ok(());

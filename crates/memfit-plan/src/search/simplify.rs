@@ -3,7 +3,7 @@
 use memfit_vocabulary::{Harm, Label, Lever, Training};
 
 use super::divide::NOTICEABLE;
-use super::{Search, label_of_dividing, milliseconds};
+use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::trial::{Candidate, Room, Trial};
 
@@ -13,7 +13,7 @@ const MOST: usize = 2;
 /// How much a candidate changes, the least first: what becomes of the training, and by how many levers.
 fn changes(candidate: &Candidate, training: &Training) -> (Harm, Label, usize) {
     let divided = candidate.micro_batch.is_some();
-    let of_dividing = if divided { label_of_dividing(training) } else { Label::Exact };
+    let of_dividing = if divided { training.label_of_dividing() } else { Label::Exact };
     let levers = candidate.settings.len() + usize::from(divided);
     (candidate.harm(), candidate.label().max(of_dividing), levers)
 }

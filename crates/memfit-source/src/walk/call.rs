@@ -7,7 +7,7 @@ use ruff_python_ast::{Expr, ExprCall};
 use super::known::{Known, known};
 use super::{Summary, Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
-use crate::value::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value};
+use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value};
 
 /// A function that takes a container and keeps nothing of it.
 fn is_harmless(name: &str) -> bool {
@@ -205,7 +205,7 @@ impl<'a> Walker<'a> {
                 let path = path.clone();
                 self.call_path(node, call, &path, &inputs)
             }
-            Kind::Imported(class) if crate::value::shrinks(class) => self
+            Kind::Imported(class) if crate::facts::shrinks(class) => self
                 .unseen(node, &inputs)
                 .on(call.arguments.first().map_or(Device::Unknown, |image| image.value.device)),
             _ => self.unseen(node, &inputs),

@@ -8,7 +8,7 @@ use ruff_python_ast::Expr;
 use super::Walker;
 use super::definitions::dotted;
 use crate::facts::{Argument, FunctionId, Receiver};
-use crate::value::{Kind, Value};
+use crate::facts::{Kind, Value};
 
 impl<'a> Walker<'a> {
     /// The full name of a callee, which has one only if its root is a module or what a module gave.

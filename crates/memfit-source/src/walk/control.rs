@@ -6,8 +6,8 @@ use super::env::{mark, merge, take};
 use super::statement::{collect_names, leaves};
 use super::{Walker, span, turns_off};
 use crate::facts::{Bound, Handler, HandlerId, Loop, LoopId, Over, TryId, With};
+use crate::facts::{Grad, Kind, Value};
 use crate::position::Span;
-use crate::value::{Grad, Kind, Value};
 
 impl<'a> Walker<'a> {
     pub(super) fn for_loop(&mut self, node: &'a StmtFor) {

@@ -4,8 +4,8 @@ use ruff_python_ast::{Expr, ModModule};
 
 use super::{Walker, span, turns_off};
 use crate::facts::Function;
+use crate::facts::Grad;
 use crate::position::Span;
-use crate::value::Grad;
 
 impl<'a> Walker<'a> {
     /// Functions and classes, as they are written.

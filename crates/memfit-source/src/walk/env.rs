@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::facts::{Bound, LoopId};
-use crate::value::{GraphState, Value};
+use crate::facts::{GraphState, Value};
 
 /// A name's value and how it came by it.
 #[derive(Clone, Debug)]

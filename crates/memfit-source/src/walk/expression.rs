@@ -8,7 +8,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, Over};
-use crate::value::{DType, Device, Flags, Grad, Graph, Kind, Value};
+use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Value};
 
 impl<'a> Walker<'a> {
     pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {

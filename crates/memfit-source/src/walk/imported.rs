@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{ClassExport, Summary, Walker};
+use crate::facts::Kind;
 use crate::facts::Receiver;
-use crate::value::Kind;
 
 impl Walker<'_> {
     /// What a method does that the object's class has from another module.

@@ -1,6 +1,6 @@
 //! What the functions of torch, and of those around it, make of their arguments.
 
-use crate::value::{Criterion, DType, Device, Flags, Kind};
+use crate::facts::{Criterion, DType, Device, Flags, Kind};
 
 /// What a call by full name gives.
 pub(super) enum Known {

@@ -7,8 +7,8 @@ use super::call::device_of;
 use super::definitions::dotted;
 use super::known::{Method, method};
 use crate::facts::{Backward, Call, How, OpKind, Receiver};
+use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value};
 use crate::position::Span;
-use crate::value::{DType, Device, Flags, Graph, GraphState, Kind, Value};
 
 impl<'a> Walker<'a> {
     pub(super) fn call_method(

@@ -8,8 +8,8 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
+use crate::facts::{Flags, Graph, Kind, Value};
 use crate::position::Span;
-use crate::value::{Flags, Graph, Kind, Value};
 
 /// Whether nothing after a body runs when it has run.
 pub(super) fn leaves(body: &[Stmt]) -> bool {

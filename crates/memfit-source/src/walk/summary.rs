@@ -8,66 +8,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::definitions::Definitions;
 use super::{Frame, MOST_OPS, Walker};
 use crate::facts::{Backward, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value};
 use crate::position::Span;
+use crate::project::{ClassExport, Returned, Summary, SummaryOp};
 use crate::project::{Index, split};
-use crate::value::{Flags, Grad, Graph, GraphState, Kind, Value};
-
-/// What a function does.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Summary {
-    pub(crate) parameters: Vec<String>,
-    pub(crate) is_method: bool,
-    pub(crate) grad_off: bool,
-    ops: Vec<SummaryOp>,
-    returns: Option<Returned>,
-}
-
-#[derive(Clone, Debug)]
-struct SummaryOp {
-    kind: OpKind,
-    receiver: String,
-    deep: bool,
-    /// Its branches, from the outside.
-    guards: Vec<(Arc<GuardTest>, bool)>,
-    /// The parameters that a backward pass goes through.
-    through: Vec<usize>,
-    grad: Grad,
-    /// In the file of the function.
-    span: Span,
-}
-
-#[derive(Clone, Debug)]
-struct Returned {
-    value: Value,
-    state: GraphState,
-    through: Vec<usize>,
-}
-
-/// As much of a class as its importers need.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClassExport {
-    pub(crate) is_module: bool,
-    pub(crate) is_dataset: bool,
-    pub(crate) is_managed: bool,
-    pub(crate) has_batch_norm: bool,
-    /// Its own methods, and those of the classes of its file that it is derived from.
-    methods: FxHashSet<String>,
-}
-
-impl Summary {
-    /// Whether what it returns went through a softmax or a sigmoid last.
-    pub(crate) fn last(&self) -> Flags {
-        let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
-        flags.common(Flags::SOFTMAX.with(Flags::SIGMOID))
-    }
-}
-
-impl ClassExport {
-    /// Whether it has a method of this name.
-    pub(crate) fn has(&self, method: &str) -> bool {
-        self.methods.contains(method)
-    }
-}
 
 /// What a module defines.
 pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {

@@ -9,7 +9,7 @@ use super::definitions::dotted;
 use super::statement::literal;
 use super::{Walker, span};
 use crate::facts::{Bound, Counted, GuardTest, MessageSearch, Residue};
-use crate::value::{Kind, Value};
+use crate::facts::{Kind, Value};
 
 impl<'a> Walker<'a> {
     /// Evaluates a test and says what it tests.
