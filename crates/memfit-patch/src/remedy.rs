@@ -136,8 +136,10 @@ impl Code<'_> {
         let mut refusal = Refusal::NotHere;
         for site in sites {
             let Some(scene) = self.scene(&site.file) else { continue };
-            let made =
-                change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
+            let made = scene
+                .is_current(site)
+                .and_then(|()| change(&scene, site))
+                .and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
             match made {
                 Ok(Some(change)) => return Ok(change),
                 Err(why) if refusal == Refusal::NotHere => refusal = Refusal::Unproven(why),

@@ -1,12 +1,14 @@
 //! What steps leave behind: what is collected goes without its graph and off the card, what is added up goes
 //! without its graph, and `retain_graph=True` goes where one backward pass is enough.
 
+use std::collections::BTreeMap;
+
 use memfit_source::{
     Edit, Expression, ExpressionKind as Kind, Op, OpKind, Operator, Span, Statement, StatementKind,
 };
 use memfit_vocabulary::Lever;
 
-use super::flow::{Hazard, METADATA, Origin, Uses, body_of, uses};
+use super::flow::{Hazard, METADATA, Origin, Uses, body_of, is_number, uses};
 use super::{Change, Edits, Refusal, Wanted};
 use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
@@ -56,11 +58,16 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
     for site in wanted.sites {
         let Some(scene) = code.scene(&site.file).filter(|_| !seen.contains(&site)) else { continue };
         seen.push(site);
+        if let Err(why) = scene.is_current(site) {
+            made.push((&site.file, Err(why)));
+            continue;
+        }
         let kept = kept_from(&scene.script, site.line, off_the_card);
         made.extend(kept.iter().map(|kept| (site.file.as_str(), cut(&scene, kept, off_the_card))));
     }
     for site in backwards {
-        let Some(scene) = code.scene(&site.file) else { continue };
+        let scene = code.scene(&site.file).filter(|scene| scene.is_current(site).is_ok());
+        let Some(scene) = scene else { continue };
         made.extend(released(&scene, site).map(|released| (site.file.as_str(), released)));
     }
     // One change is of one file: the first that the recording speaks of.
@@ -82,7 +89,7 @@ impl Code<'_> {
     /// The line that keeps what one of these lines makes, whether or not a change of it is right.
     pub fn keeper(&self, sites: &[Site]) -> Option<Site> {
         sites.iter().find_map(|site| {
-            let scene = self.scene(&site.file)?;
+            let scene = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok())?;
             let kept = kept_from(&scene.script, site.line, true).into_iter();
             let mut kept = kept.filter(|kept| scene.shows(&kept.path));
             let kept = kept.find(|kept| !is_refused_store(&scene, kept))?;
@@ -372,44 +379,42 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     Some(Ok(vec![facts.remove_argument(call, retain.span)]))
 }
 
-/// A name that the loop around a place hands from round to round, with what a backward may go through.
+/// What the loop around a place hands from round to round, where a backward pass may go through it.
 fn carried(scene: &Scene<'_>, at: Span) -> Option<String> {
     let script = &*scene.script;
     let path = script.around(at)?;
     let looped = path.loops().next()?;
-    let mut first: Vec<(&str, u32, bool)> = Vec::new();
-    let mut note = |name, at, binds| match first.iter_mut().find(|(known, ..)| *known == name) {
-        Some(_) => {}
-        None => first.push((name, at, binds)),
-    };
-    let mut bound: Vec<&str> = Vec::new();
+    // Whether what comes first is that it is bound; what is bound to something else than a number.
+    let mut first: BTreeMap<String, bool> = BTreeMap::new();
+    let mut bound: Vec<&Expression> = Vec::new();
     for statement in &looped.body {
         statement.visit(&mut |each| {
             for value in &each.values {
                 value.visit(&mut |part| {
-                    if let Some(name) = part.name() {
-                        note(name, part.span.start, false);
+                    if let Some(name) = part.path() {
+                        first.entry(name).or_insert(false);
                     }
                 });
             }
+            let binds = !matches!(each.kind, StatementKind::Augment(_));
             for target in &each.targets {
-                let reads = matches!(each.kind, StatementKind::Augment(_));
-                target.visit(&mut |part| {
-                    if let Some(name) = part.name() {
-                        note(name, part.span.start, !reads);
-                        bound.push(name);
+                let parts = if target.path().is_some() { vec![target] } else { target.parts() };
+                for (part, name) in parts.into_iter().filter_map(|part| Some((part, part.path()?))) {
+                    first.entry(name).or_insert(binds);
+                    if !each.values.iter().all(is_number) {
+                        bound.push(part);
                     }
-                });
+                }
             }
         });
     }
-    let own: Vec<&str> = first
-        .iter()
-        .filter(|(name, _, binds)| !binds && bound.contains(name))
-        .map(|(name, ..)| *name)
-        .collect();
     let scope = path.function().and_then(body_of);
-    own.into_iter()
-        .find(|name| uses(scene, &Origin::Name { name: (*name).to_owned(), scope }).is_err())
-        .map(str::to_owned)
+    bound.into_iter().find_map(|part| {
+        let name = part.path().filter(|name| first.get(name) == Some(&false))?;
+        let origin = match &part.kind {
+            Kind::Attribute { name, .. } => Origin::Attribute(name.clone()),
+            _ => Origin::Name { name: name.clone(), scope },
+        };
+        uses(scene, &origin).is_err().then_some(name)
+    })
 }
