@@ -180,6 +180,9 @@ impl Ran {
     }
 }
 
+/// The lines that ran of a file that nothing ran of.
+static NO_LINES: BTreeSet<u32> = BTreeSet::new();
+
 /// Reads the text of a source file, where it is at hand.
 pub type Read<'given> = &'given dyn Fn(&str) -> Option<String>;
 
@@ -223,8 +226,7 @@ impl<'given> Code<'given> {
             self.scripts.borrow_mut().insert(file.to_owned(), script.clone());
             script?
         };
-        static NONE: BTreeSet<u32> = BTreeSet::new();
-        let ran = self.ran.lines.get(file).unwrap_or(&NONE);
+        let ran = self.ran.lines.get(file).unwrap_or(&NO_LINES);
         Some(Scene { file, script, ran, is_main: self.ran.main.as_deref() == Some(file) })
     }
 

@@ -105,7 +105,7 @@ fn is_refused_store(scene: &Scene<'_>, kept: &Kept<'_>) -> bool {
 }
 
 /// Where the values are kept that a line makes.
-fn kept_from<'s>(script: &'s Script, line: u32, off_the_card: bool) -> Vec<Kept<'s>> {
+fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
     let Some(path) = script.at_line(line) else { return Vec::new() };
     let statement = path.statement();
     let done = if off_the_card { OFF_THE_CARD } else { WITHOUT_GRAPH };
