@@ -128,8 +128,8 @@ impl Code<'_> {
         }
     }
 
-    /// The change of the first line where there is one; else the first reason. `None` where a line has nothing of
-    /// the kind.
+    /// The change of the first line where there is one; else the first reason. `None` stands for a line that
+    /// has nothing of the kind.
     fn first(
         &self,
         sites: &[Site],

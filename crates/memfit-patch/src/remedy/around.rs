@@ -120,8 +120,8 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
     Ok(edits)
 }
 
-/// Whether nothing goes backward through what is made there. Where the source does not tell, it counts that no
-/// backward ever followed.
+/// Whether nothing goes backward through what is made there. Where the source does not tell, it counts that
+/// no backward ever followed.
 fn shown<T>(uses: Result<T, Hazard>, never_trained: bool, name: &str) -> Result<(), Why> {
     match uses {
         Err(hazard) if hazard.backward || !never_trained => {
