@@ -39,6 +39,9 @@ const MAKERS: &[&str] = &[
     "zeros_like",
 ];
 
+/// Functions that only gather what they are given.
+const GATHERS: &[&str] = &["dict", "list", "tuple", "set"];
+
 /// A place where a value is kept.
 struct Kept<'s> {
     path: Path<'s>,
@@ -111,7 +114,7 @@ fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
     let done = if off_the_card { OFF_THE_CARD } else { WITHOUT_GRAPH };
     if let Some((target, value, adds)) = store(statement) {
         let mut values = Vec::new();
-        made_here(value, done, &mut values);
+        cut_points(value, &|part| is_made_here(part, done), &mut values);
         if !values.is_empty() {
             return vec![Kept { path, target, values, adds }];
         }
@@ -136,8 +139,9 @@ fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
                 return;
             }
             let Some((target, value, adds)) = store(each) else { return };
+            let done = if adds { WITHOUT_GRAPH } else { done };
             let mut values = Vec::new();
-            occurrences(value, &names, if adds { WITHOUT_GRAPH } else { done }, &mut values);
+            cut_points(value, &|part| holds(part, &names, done), &mut values);
             if values.is_empty() {
                 return;
             }
@@ -159,7 +163,7 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
             let [argument] = arguments else { return None };
             (KEEPS.contains(&name.as_str()) && !argument.starred).then_some((&**of, &argument.value, false))
         }
-        StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, true)),
+        StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, !is_list(value))),
         StatementKind::Assign => {
             let [target] = &statement.targets[..] else { return None };
             if let Kind::Item { of, .. } = &target.kind {
@@ -167,56 +171,62 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
             }
             let Kind::Binary { left, operator: Operator::Add, right } = &value.kind else { return None };
             let same = left.path().is_some() && left.path() == target.path();
-            same.then_some((target, &**right, true))
+            same.then_some((target, &**right, !is_list(right)))
         }
         _ => None,
     }
 }
 
-/// The values that an expression computes itself: those of its calls that are not cut already.
-fn made_here<'e>(of: &'e Expression, done: &[&str], found: &mut Vec<&'e Expression>) {
+/// What is added to a list is collected.
+const fn is_list(of: &Expression) -> bool {
+    matches!(of.kind, Kind::Several(_) | Kind::Comprehension { .. })
+}
+
+/// The parts of a kept value that are cut: as a whole where it is computed there, else each part of a list.
+fn cut_points<'e>(
+    of: &'e Expression,
+    is_live: &dyn Fn(&Expression) -> bool,
+    found: &mut Vec<&'e Expression>,
+) {
+    let gathers = |callee: &Expression| callee.name().is_some_and(|name| GATHERS.contains(&name));
     match &of.kind {
-        Kind::Several(parts) => {
-            for part in parts {
-                made_here(part, done, found);
+        Kind::Call { callee, .. } if !gathers(callee) => found.extend(is_live(of).then_some(of)),
+        Kind::Name(_) | Kind::Attribute { .. } | Kind::Item { .. } | Kind::Binary { .. } => {
+            found.extend(is_live(of).then_some(of));
+        }
+        _ => {
+            for part in of.parts() {
+                cut_points(part, is_live, found);
             }
         }
-        Kind::Call { .. } | Kind::Binary { .. } if of.any(&|part| part.call().is_some()) => {
-            let cut = |part: &Expression| {
-                part.call()
-                    .and_then(|(callee, _)| callee.last_name())
-                    .is_some_and(|name| done.contains(&name))
-            };
-            if !of.any(&cut) {
-                found.push(of);
-            }
-        }
-        _ => {}
     }
 }
 
-/// Where names stand in an expression with their graph, or on the card.
-fn occurrences<'e>(of: &'e Expression, names: &[&str], done: &[&str], found: &mut Vec<&'e Expression>) {
+/// Whether an expression computes something itself that is not cut already.
+fn is_made_here(of: &Expression, done: &[&str]) -> bool {
+    let is_call = |part: &Expression| part.call().is_some();
+    let is_cut = |part: &Expression| {
+        part.call().and_then(|(callee, _)| callee.last_name()).is_some_and(|name| done.contains(&name))
+    };
+    of.any(&is_call) && !of.any(&is_cut)
+}
+
+/// Whether one of these names stands in an expression with its graph, or on the card.
+fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
-        Kind::Name(name) if names.contains(&name.as_str()) => found.push(of),
-        Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => {}
+        Kind::Name(name) => names.contains(&name.as_str()),
+        Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => false,
         Kind::Call { callee, arguments } => {
+            let given = || arguments.iter().any(|argument| holds(&argument.value, names, done));
             match &callee.kind {
-                Kind::Attribute { name, .. } if done.contains(&name.as_str()) || is_number_of(name) => {}
-                Kind::Attribute { of, .. } => occurrences(of, names, done, found),
-                Kind::Name(name) if is_number_function(name) => return,
-                _ => {}
-            }
-            for argument in arguments {
-                occurrences(&argument.value, names, done, found);
+                Kind::Attribute { name, .. } if done.contains(&name.as_str()) || is_number_of(name) => false,
+                Kind::Attribute { of, .. } => holds(of, names, done) || given(),
+                Kind::Name(name) if is_number_function(name) => false,
+                _ => given(),
             }
         }
-        Kind::Formatted(_) => {}
-        _ => {
-            for part in of.parts() {
-                occurrences(part, names, done, found);
-            }
-        }
+        Kind::Formatted(_) => false,
+        _ => of.parts().into_iter().any(|part| holds(part, names, done)),
     }
 }
 
@@ -240,10 +250,20 @@ fn cut(scene: &Scene<'_>, kept: &Kept<'_>, off_the_card: bool) -> Result<Vec<Edi
     if off_the_card && !kept.adds && uses.is_mixed {
         return Err(format!("`{text}` is computed with later, where it has to be on the card"));
     }
-    let suffix = if off_the_card && !kept.adds { ".detach().cpu()" } else { ".detach()" };
-    let edits = kept.values.iter().flat_map(|value| match value.kind {
-        Kind::Name(_) | Kind::Call { .. } => vec![Edit::insert(value.span.end, suffix)],
-        _ => vec![Edit::insert(value.span.start, "("), Edit::insert(value.span.end, format!("){suffix}"))],
+    let to_host = off_the_card && !kept.adds;
+    let edits = kept.values.iter().flat_map(|value| {
+        let is_cut = value.call().and_then(|(callee, _)| callee.last_name()) == Some("detach");
+        let suffix = match (is_cut, to_host) {
+            (true, _) => ".cpu()",
+            (false, true) => ".detach().cpu()",
+            (false, false) => ".detach()",
+        };
+        match value.kind {
+            Kind::Binary { .. } => {
+                vec![Edit::insert(value.span.start, "("), Edit::insert(value.span.end, format!("){suffix}"))]
+            }
+            _ => vec![Edit::insert(value.span.end, suffix)],
+        }
     });
     Ok(edits.collect())
 }

@@ -75,11 +75,18 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
     for (keeps, after, expected) in [
         ("history.append(out)", "print(len(history))", "history.append(out.detach().cpu())"),
         ("history.append((1, out))", "", "history.append((1, out.detach().cpu()))"),
-        ("history.append(out.mean())", "", "history.append(out.detach().cpu().mean())"),
-        ("history.append(out.detach())", "", "history.append(out.detach().cpu().detach())"),
+        ("history.append(out.mean())", "", "history.append(out.mean().detach().cpu())"),
+        ("history.append(out.detach())", "", "history.append(out.detach().cpu())"),
         ("history[x] = out", "", "history[x] = out.detach().cpu()"),
+        ("history += [out, x]", "", "history += [out.detach().cpu(), x]"),
+        ("history.append({\"out\": out})", "", "history.append({\"out\": out.detach().cpu()})"),
+        (
+            "history.append((out, out + 1))",
+            "",
+            "history.append((out.detach().cpu(), (out + 1).detach().cpu()))",
+        ),
         ("total += loss", "print(total.item())", "total += loss.detach()"),
-        ("total = total + out.mean()", "print(float(total))", "total = total + out.detach().mean()"),
+        ("total = total + out.mean()", "print(float(total))", "total = total + out.mean().detach()"),
         (
             "history.append(out)",
             "torch.save(torch.cat(history), \"p.pt\")",
@@ -96,6 +103,10 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
+    // Where both what is kept and what it is made of stay, it is cut once.
+    let text = training("total = total + crit(out, y)", "print(total.item())");
+    let change = kept(&text, Lever::ReleaseGraph, &["total = total", "out = model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+        total = total + crit(out, y).detach()");
     // What the line itself makes.
     let text = training("history.append(model(x))", "");
     let change = kept(&text, Lever::ReleaseGraph, &["history.append(model"]).unwrap();
