@@ -73,22 +73,24 @@ def test_nothing_runs_again_where_that_is_not_wanted() -> None:
     assert "once more" not in answer.stderr
 
 
-@pytest.mark.parametrize(
-    ("script", "lever", "change"),
-    [
-        ("other_processes", "end-other-process", "+    helper.join()"),
-        ("outside", "workers-off-the-card", "+    loader = DataLoader(Rows(), batch_size=32, num_workers=0)"),
-    ],
-)
-def test_what_other_processes_hold_is_seen(script: str, lever: str, change: str) -> None:
+def test_what_workers_hold_is_seen() -> None:
     """The first remedy is a change of the source, and the script fits with it."""
-    report = broken(script, "--steps", "0").report
-    assert report["verdict"] == "oom"
-    assert report["cause"] == script.replace("_", "-")
+    report = broken("outside", "--steps", "0").report
+    assert (report["verdict"], report["cause"]) == ("oom", "outside")
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == (lever, "run", True), first
+    assert (first["lever"], first["evidence"], first["fits"]) == ("workers-off-the-card", "run", True), first
+    change = "+    loader = DataLoader(Rows(), batch_size=32, num_workers=0)"
     assert change in first["edit"]["diff"].splitlines()
     assert first["proof"]["verdict"] == "fits"
+
+
+def test_a_process_that_is_spoken_with_is_not_waited_for() -> None:
+    """To wait for it may be to wait for ever: the remedy is advice, with the reason."""
+    report = broken("other_processes", "--steps", "0").report
+    assert (report["verdict"], report["cause"]) == ("oom", "other-processes")
+    first = report["fixes"][0]
+    assert (first["lever"], first["fits"], first["edit"]) == ("end-other-process", True, None), first
+    assert "`helper` may be spoken with while it runs" in first["how"]
 
 
 MAIN = '''"""A script."""

@@ -120,8 +120,8 @@ impl Fix {
 /// What of a remedy can be applied as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Apply {
-    /// Nothing: it takes somebody who knows the program. Where a change of the source was refused, the
-    /// reason, as a sentence without its end.
+    /// Nothing: it takes somebody who knows the program. The reason where a change of the source was
+    /// refused, as a sentence without its end.
     ByHand(Option<String>),
     /// An environment variable and its value; an empty value takes it away.
     Environment(&'static str, String),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::Why;
 use memfit_source::{
     Alone, Dialect, Facts, LineIndex, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
 };
@@ -16,6 +17,8 @@ pub(crate) struct Script {
     pub(crate) lines: LineIndex,
     pub(crate) facts: Facts,
     pub(crate) statements: Vec<Statement>,
+    /// The full names of what calls call, where it is imported.
+    called: HashMap<Span, Arc<str>>,
 }
 
 impl Script {
@@ -41,7 +44,9 @@ impl Script {
         if is_deep(&statements) {
             return Err(TOO_LARGE);
         }
-        Ok(Self { lines: LineIndex::new(&text), text, facts, statements })
+        let named = facts.calls.iter().filter_map(|call| Some((call.span, call.path.clone()?)));
+        let called = named.collect();
+        Ok(Self { lines: LineIndex::new(&text), text, facts, statements, called })
     }
 
     /// The text of a span.
@@ -67,7 +72,7 @@ impl Script {
 
     /// The full name of what a call calls, where it is imported.
     pub(crate) fn called(&self, call: Span) -> Option<&str> {
-        self.facts.calls.iter().find(|known| known.span == call).and_then(|known| known.path.as_deref())
+        self.called.get(&call).map(|path| &**path)
     }
 
     /// The innermost statement on a line.
@@ -175,6 +180,9 @@ impl Ran {
     }
 }
 
+/// The lines that ran of a file that nothing ran of.
+static NO_LINES: BTreeSet<u32> = BTreeSet::new();
+
 /// Reads the text of a source file, where it is at hand.
 pub type Read<'given> = &'given dyn Fn(&str) -> Option<String>;
 
@@ -218,8 +226,7 @@ impl<'given> Code<'given> {
             self.scripts.borrow_mut().insert(file.to_owned(), script.clone());
             script?
         };
-        static NONE: BTreeSet<u32> = BTreeSet::new();
-        let ran = self.ran.lines.get(file).unwrap_or(&NONE);
+        let ran = self.ran.lines.get(file).unwrap_or(&NO_LINES);
         Some(Scene { file, script, ran, is_main: self.ran.main.as_deref() == Some(file) })
     }
 
@@ -241,6 +248,29 @@ pub(crate) struct Scene<'c> {
 }
 
 impl Scene<'_> {
+    /// Whether a recorded line is still one of its function: the file may have changed since.
+    pub(crate) fn is_current(&self, site: &Site) -> Result<(), Why> {
+        let path = self.script.at_line(site.line);
+        let function = path.as_ref().and_then(Path::function).and_then(|function| function.name.as_deref());
+        let recorded = site.function.rsplit('.').next().unwrap_or_default();
+        // A lambda or a comprehension is part of any function, and a class has a body of its own.
+        let class =
+            path.as_ref().and_then(|path| path.above().find(|each| each.kind == StatementKind::Class));
+        let same = match recorded {
+            "" => true,
+            "<module>" => function.is_none(),
+            name if name.starts_with('<') => true,
+            name => function == Some(name) || class.is_some_and(|class| class.name.as_deref() == Some(name)),
+        };
+        if same && path.is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "line {} is no longer one of `{recorded}`: the file has changed since the recording",
+            site.line
+        ))
+    }
+
     /// Whether the recording shows that a statement was come by: another of its list, or one within, ran.
     pub(crate) fn shows(&self, path: &Path<'_>) -> bool {
         let mut owners = path.above();

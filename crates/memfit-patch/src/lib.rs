@@ -1,9 +1,9 @@
 //! Levers as changes of a program's source: plain PyTorch, where plain PyTorch can do it.
 //!
 //! Owns how each lever looks in a script: of a plan ([`patch`]), and of a remedy for memory that ran out
-//! ([`Code::change`]). It must not know how a plan or a remedy was found, files, or how a change is shown;
-//! nor the Python parser, which only `memfit-source` uses. A change that the source does not prove right is
-//! refused with a reason.
+//! ([`Code::change`]). A change that the source does not prove right is refused with a reason.
+//! It must not know how a plan or a remedy was found, files, or how a change is shown; nor the Python
+//! parser, which only `memfit-source` uses.
 
 mod before;
 mod code;

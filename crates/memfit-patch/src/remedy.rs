@@ -108,7 +108,9 @@ impl Code<'_> {
             }
             (Lever::DropSetting, Known::Settings { now, then }) => options::settings(self, now, then),
             (Lever::Sdpa, _) => self.first(wanted.sites, attention::change),
-            (Lever::ResizeBeforeUpload, _) => self.first(wanted.sites, upload::change),
+            (Lever::ResizeBeforeUpload, _) => {
+                self.first(wanted.sites, |scene, site| Ok(upload::change(scene, site)))
+            }
             (Lever::Checkpointing, _) => blocks::change(self, wanted.sites),
             (Lever::ActivationOffload, _) => self.first(wanted.sites, |scene, site| {
                 around::forward(scene, site, "torch.autograd.graph.save_on_cpu()").map(Some)
@@ -126,8 +128,8 @@ impl Code<'_> {
         }
     }
 
-    /// The change of the first line where there is one; else the first reason. `None` where a line has
-    /// nothing of the kind.
+    /// The change of the first line where there is one; else the first reason. `None` stands for a line that
+    /// has nothing of the kind.
     fn first(
         &self,
         sites: &[Site],
@@ -136,8 +138,10 @@ impl Code<'_> {
         let mut refusal = Refusal::NotHere;
         for site in sites {
             let Some(scene) = self.scene(&site.file) else { continue };
-            let made =
-                change(&scene, site).and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
+            let made = scene
+                .is_current(site)
+                .and_then(|()| change(&scene, site))
+                .and_then(|edits| edits.map(|edits| edits.change(&scene)).transpose());
             match made {
                 Ok(Some(change)) => return Ok(change),
                 Err(why) if refusal == Refusal::NotHere => refusal = Refusal::Unproven(why),
@@ -169,16 +173,12 @@ impl Edits {
     fn line_behind(&mut self, script: &Script, span: Span, text: &str) {
         let (_, blank) = script.facts.line_start(span.start);
         let rest = &script.text[span.end as usize..];
-        match rest.find('\n') {
-            Some(at) => {
-                let end = span.end + at as u32 + 1;
-                self.push(Edit::insert(end, format!("{blank}{text}{}", newline(script))));
-            }
-            None => {
-                let end = script.text.len() as u32;
-                self.push(Edit::insert(end, format!("{}{blank}{text}", newline(script))));
-            }
-        }
+        let edit = if let Some(at) = rest.find('\n') {
+            Edit::insert(span.end + at as u32 + 1, format!("{blank}{text}{}", newline(script)))
+        } else {
+            Edit::insert(script.text.len() as u32, format!("{}{blank}{text}", newline(script)))
+        };
+        self.push(edit);
     }
 
     /// `import MODULE` at the top of the file, unless it is there.

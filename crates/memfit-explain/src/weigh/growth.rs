@@ -124,8 +124,13 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
 
 /// Where the newest blocks of the largest leaks were asked for.
 fn newest(bench: &Bench<'_>, leaks: &[Leak]) -> Vec<StackId> {
-    let lives = &bench.story.lives;
-    let newest = leaks.iter().take(LEAKS_LOOKED_AT).filter_map(|leak| leak.blocks.last());
-    let found = newest.filter_map(|block| lives.binary_search_by_key(block, |life| life.index).ok());
-    found.map(|at| lives[at].block.stack).collect()
+    let story = &bench.story;
+    let now = story.period_of(story.trouble.moment);
+    let known = |block: &u32| story.lives.binary_search_by_key(block, |life| life.index).ok();
+    // What the step under way has made may yet go by itself.
+    let newest = leaks.iter().take(LEAKS_LOOKED_AT).filter_map(|leak| {
+        let lives = || leak.blocks.iter().rev().filter_map(known).map(|at| &story.lives[at]);
+        lives().find(|life| story.period_of(life.block.born) < now).or_else(|| lives().next())
+    });
+    newest.map(|life| life.block.stack).collect()
 }

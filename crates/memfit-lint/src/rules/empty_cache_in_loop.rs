@@ -73,5 +73,5 @@ fn alone(context: &Context<'_>, span: memfit_source::Span) -> bool {
     let facts = context.facts;
     let (start, blank) = facts.line_start(span.start);
     let above = facts.text[..start as usize].lines().rev().find(|line| !line.trim().is_empty());
-    above.is_some_and(|line| line.starts_with(&blank) && !line.trim_end().ends_with(':'))
+    above.is_some_and(|line| line.starts_with(blank) && !line.trim_end().ends_with(':'))
 }

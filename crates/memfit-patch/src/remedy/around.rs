@@ -8,10 +8,13 @@ use super::{Edits, newline};
 use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
+/// Why a line that is none cannot be changed.
+const NOT_THERE: &str = "no statement stands there";
+
 /// The forward under a context.
 pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<Edits, Why> {
     let script = &*scene.script;
-    let path = called_at(scene, site)?;
+    let path = script.at_line(site.line).ok_or(NOT_THERE)?;
     let mut edits = Edits::default();
     wrap(script, &path, context, &mut edits)?;
     if context.contains("autocast") {
@@ -26,18 +29,6 @@ pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<E
     }
     edits.import(script, "torch");
     Ok(edits)
-}
-
-/// The statement that calls the model.
-fn called_at<'s>(scene: &'s Scene<'_>, site: &Site) -> Result<Path<'s>, Why> {
-    let path = scene.script.at_line(site.line).ok_or("no statement stands there")?;
-    let function = path.function().and_then(|function| function.name.as_deref()).unwrap_or("<module>");
-    let recorded = site.function.rsplit('.').next().unwrap_or_default();
-    // The file may be another one than at the time of the recording.
-    if !recorded.is_empty() && recorded != function && !recorded.starts_with('<') {
-        return Err(format!("line {} is no longer one of `{recorded}`", site.line));
-    }
-    Ok(path)
 }
 
 /// A statement under a context.
@@ -95,14 +86,19 @@ fn goes_backward(script: &Script, within: Span) -> bool {
 /// `@torch.no_grad()` over the function that evaluates, or `with torch.no_grad():` around the line.
 pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Result<Edits, Why> {
     let script = &*scene.script;
-    let path = called_at(scene, site)?;
+    let path = script.at_line(site.line).ok_or(NOT_THERE)?;
     let mut edits = Edits::default();
     let function = path.function().filter(|function| !trains(script, function));
     if let Some(function) = function {
         let name = function.name.as_deref().unwrap_or_default();
         let calls = calls_of(scene, name);
-        shown(uses(scene, &Origin::Calls(calls)), never_trained && returns(function), name)?;
-        edits.line_before(script, function.span.start, "@torch.no_grad()");
+        if returns(function) && !scene.is_main && !never_trained {
+            return Err(format!(
+                "`{name}` may be called by other files of the program, and trained on there"
+            ));
+        }
+        shown(uses(scene, &Origin::Calls(calls)), never_trained, name)?;
+        edits.line_before(script, head_of(script, function), "@torch.no_grad()");
     } else {
         let scope = path.function().and_then(body_of);
         let mut names = Vec::new();
@@ -148,6 +144,18 @@ fn returns(function: &Statement) -> bool {
     let mut found = false;
     function.visit(&mut |each| found |= each.kind == StatementKind::Return && !each.values.is_empty());
     found
+}
+
+/// Where the line of `def` begins, below decorators: one above `@staticmethod` would get another function.
+fn head_of(script: &Script, function: &Statement) -> u32 {
+    let mut at = function.span.start;
+    for line in script.slice(function.span).split_inclusive('\n') {
+        if line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def ") {
+            return at + (line.len() - line.trim_start().len()) as u32;
+        }
+        at += line.len() as u32;
+    }
+    function.span.start
 }
 
 /// The calls of a function by its name.

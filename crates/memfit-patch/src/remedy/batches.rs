@@ -21,6 +21,7 @@ pub(super) fn change(
     };
     let anchor = step.cloned().or_else(|| sites.iter().find_map(in_loop)).ok_or(Refusal::NotHere)?;
     let scene = code.scene(&anchor.file).ok_or(Refusal::NotHere)?;
+    scene.is_current(&anchor)?;
     let script = &*scene.script;
     let path = script.at_line(anchor.line).ok_or("no statement stands there")?;
     let looped = path.loops().next().ok_or("the step stands in no loop of its function")?;

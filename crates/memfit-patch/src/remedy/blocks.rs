@@ -70,6 +70,7 @@ pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal>
     let first = sites.first().ok_or(Refusal::NotHere)?;
     let scene = code.scene(&first.file).ok_or(Refusal::NotHere)?;
     let script = &*scene.script;
+    scene.is_current(first)?;
     counts_nothing(&scene)?;
     let mut edits = Edits::default();
     for site in sites.iter().filter(|site| site.file == first.file) {

@@ -368,6 +368,11 @@ impl Flow<'_> {
             Kind::Name(_) => false,
             _ => self.carries(callee, names),
         };
+        // `getattr(self, "history")` is an attribute like any other.
+        let by_name = |argument: &Passed| matches!(&argument.value.kind, Kind::Text(name) if self.attributes.contains(name));
+        if called_by_name(callee) && arguments.iter().any(by_name) {
+            return true;
+        }
         if self.calls.contains(&call.span) {
             return true;
         }
@@ -405,6 +410,7 @@ impl Flow<'_> {
             // A gradient scaler hands on what goes backward.
             Kind::Attribute { .. } if called == "scale" => true,
             Kind::Name(_) if NUMBERS.contains(&called) => false,
+            Kind::Name(_) if called == "getattr" => true,
             Kind::Name(_) if HANDS_ON.contains(&called) => true,
             _ => {
                 self.hazard(false, format!("it is given to `{text}(…)`, which may go backward through it"));
@@ -414,8 +420,13 @@ impl Flow<'_> {
     }
 }
 
+/// Whether what is called takes the name of an attribute.
+fn called_by_name(callee: &Expression) -> bool {
+    matches!(callee.last_name(), Some("getattr" | "setattr" | "attrgetter"))
+}
+
 /// Whether an expression is a number by what it looks like: it is on no card.
-fn is_number(of: &Expression) -> bool {
+pub(super) fn is_number(of: &Expression) -> bool {
     match &of.kind {
         Kind::Number | Kind::Text(_) | Kind::Constant(_) => true,
         Kind::Call { callee, .. } => {

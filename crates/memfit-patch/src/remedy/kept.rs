@@ -1,12 +1,14 @@
 //! What steps leave behind: what is collected goes without its graph and off the card, what is added up goes
 //! without its graph, and `retain_graph=True` goes where one backward pass is enough.
 
+use std::collections::BTreeMap;
+
 use memfit_source::{
     Edit, Expression, ExpressionKind as Kind, Op, OpKind, Operator, Span, Statement, StatementKind,
 };
 use memfit_vocabulary::Lever;
 
-use super::flow::{Hazard, METADATA, Origin, Uses, body_of, uses};
+use super::flow::{Hazard, METADATA, Origin, Uses, body_of, is_number, uses};
 use super::{Change, Edits, Refusal, Wanted};
 use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
@@ -37,6 +39,9 @@ const MAKERS: &[&str] = &[
     "zeros_like",
 ];
 
+/// Functions that only gather what they are given.
+const GATHERS: &[&str] = &["dict", "list", "tuple", "set"];
+
 /// A place where a value is kept.
 struct Kept<'s> {
     path: Path<'s>,
@@ -56,11 +61,16 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
     for site in wanted.sites {
         let Some(scene) = code.scene(&site.file).filter(|_| !seen.contains(&site)) else { continue };
         seen.push(site);
+        if let Err(why) = scene.is_current(site) {
+            made.push((&site.file, Err(why)));
+            continue;
+        }
         let kept = kept_from(&scene.script, site.line, off_the_card);
         made.extend(kept.iter().map(|kept| (site.file.as_str(), cut(&scene, kept, off_the_card))));
     }
     for site in backwards {
-        let Some(scene) = code.scene(&site.file) else { continue };
+        let scene = code.scene(&site.file).filter(|scene| scene.is_current(site).is_ok());
+        let Some(scene) = scene else { continue };
         made.extend(released(&scene, site).map(|released| (site.file.as_str(), released)));
     }
     // One change is of one file: the first that the recording speaks of.
@@ -82,7 +92,7 @@ impl Code<'_> {
     /// The line that keeps what one of these lines makes, whether or not a change of it is right.
     pub fn keeper(&self, sites: &[Site]) -> Option<Site> {
         sites.iter().find_map(|site| {
-            let scene = self.scene(&site.file)?;
+            let scene = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok())?;
             let kept = kept_from(&scene.script, site.line, true).into_iter();
             let mut kept = kept.filter(|kept| scene.shows(&kept.path));
             let kept = kept.find(|kept| !is_refused_store(&scene, kept))?;
@@ -98,13 +108,13 @@ fn is_refused_store(scene: &Scene<'_>, kept: &Kept<'_>) -> bool {
 }
 
 /// Where the values are kept that a line makes.
-fn kept_from<'s>(script: &'s Script, line: u32, off_the_card: bool) -> Vec<Kept<'s>> {
+fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
     let Some(path) = script.at_line(line) else { return Vec::new() };
     let statement = path.statement();
     let done = if off_the_card { OFF_THE_CARD } else { WITHOUT_GRAPH };
     if let Some((target, value, adds)) = store(statement) {
         let mut values = Vec::new();
-        made_here(value, done, &mut values);
+        cut_points(value, &|part| is_made_here(part, done), &mut values);
         if !values.is_empty() {
             return vec![Kept { path, target, values, adds }];
         }
@@ -129,8 +139,9 @@ fn kept_from<'s>(script: &'s Script, line: u32, off_the_card: bool) -> Vec<Kept<
                 return;
             }
             let Some((target, value, adds)) = store(each) else { return };
+            let done = if adds { WITHOUT_GRAPH } else { done };
             let mut values = Vec::new();
-            occurrences(value, &names, if adds { WITHOUT_GRAPH } else { done }, &mut values);
+            cut_points(value, &|part| holds(part, &names, done), &mut values);
             if values.is_empty() {
                 return;
             }
@@ -152,7 +163,7 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
             let [argument] = arguments else { return None };
             (KEEPS.contains(&name.as_str()) && !argument.starred).then_some((&**of, &argument.value, false))
         }
-        StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, true)),
+        StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, !is_list(value))),
         StatementKind::Assign => {
             let [target] = &statement.targets[..] else { return None };
             if let Kind::Item { of, .. } = &target.kind {
@@ -160,56 +171,62 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
             }
             let Kind::Binary { left, operator: Operator::Add, right } = &value.kind else { return None };
             let same = left.path().is_some() && left.path() == target.path();
-            same.then_some((target, &**right, true))
+            same.then_some((target, &**right, !is_list(right)))
         }
         _ => None,
     }
 }
 
-/// The values that an expression computes itself: those of its calls that are not cut already.
-fn made_here<'e>(of: &'e Expression, done: &[&str], found: &mut Vec<&'e Expression>) {
+/// What is added to a list is collected.
+const fn is_list(of: &Expression) -> bool {
+    matches!(of.kind, Kind::Several(_) | Kind::Comprehension { .. })
+}
+
+/// The parts of a kept value that are cut: as a whole where it is computed there, else each part of a list.
+fn cut_points<'e>(
+    of: &'e Expression,
+    is_live: &dyn Fn(&Expression) -> bool,
+    found: &mut Vec<&'e Expression>,
+) {
+    let gathers = |callee: &Expression| callee.name().is_some_and(|name| GATHERS.contains(&name));
     match &of.kind {
-        Kind::Several(parts) => {
-            for part in parts {
-                made_here(part, done, found);
+        Kind::Call { callee, .. } if !gathers(callee) => found.extend(is_live(of).then_some(of)),
+        Kind::Name(_) | Kind::Attribute { .. } | Kind::Item { .. } | Kind::Binary { .. } => {
+            found.extend(is_live(of).then_some(of));
+        }
+        _ => {
+            for part in of.parts() {
+                cut_points(part, is_live, found);
             }
         }
-        Kind::Call { .. } | Kind::Binary { .. } if of.any(&|part| part.call().is_some()) => {
-            let cut = |part: &Expression| {
-                part.call()
-                    .and_then(|(callee, _)| callee.last_name())
-                    .is_some_and(|name| done.contains(&name))
-            };
-            if !of.any(&cut) {
-                found.push(of);
-            }
-        }
-        _ => {}
     }
 }
 
-/// Where names stand in an expression with their graph, or on the card.
-fn occurrences<'e>(of: &'e Expression, names: &[&str], done: &[&str], found: &mut Vec<&'e Expression>) {
+/// Whether an expression computes something itself that is not cut already.
+fn is_made_here(of: &Expression, done: &[&str]) -> bool {
+    let is_call = |part: &Expression| part.call().is_some();
+    let is_cut = |part: &Expression| {
+        part.call().and_then(|(callee, _)| callee.last_name()).is_some_and(|name| done.contains(&name))
+    };
+    of.any(&is_call) && !of.any(&is_cut)
+}
+
+/// Whether one of these names stands in an expression with its graph, or on the card.
+fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
-        Kind::Name(name) if names.contains(&name.as_str()) => found.push(of),
-        Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => {}
+        Kind::Name(name) => names.contains(&name.as_str()),
+        Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => false,
         Kind::Call { callee, arguments } => {
+            let given = || arguments.iter().any(|argument| holds(&argument.value, names, done));
             match &callee.kind {
-                Kind::Attribute { name, .. } if done.contains(&name.as_str()) || is_number_of(name) => {}
-                Kind::Attribute { of, .. } => occurrences(of, names, done, found),
-                Kind::Name(name) if is_number_function(name) => return,
-                _ => {}
-            }
-            for argument in arguments {
-                occurrences(&argument.value, names, done, found);
+                Kind::Attribute { name, .. } if done.contains(&name.as_str()) || is_number_of(name) => false,
+                Kind::Attribute { of, .. } => holds(of, names, done) || given(),
+                Kind::Name(name) if is_number_function(name) => false,
+                _ => given(),
             }
         }
-        Kind::Formatted(_) => {}
-        _ => {
-            for part in of.parts() {
-                occurrences(part, names, done, found);
-            }
-        }
+        Kind::Formatted(_) => false,
+        _ => of.parts().into_iter().any(|part| holds(part, names, done)),
     }
 }
 
@@ -233,10 +250,20 @@ fn cut(scene: &Scene<'_>, kept: &Kept<'_>, off_the_card: bool) -> Result<Vec<Edi
     if off_the_card && !kept.adds && uses.is_mixed {
         return Err(format!("`{text}` is computed with later, where it has to be on the card"));
     }
-    let suffix = if off_the_card && !kept.adds { ".detach().cpu()" } else { ".detach()" };
-    let edits = kept.values.iter().flat_map(|value| match value.kind {
-        Kind::Name(_) | Kind::Call { .. } => vec![Edit::insert(value.span.end, suffix)],
-        _ => vec![Edit::insert(value.span.start, "("), Edit::insert(value.span.end, format!("){suffix}"))],
+    let to_host = off_the_card && !kept.adds;
+    let edits = kept.values.iter().flat_map(|value| {
+        let is_cut = value.call().and_then(|(callee, _)| callee.last_name()) == Some("detach");
+        let suffix = match (is_cut, to_host) {
+            (true, _) => ".cpu()",
+            (false, true) => ".detach().cpu()",
+            (false, false) => ".detach()",
+        };
+        match value.kind {
+            Kind::Binary { .. } => {
+                vec![Edit::insert(value.span.start, "("), Edit::insert(value.span.end, format!("){suffix}"))]
+            }
+            _ => vec![Edit::insert(value.span.end, suffix)],
+        }
     });
     Ok(edits.collect())
 }
@@ -372,44 +399,42 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     Some(Ok(vec![facts.remove_argument(call, retain.span)]))
 }
 
-/// A name that the loop around a place hands from round to round, with what a backward may go through.
+/// What the loop around a place hands from round to round, where a backward pass may go through it.
 fn carried(scene: &Scene<'_>, at: Span) -> Option<String> {
     let script = &*scene.script;
     let path = script.around(at)?;
     let looped = path.loops().next()?;
-    let mut first: Vec<(&str, u32, bool)> = Vec::new();
-    let mut note = |name, at, binds| match first.iter_mut().find(|(known, ..)| *known == name) {
-        Some(_) => {}
-        None => first.push((name, at, binds)),
-    };
-    let mut bound: Vec<&str> = Vec::new();
+    // Whether what comes first is that it is bound; what is bound to something else than a number.
+    let mut first: BTreeMap<String, bool> = BTreeMap::new();
+    let mut bound: Vec<&Expression> = Vec::new();
     for statement in &looped.body {
         statement.visit(&mut |each| {
             for value in &each.values {
                 value.visit(&mut |part| {
-                    if let Some(name) = part.name() {
-                        note(name, part.span.start, false);
+                    if let Some(name) = part.path() {
+                        first.entry(name).or_insert(false);
                     }
                 });
             }
+            let binds = !matches!(each.kind, StatementKind::Augment(_));
             for target in &each.targets {
-                let reads = matches!(each.kind, StatementKind::Augment(_));
-                target.visit(&mut |part| {
-                    if let Some(name) = part.name() {
-                        note(name, part.span.start, !reads);
-                        bound.push(name);
+                let parts = if target.path().is_some() { vec![target] } else { target.parts() };
+                for (part, name) in parts.into_iter().filter_map(|part| Some((part, part.path()?))) {
+                    first.entry(name).or_insert(binds);
+                    if !each.values.iter().all(is_number) {
+                        bound.push(part);
                     }
-                });
+                }
             }
         });
     }
-    let own: Vec<&str> = first
-        .iter()
-        .filter(|(name, _, binds)| !binds && bound.contains(name))
-        .map(|(name, ..)| *name)
-        .collect();
     let scope = path.function().and_then(body_of);
-    own.into_iter()
-        .find(|name| uses(scene, &Origin::Name { name: (*name).to_owned(), scope }).is_err())
-        .map(str::to_owned)
+    bound.into_iter().find_map(|part| {
+        let name = part.path().filter(|name| first.get(name) == Some(&false))?;
+        let origin = match &part.kind {
+            Kind::Attribute { name, .. } => Origin::Attribute(name.clone()),
+            _ => Origin::Name { name: name.clone(), scope },
+        };
+        uses(scene, &origin).is_err().then_some(name)
+    })
 }

@@ -45,14 +45,13 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         return Err(format!("`{SHARED}` is a name of the file's own"));
     }
     // Behind the imports, where whatever captures finds it.
-    let imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
+    let mut imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
     let first = script
         .statements
         .iter()
         .find(|each| !matches!(each.kind, StatementKind::Import | StatementKind::Text));
     let last = imports
-        .filter(|each| first.is_none_or(|first| each.span.start < first.span.start))
-        .last()
+        .rfind(|each| first.is_none_or(|first| each.span.start < first.span.start))
         .ok_or("the file imports nothing at its top")?;
     let mut edits = Edits::default();
     for call in captures {

@@ -72,10 +72,7 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
             }
         });
     }
-    let (statement, name, call) = match children.into_iter().next() {
-        Some(first) => first,
-        None => return Ok(None),
-    };
+    let Some((statement, name, call)) = children.into_iter().next() else { return Ok(None) };
     let path = script.around(statement.span).ok_or("the process is made in no statement")?;
     if !scene.shows(&path) {
         return Err("the recording does not show that the line ran that starts the process".to_owned());

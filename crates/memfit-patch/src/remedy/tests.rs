@@ -75,11 +75,18 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
     for (keeps, after, expected) in [
         ("history.append(out)", "print(len(history))", "history.append(out.detach().cpu())"),
         ("history.append((1, out))", "", "history.append((1, out.detach().cpu()))"),
-        ("history.append(out.mean())", "", "history.append(out.detach().cpu().mean())"),
-        ("history.append(out.detach())", "", "history.append(out.detach().cpu().detach())"),
+        ("history.append(out.mean())", "", "history.append(out.mean().detach().cpu())"),
+        ("history.append(out.detach())", "", "history.append(out.detach().cpu())"),
         ("history[x] = out", "", "history[x] = out.detach().cpu()"),
+        ("history += [out, x]", "", "history += [out.detach().cpu(), x]"),
+        ("history.append({\"out\": out})", "", "history.append({\"out\": out.detach().cpu()})"),
+        (
+            "history.append((out, out + 1))",
+            "",
+            "history.append((out.detach().cpu(), (out + 1).detach().cpu()))",
+        ),
         ("total += loss", "print(total.item())", "total += loss.detach()"),
-        ("total = total + out.mean()", "print(float(total))", "total = total + out.detach().mean()"),
+        ("total = total + out.mean()", "print(float(total))", "total = total + out.mean().detach()"),
         (
             "history.append(out)",
             "torch.save(torch.cat(history), \"p.pt\")",
@@ -96,6 +103,10 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
+    // Where both what is kept and what it is made of stay, it is cut once.
+    let text = training("total = total + crit(out, y)", "print(total.item())");
+    let change = kept(&text, Lever::ReleaseGraph, &["total = total", "out = model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+        total = total + crit(out, y).detach()");
     // What the line itself makes.
     let text = training("history.append(model(x))", "");
     let change = kept(&text, Lever::ReleaseGraph, &["history.append(model"]).unwrap();
@@ -128,6 +139,12 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("if x:\n            history.append(out)", "", "does not show that line 14 ran"),
         ("total += out", "total = make()\n    print(total)", "may be something else"),
         ("model.kept.append(out)", "model.kept[0].backward()", "a backward pass goes through it"),
+        (
+            "model.kept.append(out)",
+            "getattr(model, \"kept\")[0].backward()",
+            "a backward pass goes through it",
+        ),
+        ("history.append(out)", "(both := torch.cat(history))\n    both.sum().backward()", "goes through it"),
     ] {
         let text = training(keeps, after);
         let told = refused(kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
@@ -203,6 +220,9 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
     let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
     let told = refused(kept(text, Lever::ReleaseGraph, &["out, state"]));
     assert!(told.contains("`state` is carried from step to step"), "{told}");
+    let text = text.replace("state", "self.state");
+    let told = refused(kept(&text, Lever::ReleaseGraph, &["out, self.state"]));
+    assert!(told.contains("`self.state` is carried from step to step"), "{told}");
 }
 
 const ATTENTION: &str = "import math\nimport torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, q, k, v, d, mask):\n        scores = q @ k.transpose(-2, -1) / math.sqrt(d)\n        weights = torch.softmax(scores, dim=-1)\n        out = weights @ v\n        return out\n";
@@ -279,6 +299,14 @@ fn an_evaluation_keeps_no_graph() {
     let of = |returns: &str, after: &str| EVALUATION.replace("RETURNS", returns).replace("AFTER", after);
     let change = without_grad(&of("right", "print(score)"), false).unwrap();
     assert_eq!((change.line, lines(&change)), (3, vec!["+@torch.no_grad()".to_owned()]));
+    // Below other decorators, and nowhere where other files may train on what is returned.
+    let text = of("right", "").replace("def evaluate", "@staticmethod\ndef evaluate");
+    let change = without_grad(&text, false).unwrap();
+    assert!(change.after.contains("@staticmethod\n@torch.no_grad()\ndef evaluate"), "{}", change.after);
+    let at = &["out = model(x)"];
+    let known = Some(Known::NeverTrained(false));
+    let told = refused(changed_in(&of("right", ""), Lever::NoGrad, at, &[], known, false));
+    assert!(told.contains("called by other files"), "{told}");
     // A score that a backward goes through is one that is trained on, whatever the function is called.
     for (after, never, why) in [
         ("score.backward()", true, "a backward pass goes through it"),
@@ -341,8 +369,16 @@ fn the_forward_goes_under_a_context() {
     let read = |_: &str| Some(text.to_owned());
     let site = Site { file: FILE.to_owned(), line: 5, function: "evaluate".to_owned() };
     let code = Code::new(&read, Ran::new([site.clone()], None));
-    let wanted = Wanted { lever: Lever::ActivationOffload, sites: &[site], known: Known::Nothing };
-    assert!(refused(code.change(&wanted)).contains("no longer one of `evaluate`"));
+    for (lever, known) in [
+        (Lever::ActivationOffload, Known::Nothing),
+        (Lever::NoGrad, Known::NeverTrained(true)),
+        (Lever::KeepOffTheCard, Known::Backwards(&[])),
+        (Lever::Checkpointing, Known::Nothing),
+        (Lever::DropVariables, Known::Leftovers { step: Some(&site), gradients: true }),
+    ] {
+        let wanted = Wanted { lever, sites: std::slice::from_ref(&site), known };
+        assert!(refused(code.change(&wanted)).contains("no longer one of `evaluate`"), "{lever}");
+    }
 }
 
 const NET: &str = "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        for block in self.blocks:\n            x = block(x, 1)\n        x = self.head(x)\n        return x\n";

@@ -3,7 +3,6 @@
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
 
 use super::Edits;
-use crate::Why;
 use crate::code::{Scene, Script, Site};
 
 /// How many statements further down the other one may stand.
@@ -16,9 +15,9 @@ const RESIZES: &[&str] = &[
 ];
 
 /// `x = x.to(device)`, then `x = F.interpolate(x, ...)`: the other way round.
-pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
+pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Option<Edits> {
     let script = &*scene.script;
-    let Some(path) = script.at_line(site.line) else { return Ok(None) };
+    let path = script.at_line(site.line)?;
     let (suite, index) = path.suite();
     for first in index.saturating_sub(REACH)..=index {
         let Some(name) = uploaded(&suite[first]) else { continue };
@@ -29,10 +28,10 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Wh
             let mut edits = Edits::default();
             edits.push(Edit::replace(suite[first].span, script.slice(resize.span)));
             edits.push(Edit::replace(resize.span, script.slice(suite[first].span)));
-            return Ok(Some(edits));
+            return Some(edits);
         }
     }
-    Ok(None)
+    None
 }
 
 /// `x` of `x = x.to(device)`, where nothing but the place changes.
