@@ -1,6 +1,6 @@
 """Extract the kernels of PyTorch's releases: mangled names and bytes of each parameter.
 
-    python scripts/kernels/symbols.py --torch "2.9.1 2.15.0"     # downloads a wheel of some 0.5 to 1 GB for each
+    python scripts/kernels/symbols.py --torch "2.9.1 2.15.0"     # downloads wheels of up to 1 GB
     python scripts/kernels/symbols.py --library 2.15.0=PATH      # an installed libtorch_cuda.so
     python scripts/kernels/symbols.py --listing 2.15.0=PATH      # what the example `symbols` wrote of one
 
