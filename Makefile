@@ -8,6 +8,7 @@
 #   make properties  all properties with a hundred seeds, where `make test` has one
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
+#   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
 
 VENV         := .venv
@@ -22,7 +23,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python check bench fuzz properties differential libraries matrix clean
+.PHONY: help demo test test-rust test-python check bench fuzz properties differential libraries matrix symbols clean
 .DELETE_ON_ERROR:
 
 help:
@@ -70,6 +71,11 @@ libraries: $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-libraries
 	$(BIN)/uv pip install --quiet --python $(VENV)-libraries/bin/python -r requirements/libraries.txt
 	$(BIN)/python scripts/tables/libraries.py --python $(VENV)-libraries/bin/python
+
+symbols: $(STAMPS)/venv
+	$(BIN)/python scripts/kernels/symbols.py --torch "$(TORCH)"
+	MEMFIT_ACCEPT=1 cargo test -p memfit-kernels --lib --locked -- symbols
+	git diff --stat -- crates/memfit-kernels/symbols
 
 matrix: $(STAMPS)/memfit
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/tables/matrix.py $(if $(TORCH),--torch "$(TORCH)")

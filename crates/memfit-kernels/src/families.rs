@@ -153,6 +153,12 @@ impl Descriptor {
         self.family
     }
 
+    /// Whether parameters have the sizes that the family's layout gives them; `None` where contents are not
+    /// followed through such kernels.
+    pub fn fits(&self, params: &[Param]) -> Option<bool> {
+        self.effect.fits(params)
+    }
+
     /// Whether a launch leaves all known contents as they are.
     pub fn is_inert(&self) -> bool {
         matches!(self.effect, Effect::None)

@@ -2,3 +2,4 @@
 
 mod contents;
 mod durations;
+mod symbols;

@@ -4,7 +4,7 @@
 
 use crate::{
     launch::{Arguments, Grid},
-    name::{Signature, type_parts},
+    name::{Signature, plain_size, type_parts},
 };
 
 /// The layout of the lists.
@@ -38,8 +38,10 @@ struct Room {
 const ROOMS: [Room; 2] = [Room { times: 1, index: 1 }, Room { times: 7, index: 2 }];
 /// Tensors of each list, by how many lists there are, in the shorter ones.
 const TENSORS: [usize; 5] = [110, 64, 48, 36, 30];
-/// The same where each tensor has a number or an address beside it.
-const TENSORS_WITH_MORE: [usize; 5] = [96, 64, 48, 36, 30];
+/// The same where each tensor has a number beside it.
+const TENSORS_WITH_NUMBERS: [usize; 5] = [96, 64, 48, 36, 30];
+/// The same where that is a complex number in double precision.
+const TENSORS_WITH_WIDEST: [usize; 5] = [72, 60, 48, 36, 30];
 /// Blocks of a launch in the shorter ones.
 const BLOCKS: usize = 320;
 /// Elements of one block's piece.
@@ -57,8 +59,7 @@ impl Lists {
         let depth = depth.filter(|depth| (1..=TENSORS.len()).contains(depth))?;
         let between = match kind {
             "TensorListMetadata" => Between::Nothing,
-            "TensorListScalarListMetadata" if arguments.first()?.contains("double") => Between::Scalar(8),
-            "TensorListScalarListMetadata" => Between::Scalar(4),
+            "TensorListScalarListMetadata" => Between::Scalar(scalar(arguments.first()?)?),
             "FusedOptimizerTensorListMetadata" => Between::Step,
             _ => return None,
         };
@@ -81,20 +82,37 @@ impl Lists {
         room.and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
     }
 
+    /// The sizes of the argument that has the lists, by how much room there is: the number of the first
+    /// tensor stands at the end, where no other numbers do.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        let number = if matches!(self.between, Between::Scalar(_)) { 0 } else { 4 };
+        ROOMS.map(|room| (self.places(room).end + number).next_multiple_of(8))
+    }
+
     /// Where things are in the lists with that much room.
     fn places(&self, room: Room) -> Places {
-        let (plain, more) =
-            (TENSORS[self.depth - 1] * room.times, TENSORS_WITH_MORE[self.depth - 1] * room.times);
-        let (tensors, between) = match self.between {
-            Between::Nothing => (plain, 0),
-            Between::Scalar(bytes) => (more, bytes * more),
-            Between::Step => (plain, 8 * more),
+        let (tensors, bytes) = match self.between {
+            Between::Nothing => (TENSORS, 0),
+            Between::Scalar(16) => (TENSORS_WITH_WIDEST, 16),
+            Between::Scalar(bytes) => (TENSORS_WITH_NUMBERS, bytes),
+            Between::Step => (TENSORS, 8),
         };
+        let tensors = tensors[self.depth - 1] * room.times;
+        let between = bytes * tensors;
         let blocks = BLOCKS * room.times;
         let sizes = 8 * self.depth * tensors;
         let owners = sizes + 8 * tensors + between;
         let pieces = (owners + room.index * blocks).next_multiple_of(4);
         Places { tensors, blocks, index: room.index, sizes, owners, pieces, end: pieces + 4 * blocks }
+    }
+}
+
+/// Bytes of a number beside each tensor.
+fn scalar(kind: &str) -> Option<usize> {
+    match kind {
+        "c10::complex<float>" => Some(8),
+        "c10::complex<double>" => Some(16),
+        _ => plain_size(kind).map(|size| size as usize),
     }
 }
 

@@ -14,6 +14,11 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Its bytes with indices of this width.
+    pub(crate) fn bytes(width: Width) -> usize {
+        (8 + 2 * DIMENSIONS * width.bytes() + 4).next_multiple_of(8)
+    }
+
     /// Reads an argument with indices of this width.
     pub(crate) fn read(arguments: Arguments, index: usize, width: Width) -> Option<Self> {
         let size = width.bytes();
@@ -72,7 +77,7 @@ impl Width {
         })
     }
 
-    fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Self::Narrow => 4,
             Self::Wide => 8,

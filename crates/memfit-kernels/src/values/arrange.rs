@@ -12,13 +12,15 @@ use super::{
 };
 use crate::{
     launch::{Arguments, Grid},
-    layout::{Strides, TensorInfo, Width},
+    layout::{ANY, Sizes, Strides, TensorInfo, Width, capturing},
     memory::{Memory, Origin},
     name::{Signature, type_parts},
 };
 
 /// Elements that are moved.
 const MOST: usize = 1 << 16;
+/// Dimensions that indexing has room for.
+const INDEXED: usize = 25;
 
 /// One of these kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +62,9 @@ impl Arrange {
             }
             "bitonicSortKVInPlace" | "radixSortKVInPlace" | "warpMergeSortKVInPlace" => {
                 let order = type_parts(signature.template(6)?).0;
+                // With wide indices the layout is another.
+                let index = if signature.name() == "radixSortKVInPlace" { 6 } else { 7 };
+                (signature.template(index)? == "unsigned int").then_some(())?;
                 Some(Self::Sort {
                     key: Type::from_cpp(signature.template(4)?)?,
                     value: Type::from_cpp(signature.template(5)?)?,
@@ -96,6 +101,30 @@ impl Arrange {
                 })
             }
             _ => None,
+        }
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        match *self {
+            Self::Scan { input, output, rows, length, .. } => {
+                let mut sizes = vec![ANY; length + 1];
+                (sizes[input], sizes[output], sizes[length]) = (8..=8, 8..=8, 4..=4);
+                if let Some(rows) = rows {
+                    sizes[rows] = 4..=4;
+                }
+                sizes
+            }
+            Self::Sort { .. } => {
+                let info = TensorInfo::bytes(Width::Narrow);
+                vec![info..=info, 4..=4, 4..=4, 4..=4, info..=info, 4..=4, 1..=1]
+            }
+            Self::Index { .. } => {
+                // An empty functor or one with some fields stands behind the lists.
+                let lists = Strides::bytes(3).next_multiple_of(8) + 24 + 24 * INDEXED;
+                vec![8..=8, capturing(lists)..=capturing(lists) + 16]
+            }
+            Self::Concatenate { most, .. } => vec![8..=8, 21 * most..=usize::MAX, 32..=32, 4..=4, 4..=4],
         }
     }
 
@@ -229,7 +258,7 @@ fn sort(
 /// The lambda's fields: offsets of output, input and index; addresses of output and input; how many indices;
 /// the address of each index; the extent and the stride of each indexed dimension.
 fn index(size: usize, writes: bool, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-    const DIMENSIONS: usize = 25;
+    const DIMENSIONS: usize = INDEXED;
     let pointers = Strides::bytes(3).next_multiple_of(8);
     let (indices, addresses) = (pointers + 16, pointers + 24);
     let (extents, steps) = (addresses + 8 * DIMENSIONS, addresses + 16 * DIMENSIONS);

@@ -1,5 +1,7 @@
 //! The effect of a launch on the known contents of memory.
 
+use std::ops::RangeInclusive;
+
 use super::{
     arrange::Arrange,
     elementwise::Elementwise,
@@ -12,6 +14,7 @@ use super::{
     writes::{self, Writes},
 };
 use crate::{
+    binary::Param,
     launch::{Arguments, Launch},
     memory::Memory,
 };
@@ -39,6 +42,31 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
+    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the effect
+    /// is not modelled.
+    pub(crate) fn fits(&self, params: &[Param]) -> Option<bool> {
+        let sizes = match self {
+            Self::Elementwise(elementwise) => elementwise.sizes(),
+            Self::Reduction(reduction) => reduction.sizes(),
+            Self::Size(size, _) => size.sizes(),
+            Self::Arrange(arrange) => arrange.sizes(),
+            Self::Histogram(histogram) => histogram.sizes(),
+            Self::Random(random) => random.sizes(),
+            Self::Scatter(scatter) => scatter.sizes(),
+            Self::TopK(topk) => topk.sizes(),
+            Self::Writes(Writes::Lists(lists)) => {
+                return Some(
+                    params.first().is_some_and(|param| lists.sizes().contains(&(param.size as usize))),
+                );
+            }
+            Self::None | Self::Writes(_) | Self::Overwrites(_) | Self::Anything => return None,
+        };
+        let fits = |(index, size): (usize, &RangeInclusive<usize>)| {
+            params.get(index).is_some_and(|param| size.contains(&(param.size as usize)))
+        };
+        Some(sizes.iter().enumerate().all(fits))
+    }
+
     /// Applies it to a launch. Where the arguments are not as the family lays them out, the kernel may have
     /// written anything.
     pub(crate) fn apply(&self, launch: Launch) {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     launch::Arguments,
-    layout::Strides,
+    layout::{ANY, Sizes, Strides, capturing},
     memory::{LARGEST_PIECE, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
@@ -147,6 +147,38 @@ impl Elementwise {
             Form::Dense => 0.90,
             Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.85,
             Form::Unrolled { .. } | Form::Strided { .. } => 0.70,
+        }
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        let all = self.inputs + 1;
+        // Of a functor that is not modelled, nothing is read.
+        let modelled = self.functor.as_ref().filter(|functor| functor.rule.is_some());
+        let fields = |before: usize, behind: usize| match modelled {
+            Some(functor) => {
+                let end = before + functor.size + behind;
+                end..=if before == 0 { end.next_multiple_of(8) } else { capturing(end) }
+            }
+            None => before..=usize::MAX,
+        };
+        let dense = || vec![4..=4, fields(0, 0), 8 * all..=8 * all];
+        match self.form {
+            Form::Dense | Form::Unrolled { cast: false, .. } => dense(),
+            Form::Unrolled { cast: true, .. } => {
+                let places = self.inputs.max(1);
+                let loader = places.next_multiple_of(4) + 4 * places;
+                [dense(), vec![ANY, ANY, loader..=loader, 8..=8]].concat()
+            }
+            Form::Strided { cast } => {
+                let start = Strides::bytes(all).next_multiple_of(8) + 8 * all;
+                vec![4..=4, fields(start, if cast { all } else { 0 })]
+            }
+            Form::Range(kind) => {
+                let math = if kind.is_integer() { Type::I64 } else { kind.for_arithmetic() };
+                let lambda = capturing(2 * math.size());
+                vec![4..=8, lambda..=lambda, 8..=8]
+            }
         }
     }
 

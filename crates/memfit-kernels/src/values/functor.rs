@@ -5,7 +5,7 @@
 //! look at them.
 
 use super::number::{Type, Value};
-use crate::name::type_parts;
+use crate::{layout::capturing, name::type_parts};
 
 /// A functor: what it does, and the types it does it in.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,11 +60,6 @@ fn aligned(offset: usize, kind: Type) -> usize {
     offset.next_multiple_of(kind.size())
 }
 
-/// The compiler wraps a lambda that captures something together with a pointer.
-fn capturing(fields: usize) -> usize {
-    fields.next_multiple_of(8) + 8
-}
-
 impl Functor {
     /// From the functor's C++ type; nothing if its parameters and result cannot be told.
     pub(super) fn of(text: &str) -> Option<Self> {
@@ -91,13 +86,22 @@ impl Functor {
             "BinaryFunctor" | "AUnaryFunctor" | "BUnaryFunctor" => {
                 let (second, output) = (types.get(1).copied().flatten()?, types.get(2).copied().flatten()?);
                 let (rule, inner) = inner(arguments.get(3)?);
-                let field = |kind: Type| aligned(inner, kind.for_arithmetic());
+                // The field has the type of the inner functor's parameter.
+                let operand = operand(arguments.get(3)?);
+                let field = |kind: Type| {
+                    let kind = operand.unwrap_or(kind.for_arithmetic());
+                    (aligned(inner, kind), kind)
+                };
                 let (inputs, given) = match name {
-                    "AUnaryFunctor" => (vec![second], Some((0, field(first), first.for_arithmetic()))),
-                    "BUnaryFunctor" => (vec![first], Some((1, field(second), second.for_arithmetic()))),
+                    "AUnaryFunctor" => (vec![second], Some((0, field(first)))),
+                    "BUnaryFunctor" => (vec![first], Some((1, field(second)))),
                     _ => (vec![first, second], None),
                 };
-                let size = given.map_or(inner, |(_, offset, kind)| offset + kind.size());
+                let given = given.map(|(index, (offset, kind))| (index, offset, kind));
+                // What is larger than a byte in the inner functor is an integer.
+                let size = given.map_or(inner, |(_, offset, kind)| {
+                    (offset + kind.size()).next_multiple_of(inner.max(kind.size()))
+                });
                 Some(Self { rule, inputs, output, given, size })
             }
             _ => None,
@@ -269,6 +273,14 @@ fn remainder(a: Value, b: Value) -> Option<Value> {
     let rest = a.real() % b.real();
     let flip = rest != 0.0 && (rest < 0.0) != (b.real() < 0.0);
     Some(Value::Real(if flip { rest + b.real() } else { rest }))
+}
+
+/// The type of a functor's parameters: its template argument, or what stands in the name of a lambda.
+pub(super) fn operand(text: &str) -> Option<Type> {
+    if text.ends_with('}') {
+        return Type::from_cpp(text.rsplit_once("{lambda(")?.1.split([',', ')']).next()?);
+    }
+    type_parts(text).1.first().and_then(|kind| Type::from_cpp(kind))
 }
 
 /// What a functor of two parameters holds: its rule, if it is modelled, and its bytes.

@@ -9,7 +9,7 @@ use memfit_vocabulary::Assumption;
 use super::number::{Type, Value};
 use crate::{
     launch::Arguments,
-    layout::{TensorInfo, Width},
+    layout::{ANY, Sizes, TensorInfo, Width},
     memory::{Memory, Origin},
     name::{Signature, type_parts},
 };
@@ -44,6 +44,12 @@ impl Histogram {
             width: Width::of(signature.template(2)?)?,
             weighted: !signature.template(7)?.ends_with("#2}"),
         })
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        let (info, index) = (TensorInfo::bytes(self.width), self.width.bytes());
+        vec![info..=info, ANY, info..=info, index..=index, 4..=8, 4..=8, index..=index]
     }
 
     /// Applies a launch: the counts, a buffer, the elements; how many bins, from where, to where; how many

@@ -6,6 +6,7 @@ use memfit_vocabulary::Assumption;
 use super::number::{Type, Value};
 use crate::{
     launch::Arguments,
+    layout::{ANY, Sizes},
     memory::Memory,
     name::{Signature, type_parts},
 };
@@ -61,6 +62,16 @@ impl Random {
             Law::Other
         };
         Some(Self { element, law })
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        let law = match self.law {
+            Law::Range => LAW + 16,
+            Law::Uniform => LAW + 2 * self.element.for_arithmetic().size(),
+            Law::Positive | Law::Other => 8,
+        };
+        vec![8..=8, ANY, ANY, law..=usize::MAX]
     }
 
     /// Applies a launch: how many, the state, how to draw, where to store; there the address comes first,

@@ -4,13 +4,13 @@
 use memfit_vocabulary::Assumption;
 
 use super::{
-    functor::enclosing,
+    functor::{enclosing, operand},
     histogram::spread,
     number::{Type, Value},
 };
 use crate::{
     launch::Arguments,
-    layout::Strides,
+    layout::{Sizes, Strides},
     memory::{Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
@@ -111,13 +111,29 @@ impl Reduction {
             },
             _ => return None,
         };
-        let accumulator = wrapped.get(usize::from(fold == Fold::Mean))?;
+        let named = || Type::from_cpp(wrapped.get(usize::from(fold == Fold::Mean))?);
+        // What is combined has the type of the lambda's parameters: single precision, for sums in half.
+        let combined =
+            wrapped.get(1).filter(|_| wrapper == "func_wrapper_t").and_then(|inner| operand(inner));
         Some(Self {
             fold,
             input: Type::from_cpp(scalar)?,
-            accumulator: Type::from_cpp(accumulator)?,
+            accumulator: combined.or_else(named)?,
             output: Type::from_cpp(output)?,
         })
+    }
+
+    /// The sizes that its layout gives the parameters: behind the offsets stand six addresses, the index of the
+    /// first output, two truth values and the number of outputs.
+    pub(super) fn sizes(&self) -> Sizes {
+        let end = self.pointers() + 6 * 8 + 16;
+        vec![end..=end.next_multiple_of(16)]
+    }
+
+    /// Where the addresses stand.
+    fn pointers(&self) -> usize {
+        let outputs = self.configuration() + CONFIGURATION + Strides::bytes(1);
+        (outputs + Strides::bytes(2)).next_multiple_of(8)
     }
 
     /// Applies a launch.
@@ -128,7 +144,7 @@ impl Reduction {
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let inputs = self.configuration() + CONFIGURATION;
         let outputs = inputs + Strides::bytes(1);
-        let pointers = (outputs + Strides::bytes(2)).next_multiple_of(8);
+        let pointers = self.pointers();
         let bytes = arguments.bytes(0, pointers)?;
         let word = |offset: usize| Type::I32.load(bytes.get(offset..)?).map(Value::int);
         let count = |offset: usize| word(self.configuration() + offset).map(|count| count.max(0) as usize);

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     launch::Arguments,
-    layout::Strides,
+    layout::{Sizes, Strides},
     memory::{Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
@@ -81,6 +81,13 @@ impl Scatter {
             _ => return None,
         };
         Some(Self { way, size: opaque(element)?, index: Type::from_cpp(index)? })
+    }
+
+    /// The sizes that its layout gives the parameters: the last field is an address, or the value.
+    pub(super) fn sizes(&self) -> Sizes {
+        let (tensors, last) = if self.way == Way::Fill { (2, self.size) } else { (3, 8) };
+        let end = Strides::bytes(tensors).next_multiple_of(8) + 8 * 6 + last;
+        vec![4..=4, end..=end.next_multiple_of(16)]
     }
 
     /// Applies a launch.

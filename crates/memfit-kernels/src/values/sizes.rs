@@ -8,6 +8,7 @@ use memfit_vocabulary::Assumption;
 use super::number::Type;
 use crate::{
     launch::Arguments,
+    layout::{ANY, Sizes},
     memory::{Memory, Origin},
     name::{Signature, type_parts},
 };
@@ -61,6 +62,14 @@ impl Size {
             rule,
             counted,
         })
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        let (target, (items, kind)) = (self.target.0, self.items);
+        let mut sizes = vec![ANY; target.max(items) + 1];
+        (sizes[target], sizes[items]) = (8..=8, kind.size()..=kind.size());
+        sizes
     }
 
     /// Applies a launch.

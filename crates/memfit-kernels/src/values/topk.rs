@@ -3,7 +3,7 @@
 use super::number::Type;
 use crate::{
     launch::Arguments,
-    layout::{TensorInfo, Width},
+    layout::{Sizes, TensorInfo, Width},
     memory::{Memory, Origin},
     name::{Signature, type_parts},
 };
@@ -16,6 +16,8 @@ const MOST: u64 = 1 << 16;
 pub(crate) struct TopK {
     element: Type,
     width: Width,
+    /// How wide the number of rows is: of two kernels of that name, one has it always narrow.
+    rows: Width,
 }
 
 impl TopK {
@@ -26,7 +28,19 @@ impl TopK {
         }
         let (_, parts) = type_parts(signature.param(0)?);
         let element = parts.first()?.trim_end_matches("const").trim_end();
-        Some(Self { element: Type::from_cpp(element)?, width: Width::of(parts.get(1)?)? })
+        let width = Width::of(parts.get(1)?)?;
+        let rows = Width::of(signature.param(4)?)?;
+        Some(Self { element: Type::from_cpp(element)?, width, rows })
+    }
+
+    /// The sizes that its layout gives the parameters.
+    pub(super) fn sizes(&self) -> Sizes {
+        let (info, index) = (TensorInfo::bytes(self.width), self.width.bytes());
+        let (info, index) = (info..=info, index..=index);
+        let row = [info.clone(), index.clone()];
+        let rows = self.rows.bytes()..=self.rows.bytes();
+        let input = [&row[..], &[index.clone(), 1..=1, rows, index]].concat();
+        [&input[..], &row, &row].concat()
     }
 
     /// Applies a launch: the input, the length of its rows, how many, whether the greatest, how many rows,
@@ -36,14 +50,15 @@ impl TopK {
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-        let number = |index| match self.width {
+        let wide = |index, width| match width {
             Width::Narrow => arguments.get::<u32>(index).map(u64::from),
             Width::Wide => arguments.get::<u64>(index),
         };
+        let number = |index| wide(index, self.width);
         let source = TensorInfo::read(arguments, 0, self.width)?;
         let values = TensorInfo::read(arguments, 6, self.width)?;
         let indices = TensorInfo::read(arguments, 8, self.width)?;
-        let (length, wanted, rows, stride) = (number(1)?, number(2)?, number(4)?, number(5)?);
+        let (length, wanted, rows, stride) = (number(1)?, number(2)?, wide(4, self.rows)?, number(5)?);
         let greatest = arguments.get::<u8>(3)? != 0;
         let dense = number(7)? == 1 && number(9)? == 1;
         // Rows of the outputs that do not follow one another are rare.

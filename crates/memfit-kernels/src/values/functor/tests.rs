@@ -45,7 +45,7 @@ fn functors_compute_what_their_names_say() {
         ),
         (
             "at::native::AUnaryFunctor<c10::Half, c10::Half, bool, at::native::CompareEqFunctor<c10::Half> >",
-            vec![0, one],
+            vec![0, half],
             vec![real(1.0)],
             int(1),
         ),
