@@ -44,7 +44,8 @@ test-python: $(STAMPS)/test $(STAMPS)/memfit
 
 check: $(STAMPS)/check $(STAMPS)/memfit
 	cargo fmt --all --check
-	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs
+	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs \
+	    crates/memfit-lint/src/rules/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -57,7 +57,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(facts.looped(looped).header, "in this loop")
             .help("leave it out: PyTorch reuses what it has cached")
             .fix(
-                facts.whole_lines(call.span)
+                facts
+                    .whole_lines(call.span)
                     .and_then(|line| alone(context, call.span).then(|| Edit::delete(line)))
                     .and_then(|edit| Fix::unsafe_("Leave it out", vec![edit])),
             );

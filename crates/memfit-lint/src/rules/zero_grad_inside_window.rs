@@ -53,7 +53,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for index in &window.clears_each_round {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
-            let fix = facts.whole_lines(clear.span)
+            let fix = facts
+                .whole_lines(clear.span)
                 .filter(|_| clear.via.is_none() && step.via.is_none())
                 .and_then(|line| {
                     // It goes to the line below the step, or moves to the end of the block that steps.
