@@ -79,11 +79,13 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     }
     let (callee, arguments) = call.call().ok_or("the process is made by no call")?;
     let is_popen = callee.last_name() == Some("Popen");
-    let spoken_with = arguments.iter().skip(1).any(|argument| match argument.name.as_deref() {
-        Some("target" | "daemon" | "name" | "cwd" | "env" | "shell") => false,
-        Some("args" | "kwargs") => argument.value.any(&|part| part.name().is_some()),
-        _ => true,
-    });
+    // What is started comes first of a command, and by its name of a process.
+    let spoken_with =
+        arguments.iter().skip(usize::from(is_popen)).any(|argument| match argument.name.as_deref() {
+            Some("target" | "daemon" | "name" | "cwd" | "env" | "shell") => false,
+            Some("args" | "kwargs") => argument.value.any(&|part| part.name().is_some()),
+            _ => true,
+        });
     if spoken_with {
         return Err(format!(
             "`{name}` may be spoken with while it runs, and to wait for its end may be to wait for ever"

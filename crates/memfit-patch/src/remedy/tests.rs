@@ -531,6 +531,7 @@ fn a_process_is_waited_for_only_where_it_ends_by_itself() {
     assert!(change.unwrap().after.contains("p.start()\n    p.join()\n    y"));
     for (starts, after, why) in [
         ("p = Process(target=work, args=(queue,))\n    p.start()", "p.join()", "spoken with"),
+        ("p = Process(args=(queue,), target=work)\n    p.start()", "p.join()", "spoken with"),
         ("p = subprocess.Popen([\"a\"], stdin=subprocess.PIPE)", "p.wait()", "spoken with"),
         ("p = subprocess.Popen([\"server\"])", "p.terminate()\n    p.wait()", "ends by itself is not shown"),
         ("p = subprocess.Popen([\"server\"])", "pass", "ends by itself is not shown"),
