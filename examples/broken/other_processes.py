@@ -8,7 +8,7 @@ from torch import nn
 def warm_up(ready, done) -> None:
     features = torch.zeros(1600, 1024, 1024, dtype=torch.uint8, device="cuda")
     ready.set()
-    done.wait(timeout=20)
+    done.wait()
     del features
 
 

@@ -171,3 +171,23 @@ fn the_lock_file_of_the_fuzz_targets_knows_what_crates_depend_on() {
     }
     assert!(seen > 20, "only {seen} dependencies found: this test looks in the wrong place");
 }
+
+/// A path in the architecture or the guide for contributors is one of the tree.
+#[test]
+fn documents_name_paths_that_exist() {
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = common::text(Path::new(document)).unwrap_or_default();
+        let mut paths = 0;
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let top = quoted.split('/').next().unwrap_or_default();
+            if quoted.contains('/')
+                && ["crates", "python", "scripts", "tests", "docs", "benches"].contains(&top)
+            {
+                let path = quoted.split(' ').next().unwrap_or_default();
+                assert!(common::root().join(path).exists(), "{document} names `{path}`, which is not there");
+                paths += 1;
+            }
+        }
+        assert!(paths > 5, "{document} names only {paths} paths");
+    }
+}
