@@ -32,7 +32,7 @@ struct Count {
 impl Count {
     fn text(self) -> String {
         match self {
-            Self { all: 0, .. } => "".to_owned(),
+            Self { all: 0, .. } => String::new(),
             Self { followed: 0, differing: 0, all } => all.to_string(),
             Self { followed, differing: 0, all } => format!("{followed} of {all}"),
             Self { followed, differing, all } => format!("{followed} of {all}, {differing} differ"),
