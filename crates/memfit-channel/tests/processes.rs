@@ -3,7 +3,6 @@
 //! Each child is this test program itself, told by an environment variable what to do.
 
 #![allow(unsafe_code, reason = "the tests fork and kill processes")]
-
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::{

@@ -2,7 +2,6 @@
 //! library reads its run once.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::ffi::{CStr, CString, c_char, c_void};

@@ -1,7 +1,6 @@
 //! Images, sources and batches as Python sees them.
 
 #![allow(unsafe_code, reason = "memory is handed over that torch owns")]
-
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 mod source;

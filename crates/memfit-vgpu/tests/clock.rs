@@ -4,7 +4,6 @@
 //! One test, since it forks: a second test's thread would be in the children's way.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::ffi::c_void;
