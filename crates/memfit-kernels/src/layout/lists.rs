@@ -133,8 +133,8 @@ struct Places {
 }
 
 impl Places {
-    /// Elements of all blocks' pieces; `None` if there is no room for so many blocks, or what is read makes no
-    /// sense.
+    /// Elements of all blocks' pieces; `None` if there is no room for so many blocks, or what is read makes
+    /// no sense.
     fn elements(&self, grid: Grid, arguments: Arguments) -> Option<u64> {
         let blocks = grid.blocks[0] as usize;
         (blocks <= self.blocks).then_some(())?;

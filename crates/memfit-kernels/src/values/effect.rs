@@ -36,14 +36,14 @@ pub(crate) enum Effect {
     Writes(Writes),
     /// Forgets the blocks behind these arguments, of a kernel without a signature.
     Overwrites(Vec<usize>),
-    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind an
-    /// argument that is an address.
+    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind
+    /// an argument that is an address.
     Anything,
 }
 
 impl Effect {
-    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the effect
-    /// is not modelled.
+    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the
+    /// effect is not modelled.
     pub(crate) fn fits(&self, params: &[Param]) -> Option<bool> {
         let sizes = match self {
             Self::Elementwise(elementwise) => elementwise.sizes(),
