@@ -344,48 +344,48 @@ entry_points! {
     fn cublasSetMatrix_64(
         rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64,
     ) {
-        let shape = [rows.into(), columns.into(), element.into()];
-        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+        let shape = [rows, columns, element];
+        copy(TO_DEVICE, shape, (from, from_rows), (to, to_rows))
     }
 
     fn cublasSetMatrixAsync_64(
         rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64, _stream: Ptr,
     ) {
-        let shape = [rows.into(), columns.into(), element.into()];
-        copy(TO_DEVICE, shape, (from, from_rows.into()), (to, to_rows.into()))
+        let shape = [rows, columns, element];
+        copy(TO_DEVICE, shape, (from, from_rows), (to, to_rows))
     }
 
     fn cublasSetVector_64(count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64) {
-        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+        copy(TO_DEVICE, [1, count, element], (from, from_step), (to, to_step))
     }
 
     fn cublasSetVectorAsync_64(
         count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64, _stream: Ptr,
     ) {
-        copy(TO_DEVICE, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+        copy(TO_DEVICE, [1, count, element], (from, from_step), (to, to_step))
     }
 
     fn cublasGetMatrix_64(
         rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64,
     ) {
-        let shape = [rows.into(), columns.into(), element.into()];
-        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+        let shape = [rows, columns, element];
+        copy(TO_HOST, shape, (from, from_rows), (to, to_rows))
     }
 
     fn cublasGetMatrixAsync_64(
         rows: i64, columns: i64, element: i64, from: Ptr, from_rows: i64, to: Ptr, to_rows: i64, _stream: Ptr,
     ) {
-        let shape = [rows.into(), columns.into(), element.into()];
-        copy(TO_HOST, shape, (from, from_rows.into()), (to, to_rows.into()))
+        let shape = [rows, columns, element];
+        copy(TO_HOST, shape, (from, from_rows), (to, to_rows))
     }
 
     fn cublasGetVector_64(count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64) {
-        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+        copy(TO_HOST, [1, count, element], (from, from_step), (to, to_step))
     }
 
     fn cublasGetVectorAsync_64(
         count: i64, element: i64, from: Ptr, from_step: i64, to: Ptr, to_step: i64, _stream: Ptr,
     ) {
-        copy(TO_HOST, [1, count.into(), element.into()], (from, from_step.into()), (to, to_step.into()))
+        copy(TO_HOST, [1, count, element], (from, from_step), (to, to_step))
     }
 }

@@ -38,7 +38,7 @@ fn containers(mut section: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The machine code of a container that says most.
 fn machine_code<'i, 'b>(images: &'i [Image<'b>]) -> Option<&'i Image<'b>> {
     let machine = || images.iter().filter(|image| image.kind == Kind::Machine);
-    machine().find(|image| image.target.runs_on(CARD)).or_else(|| machine().last())
+    machine().find(|image| image.target.runs_on(CARD)).or_else(|| machine().next_back())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

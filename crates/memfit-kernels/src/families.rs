@@ -124,8 +124,7 @@ impl Descriptor {
         let family = FAMILIES.iter().find(|family| family.has(&name)).unwrap_or(&table::UNKNOWN);
         let effect = family.effect(&name);
         let cost = family.cost(&name, &effect);
-        let own_layout =
-            family.stated_layout && name.signature.as_ref().is_some_and(|signature| signature.is_pytorch());
+        let own_layout = family.stated_layout && name.signature.as_ref().is_some_and(Signature::is_pytorch);
         let sizes = name.signature.as_ref().and_then(Signature::sizes);
         let param = |size| Param { offset: 0, size };
         let declared = sizes.map(|sizes| sizes.into_iter().map(param).collect());

@@ -57,7 +57,7 @@ impl<'a> Arguments<'a> {
     ///
     /// # Safety
     /// The kernel has these parameters.
-    pub(crate) unsafe fn with_params<'b>(self, params: &'b dyn Parameters) -> Arguments<'b> {
+    pub(crate) unsafe fn with_params(self, params: &dyn Parameters) -> Arguments<'_> {
         Arguments { addresses: self.addresses, params, checked: true }
     }
 

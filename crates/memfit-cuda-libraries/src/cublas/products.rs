@@ -248,9 +248,9 @@ entry_points! {
     fn cublasCgemm_v2_64(),
     fn cublasZgemm_v2_64() {
         let (input, compute) = named(NAME);
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), 1];
-        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, 1];
+        let result = (Place::One(c), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 
@@ -263,9 +263,9 @@ entry_points! {
     fn cublasCgemmBatched_64(),
     fn cublasZgemmBatched_64() {
         let (input, compute) = named(NAME);
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), count.into()];
-        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, count];
+        let result = (Place::Listed(c), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 
@@ -278,9 +278,9 @@ entry_points! {
     fn cublasCgemmStridedBatched_64(),
     fn cublasZgemmStridedBatched_64() {
         let (input, compute) = named(NAME);
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), count.into()];
-        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, count];
+        let result = (Place::Spaced(c, c_next), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 
@@ -290,9 +290,9 @@ entry_points! {
         a_step: i64, _b: Ptr, _b_kind: i32, b_step: i64, _beta: Ptr, c: Ptr, output: i32, c_step: i64, compute: i32,
         _algorithm: i32,
     ) {
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), 1];
-        let result = (Place::One(c), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, 1];
+        let result = (Place::One(c), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output, compute, result })
     }
 
@@ -302,9 +302,9 @@ entry_points! {
         a_step: i64, _b: Ptr, _b_kind: i32, b_step: i64, _beta: Ptr, c: Ptr, output: i32, c_step: i64, count: i64,
         compute: i32, _algorithm: i32,
     ) {
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), count.into()];
-        let result = (Place::Listed(c), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, count];
+        let result = (Place::Listed(c), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output, compute, result })
     }
 
@@ -314,9 +314,9 @@ entry_points! {
         a_step: i64, _a_next: i64, _b: Ptr, _b_kind: i32, b_step: i64, _b_next: i64, _beta: Ptr, c: Ptr, output: i32,
         c_step: i64, c_next: i64, count: i64, compute: i32, _algorithm: i32,
     ) {
-        let leading = [a_step.into(), b_step.into(), c_step.into()];
-        let size = [m.into(), n.into(), k.into(), count.into()];
-        let result = (Place::Spaced(c, c_next), [m.into(), n.into(), c_step.into()]);
+        let leading = [a_step, b_step, c_step];
+        let size = [m, n, k, count];
+        let result = (Place::Spaced(c, c_next), [m, n, c_step]);
         multiply(handle, &Product { size, leading, input, output, compute, result })
     }
 
@@ -329,9 +329,9 @@ entry_points! {
     fn cublasCgemv_v2_64(),
     fn cublasZgemv_v2_64() {
         let (input, compute) = named(NAME);
-        let (size, leading) = ([m.into(), 1, n.into(), 1], [a_step.into(), 16, 16]);
+        let (size, leading) = ([m, 1, n, 1], [a_step, 16, 16]);
         // Turned over, the matrix has as many rows as it had columns.
-        let result = (Place::One(y), [1, i64::from(m).max(n.into()), i64::from(y_step).abs()]);
+        let result = (Place::One(y), [1, m.max(n), y_step.abs()]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 
@@ -344,9 +344,9 @@ entry_points! {
     fn cublasCtrsm_v2_64(),
     fn cublasZtrsm_v2_64() {
         let (input, compute) = named(NAME);
-        let size = [m.into(), n.into(), m.into(), 1];
-        let leading = [a_step.into(), b_step.into(), b_step.into()];
-        let result = (Place::One(b), [m.into(), n.into(), b_step.into()]);
+        let size = [m, n, m, 1];
+        let leading = [a_step, b_step, b_step];
+        let result = (Place::One(b), [m, n, b_step]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 
@@ -359,9 +359,9 @@ entry_points! {
     fn cublasCtrsmBatched_64(),
     fn cublasZtrsmBatched_64() {
         let (input, compute) = named(NAME);
-        let size = [m.into(), n.into(), m.into(), count.into()];
-        let leading = [a_step.into(), b_step.into(), b_step.into()];
-        let result = (Place::Listed(b), [m.into(), n.into(), b_step.into()]);
+        let size = [m, n, m, count];
+        let leading = [a_step, b_step, b_step];
+        let result = (Place::Listed(b), [m, n, b_step]);
         multiply(handle, &Product { size, leading, input, output: input, compute, result })
     }
 }

@@ -42,8 +42,8 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the effect
-    /// is not modelled.
+    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the
+    /// effect is not modelled.
     pub(crate) fn fits(&self, params: &[Param]) -> Option<bool> {
         let sizes = match self {
             Self::Elementwise(elementwise) => elementwise.sizes(),

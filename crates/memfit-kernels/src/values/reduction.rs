@@ -123,8 +123,8 @@ impl Reduction {
         })
     }
 
-    /// The sizes that its layout gives the parameters: behind the offsets stand six addresses, the index of the
-    /// first output, two truth values and the number of outputs.
+    /// The sizes that its layout gives the parameters: behind the offsets stand six addresses, the index of
+    /// the first output, two truth values and the number of outputs.
     pub(super) fn sizes(&self) -> Sizes {
         let end = self.pointers() + 6 * 8 + 16;
         vec![end..=end.next_multiple_of(16)]

@@ -88,19 +88,13 @@ impl Size {
             }
             None => None,
         };
-        let (size, origin) = match known {
-            Some(known) => known,
-            None => match memory.policy() {
-                // What has elements has at least one that is unique.
-                Some(policy) => {
-                    let least = u64::from(self.rule == Assumption::Unique).min(items);
-                    (policy.between(least, items), Origin::Answer(self.rule))
-                }
-                None => {
-                    memory.forget(target, kind.size() as u64);
-                    return Some(());
-                }
-            },
+        // What has elements has at least one that is unique.
+        let least = u64::from(self.rule == Assumption::Unique).min(items);
+        let supposed =
+            || memory.policy().map(|policy| (policy.between(least, items), Origin::Answer(self.rule)));
+        let Some((size, origin)) = known.or_else(supposed) else {
+            memory.forget(target, kind.size() as u64);
+            return Some(());
         };
         let mut bytes = [0; 8];
         kind.store(super::number::Value::Int(size as i64), &mut bytes);

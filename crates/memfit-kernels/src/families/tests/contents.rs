@@ -107,7 +107,9 @@ fn every_tensor_of_a_list_is_written_whatever_its_room() {
     for (metadata, tensors, size) in [("Li1E", 110, 3360), ("Li1E", 770, 25_764), ("Li1ELb1E", 770, 25_764)] {
         let memory = memory();
         let places: Vec<u64> = (0..tensors).map(|tensor| OUT + 512 * tensor).collect();
-        places.iter().for_each(|place| know(&memory, *place, &floats(&[1.0, 1.0])));
+        for place in &places {
+            know(&memory, *place, &floats(&[1.0, 1.0]));
+        }
         let mut lists = addresses(&places);
         lists.resize(size, 0);
         launch_exactly(&memory, &name(metadata), &[lists, vec![0], vec![0], bytes(&[0])]);

@@ -237,7 +237,9 @@ fn a_template_is_as_fast_as_its_type_and_is_sure_only_of_what_it_knows() {
         let (memory, extent) = (Bytes::new(None), 4096_u64);
         let addresses = [1_u64, 2, 3].map(|number| number << 40);
         let bytes = extent * extent * element * u64::from(batch);
-        addresses.iter().for_each(|address| memory.block(*address, bytes));
+        for address in addresses {
+            memory.block(address, bytes);
+        }
         let pointers = addresses.map(|address| std::ptr::from_ref(Box::leak(Box::new(address))) as u64);
         let sizes = vec![Param { offset: 0, size: 8 }; 3];
         // SAFETY: each address is that of a word.

@@ -1,7 +1,7 @@
 //! The kernels of PyTorch's releases, held to the layouts of the families.
 //!
-//! `symbols/torch.tsv.gz` has the kernels (`make symbols`), `symbols/recognised.md` how many of each family are
-//! followed, and of how many the parameters are not as the family lays them out. A release that changes a
+//! `symbols/torch.tsv.gz` has the kernels (`make symbols`), `symbols/recognised.md` how many of each family
+//! are followed, and of how many the parameters are not as the family lays them out. A release that changes a
 //! layout changes a number there.
 
 use std::{
@@ -32,7 +32,7 @@ struct Count {
 impl Count {
     fn text(self) -> String {
         match self {
-            Self { all: 0, .. } => "".to_owned(),
+            Self { all: 0, .. } => String::new(),
             Self { followed: 0, differing: 0, all } => all.to_string(),
             Self { followed, differing: 0, all } => format!("{followed} of {all}"),
             Self { followed, differing, all } => format!("{followed} of {all}, {differing} differ"),
