@@ -179,10 +179,8 @@ fn documents_name_paths_that_exist() {
         let text = common::text(Path::new(document)).unwrap_or_default();
         let mut paths = 0;
         for quoted in text.split('`').skip(1).step_by(2) {
-            let top = quoted.split('/').next().unwrap_or_default();
-            if quoted.contains('/')
-                && ["crates", "python", "scripts", "tests", "docs", "benches"].contains(&top)
-            {
+            let tops = ["crates/", "python/", "scripts/", "tests/python", "docs/", "benches/"];
+            if tops.iter().any(|top| quoted.starts_with(top)) {
                 let path = quoted.split(' ').next().unwrap_or_default();
                 assert!(common::root().join(path).exists(), "{document} names `{path}`, which is not there");
                 paths += 1;
