@@ -148,7 +148,7 @@ def test_messages_have_the_fields_of_the_channel():
     }
     said = {}
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "channel.send":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("channel.send", "send"):
             keywords = {keyword.arg for keyword in node.keywords if keyword.arg}
             for keyword in node.keywords:
                 if keywords and keyword.arg is None:
