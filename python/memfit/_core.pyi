@@ -9,6 +9,8 @@ __all__ = [
     "ImageError",
     "Recipe",
     "Samples",
+    "TileSamples",
+    "Volume",
     "__version__",
     "format_size",
     "jpeg_decoder",
@@ -187,7 +189,7 @@ class Samples:
     @staticmethod
     def folder(path: str | os.PathLike[str]) -> Samples: ...
     @staticmethod
-    def files(paths: Sequence[str], labels: Sequence[int], classes: Sequence[str] = []) -> Samples: ...
+    def files(paths: Sequence[str], labels: Sequence[int], classes: Sequence[str] = ...) -> Samples: ...
     @staticmethod
     def shards(paths: Sequence[str]) -> Samples: ...
     @staticmethod
