@@ -32,8 +32,7 @@ use crate::facts::{
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
 use crate::names;
 use crate::position::Span;
-pub(crate) use crate::project::{ClassExport, Summary};
-use crate::project::{Imports, Index};
+use crate::project::{ClassExport, Imports, Index, Summary};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
 use named::Names;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::known::{Known, known};
-use super::{Summary, Walker, span};
+use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value};
+use crate::project::Summary;
 
 /// A function that takes a container and keeps nothing of it.
 fn is_harmless(name: &str) -> bool {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{ClassExport, Summary, Walker};
+use super::Walker;
 use crate::facts::Kind;
 use crate::facts::Receiver;
+use crate::project::{ClassExport, Summary};
 
 impl Walker<'_> {
     /// What a method does that the object's class has from another module.
