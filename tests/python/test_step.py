@@ -264,7 +264,11 @@ def test_precisions(precision: str) -> None:
         micro_batch=4,
         clip_grad_norm=1.0,
     )
-    result = step(batches("perceptron", [8], torch.float32)[0])
+    batch = batches("perceptron", [8], torch.float32)[0]
+    # What is compared is computed in float64 as well.
+    step.verify(batch)
+    types.clear()
+    result = step(batch)
     expected = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     assert set(types) == {expected}
     assert result.grad_norm is not None
@@ -293,6 +297,10 @@ def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_wind
     )
     data = batches("perceptron", [8, 8], torch.float32)
     before = flat(model)
+    # Compared before any of them overflows.
+    scales.extend([0.0] * 8)
+    step.verify(data[0])
+    scales.clear()
     first = step(data[0])
     assert first.skipped
     assert torch.equal(flat(model), before)
@@ -306,11 +314,10 @@ def test_fp16_in_trouble_is_said_with_the_modules_and_the_scales() -> None:
     torch.manual_seed(0)
     model = Perceptron()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=10**6)
-    seen = 0
+    calls = itertools.count(1)
 
     def loss(module: nn.Module, batch: Any) -> torch.Tensor:
-        nonlocal seen
-        seen += 1
+        seen = next(calls)
         value = mean_loss(module, batch)
         # Only the last layer's gradients overflow, in every fourth step from the fortieth on.
         return value + (module.net[3].bias.sum() * float("inf") if seen > 40 and seen % 4 == 0 else 0.0)
@@ -355,15 +362,21 @@ def test_what_is_not_exact_is_said_once() -> None:
 
     data = batches("perceptron", [8, 8], torch.float32)
     for model, loss, text in [
-        (Normalised(), mean_loss, "batch normalisation"),
-        (Stateful(), mean_loss, "keep state"),
-        (Perceptron(), contrastive, "couples the samples"),
-        (Perceptron(), centred, "couples the samples"),
+        (Normalised(), mean_loss, "net.1.running_mean"),
+        (Stateful(), mean_loss, "state is left otherwise: `seen`"),
+        (Perceptron(), contrastive, "the loss differs by"),
+        (Perceptron(), centred, "the loss differs by"),
         (Perceptron(), editing, "in place"),
     ]:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=4)
+            step = memfit.Step(
+                model,
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                loss,
+                micro_batch=4,
+                allow="changes-training",
+            )
             results = [step((batch[0].clone(), batch[1])) for batch in data]
         assert any(text in entry for result in results for entry in result.changed), text
         assert sum(text in str(warning.message) for warning in said) == 1

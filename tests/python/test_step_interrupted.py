@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from typing import Any
 
@@ -19,21 +20,20 @@ class Interrupted(nn.Module):
     def __init__(self, inner: nn.Module, part: int, backward: bool, error: type[BaseException]) -> None:
         super().__init__()
         self.inner, self.part, self.backward, self.error = inner, part, backward, error
-        self.parts = 0
+        # No number, which would be put back with all else.
+        self.parts = itertools.count(1)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.parts += 1
-        outputs = self.inner(inputs)
-        if self.parts == self.part:
-            if not self.backward:
-                raise self.error
+        part = next(self.parts)
+        if part == self.part and self.backward:
             # The last layer has its gradient by then.
             self.inner.net[0].register_full_backward_hook(self._raise)
-            outputs = self.inner(inputs)
+        outputs = self.inner(inputs)
+        if part == self.part and not self.backward:
+            raise self.error
         return outputs
 
     def _raise(self, *_: Any) -> None:
-        self.inner.net[0]._backward_hooks.clear()
         raise self.error
 
 
@@ -57,10 +57,14 @@ def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(
     step = memfit.Step(
         model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, accumulate=window, micro_batch=4
     )
+    model.part = 0
+    step.verify(data[0])
+    model.part, model.parts = part, itertools.count(1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with pytest.raises(error):
             list(step.over(data))
+    inner.net[0]._backward_hooks.clear()
     # What the window's earlier batches had added is gone with it, and that is said.
     assert any("earlier batches" in str(each.message) for each in said) == (part > 2)
     assert all(parameter.grad is None for parameter in model.parameters())

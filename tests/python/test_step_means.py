@@ -1,5 +1,5 @@
-"""Losses that `memfit.Step` is given as means and that are none: each is said where parts come to another
-gradient, and no other.
+"""Losses that `memfit.Step` is given as means and that are none: a batch is not divided where parts come to
+another gradient, and is where they do not.
 """
 
 from __future__ import annotations
@@ -63,44 +63,25 @@ MEANS: dict[str, Any] = {
         squares(model, batch) + 1e-3 * sum(each.pow(2).sum() for each in model.parameters()).sqrt()
     ),
     "of quotients": lambda model, batch: overlap(model, batch, 1).mean(),
-    "over as many in each sample": lambda model, batch: (
-        (model(batch[0]).pow(2) * (batch[0][:, :5] == batch[0][:, :1])).sum()
-        / (batch[0][:, :5] == batch[0][:, :1]).sum().clamp(min=1)
-    ),
     "several": lambda model, batch: torch.stack([entropy(model, batch), squares(model, batch)]).sum(),
 }
 OTHERS: dict[str, Any] = {
-    "a sum": (lambda model, batch: entropy(model, batch, reduction="sum"), "is a sum"),
-    "sums": (variational, "is a sum"),
-    "classes that weigh more": (
-        lambda model, batch: entropy(model, batch, weight=WEIGHTS),
-        "no mean over samples",
+    "a sum": lambda model, batch: entropy(model, batch, reduction="sum"),
+    "sums": variational,
+    "classes that weigh more": lambda model, batch: entropy(model, batch, weight=WEIGHTS),
+    "a label that is ignored": lambda model, batch: entropy(model, batch, ignore_index=1),
+    "a label that is made to be": lambda model, batch: functional.cross_entropy(
+        model(batch[0]), batch[1].masked_fill(batch[1] == 1, -100)
     ),
-    "a label that is ignored": (lambda model, batch: entropy(model, batch, ignore_index=1), "are ignored"),
-    "a label that is made to be": (
-        lambda model, batch: functional.cross_entropy(
-            model(batch[0]), batch[1].masked_fill(batch[1] == 1, -100)
-        ),
-        "no mean over samples",
+    "a mask": lambda model, batch: (
+        (masked(model, batch)[0] * masked(model, batch)[1]).sum() / masked(model, batch)[1].sum()
     ),
-    "a mask": (
-        lambda model, batch: (
-            (masked(model, batch)[0] * masked(model, batch)[1]).sum() / masked(model, batch)[1].sum()
-        ),
-        "no mean over samples",
+    "a number of a mask": lambda model, batch: (
+        (masked(model, batch)[0] * masked(model, batch)[1]).sum() / batch[1].gt(1).sum().item()
     ),
-    "a number of a mask": (
-        lambda model, batch: (
-            (masked(model, batch)[0] * masked(model, batch)[1]).sum() / batch[1].gt(1).sum().item()
-        ),
-        "no mean over samples",
-    ),
-    "what a mask selects": (
-        lambda model, batch: masked(model, batch)[0][masked(model, batch)[1]].mean(),
-        "no mean over samples",
-    ),
-    "a root": (lambda model, batch: squares(model, batch).sqrt(), "no mean over samples"),
-    "a quotient": (overlap, "no mean over samples"),
+    "what a mask selects": lambda model, batch: masked(model, batch)[0][masked(model, batch)[1]].mean(),
+    "a root": lambda model, batch: squares(model, batch).sqrt(),
+    "a quotient": overlap,
 }
 
 
@@ -112,14 +93,13 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("micro", [1, 3, 4])
 @pytest.mark.parametrize("name", MEANS)
 def test_means_are_those_of_the_whole_batch(name: str, micro: int) -> None:
-    check(MEANS[name], micro, "")
+    check(MEANS[name], micro, equal=True)
 
 
 @pytest.mark.parametrize("micro", [3, 4])
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_mean_is_said(name: str, micro: int) -> None:
-    loss, text = OTHERS[name]
-    check(loss, micro, text)
+def test_what_is_no_mean_is_not_divided(name: str, micro: int) -> None:
+    check(OTHERS[name], micro, equal=False)
 
 
 def test_sums_with_their_counts_are_as_they_should_be() -> None:
@@ -130,10 +110,11 @@ def test_sums_with_their_counts_are_as_they_should_be() -> None:
     def weighed(model: nn.Module, batch: Any) -> Any:
         return entropy(model, batch, weight=WEIGHTS, reduction="sum"), WEIGHTS[batch[1]].sum()
 
-    check(selected, 3, "")
-    check(weighed, 3, "")
+    check(selected, 3, equal=True)
+    check(weighed, 3, equal=True)
     # A mean with the right count is one as well.
-    check(OTHERS["classes that weigh more"][0], 3, "", count=lambda batch: float(WEIGHTS[batch[1]].sum()))
+    counted = {"count": lambda batch: float(WEIGHTS[batch[1]].sum())}
+    check(OTHERS["classes that weigh more"], 3, equal=True, **counted)
 
 
 def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
@@ -153,26 +134,42 @@ def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
     labels[:, 0] = 255
     assert step((tokens, labels)).changed == ()
     labels[6, 3] = 255
-    with pytest.warns(UserWarning, match="are ignored"):
-        assert step((tokens, labels)).changed
+    before = flat(model)
+    with pytest.raises(memfit.StepDoesNotFit, match="the loss differs by"):
+        step((tokens, labels))
+    assert torch.equal(flat(model), before)
 
 
-def check(loss: Any, micro: int, text: str, **settings: Any) -> None:
-    """A step in parts beside one of plain torch: equal, or said not to be."""
+def check(loss: Any, micro: int, *, equal: bool, **settings: Any) -> None:
+    """A step in parts beside one of plain torch: equal, or refused and done only where that is allowed."""
     torch.manual_seed(0)
     model = Perceptron().double()
     plain = copy.deepcopy(model)
+    before = flat(model)
     returned = loss(plain, data())
     (returned[0] / returned[1] if isinstance(returned, tuple) else returned).backward()
     torch.optim.SGD(plain.parameters(), lr=0.1).step()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        step = memfit.Step(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=micro, **settings
+
+    def step(**more: Any) -> memfit.Step:
+        return memfit.Step(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            loss,
+            micro_batch=micro,
+            **settings,
+            **more,
         )
-        result = step(data())
-    # A part may have nothing that a mask lets through, which is no number.
-    equal = torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)
-    assert equal == (not text)
-    assert [text in each for each in result.changed] == ([True] if text else [])
-    assert len(said) == len(result.changed)
+
+    if not equal:
+        with pytest.raises(memfit.StepDoesNotFit, match=r"differs by|is no number"):
+            step()(data())
+        assert torch.equal(flat(model), before)
+        with pytest.warns(UserWarning, match="dividing the batch changes the training"):
+            assert step(allow="changes-training")(data()).changed
+        # A part may have nothing that a mask lets through, which is no number.
+        assert not torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step()(data()).changed == ()
+    assert torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)

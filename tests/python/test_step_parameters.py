@@ -5,6 +5,7 @@ training.
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import memfit
@@ -40,13 +41,14 @@ def train(
     model.shared = model.net[3].bias
     optimizer = torch.optim.AdamW([{"params": model.parameters()}, {"params": first}], lr=0.01)
     data = batches("perceptron", [8, 5, 8, 7, 8, 3], torch.float64)
-    loss, failed = loss_of(criterion), False
+    loss = loss_of(criterion)
+    # An object, since a variable would be put back with all else.
+    memory = SimpleNamespace(runs_out=False)
 
     def fails_once(module: nn.Module, batch: Any) -> torch.Tensor:
-        nonlocal failed
         value = loss(module, batch)
-        if failing and not failed and len(batch[0]) > 2:
-            failed = True
+        if memory.runs_out and len(batch[0]) > 2:
+            memory.runs_out = False
             value.backward()
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return value
@@ -56,6 +58,9 @@ def train(
         if by_hand
         else memfit.Step(model, optimizer, fails_once, accumulate=window, clip_grad_norm=clip, **settings)
     )
+    if step is not None:
+        step.verify(data[0])
+    memory.runs_out = failing
     for start in range(0, len(data), window):
         if start == window * (len(data) // window // 2):
             model.net[0].requires_grad_(True)
@@ -164,13 +169,12 @@ def test_a_training_that_is_stopped_within_a_window_goes_on(stops: list[int], fa
     def begin() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, memfit.Step]:
         model, criterion = made()
         optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1, momentum=0.9)
-        first = True
+        memory = SimpleNamespace(runs_out=fails)
 
         def loss(module: nn.Module, batch: Any) -> Any:
-            nonlocal first
             value = criterion(module(batch[0]), batch[1])
-            if fails and first and resumed:
-                first = False
+            if memory.runs_out and resumed:
+                memory.runs_out = False
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return value * len(batch[0]), 3 * len(batch[0])
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections import Counter, UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_map_only
 
 Items = Callable[[Any], int]
 Cut = Callable[[Any, int, int], Any]
@@ -40,14 +42,22 @@ def _registered(value: Any) -> tuple[Items, Cut] | None:
     return None
 
 
-def _is_namedtuple(value: Any) -> bool:
+def is_namedtuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def _is_fields(value: Any) -> bool:
     """Whether a list or tuple holds a batch's fields, and not its samples."""
-    if _is_namedtuple(value):
+    if is_namedtuple(value):
         return True
+    if type(value) is list and len(value) > 1:
+        # What `collate_fn=lambda samples: samples` gives: pairs, or sequences of different lengths.
+        if all(type(entry) is tuple and len(entry) == len(value[0]) for entry in value):
+            return False
+        tensors = all(isinstance(entry, torch.Tensor) and entry.dim() > 0 for entry in value)
+        alike = tensors and len({(entry.dim(), entry.dtype) for entry in value}) == 1
+        if alike and len({entry.size(0) for entry in value}) > 1:
+            return False
     return not (value and all(isinstance(entry, (Mapping, str, bytes, int, float)) for entry in value))
 
 
@@ -59,6 +69,8 @@ class Form:
 
     items: int
     shape: str
+    # The same without lengths.
+    structure: str
     elements: int
     # Of each tensor, whether it is cut.
     cut: tuple[bool, ...]
@@ -70,15 +82,21 @@ class Batch:
     # Forms of flat batches, by what they are made of: most of a training's batches have one of a few.
     _known: ClassVar[dict[Any, Form]] = {}
 
-    def __init__(self, value: Any, size: int | None = None) -> None:
+    def __init__(
+        self, value: Any, size: int | None = None, dimension: int = 0, split: Cut | None = None
+    ) -> None:
         self.value = value
+        # Whether a type that somebody registered is in it.
+        self._foreign = False
+        # Where tensors have their samples, and what cuts the batch where its owner says how.
+        self._dimension = dimension
+        self._split = split
         # What each of several losses counts over the whole batch, where that is known beforehand.
         self.counts: dict[str, float] | None = None
-        self._ignored: list[float] | None = None
-        self._flat = _flat(value)
+        self._flat = _flat(value) if split is None else None
         key = None
         if self._flat is not None:
-            key = (type(value), size, *[(entry.shape, entry.dtype) for entry in self._flat])
+            key = (type(value), size, dimension, *[(entry.shape, entry.dtype) for entry in self._flat])
             form = self._known.get(key)
             if form is not None:
                 self._form = form
@@ -89,47 +107,74 @@ class Batch:
         lists: list[Any] = []
         self._survey(value, sizes, lists, top=True)
         self.items = size if size is not None else self._guess(sizes, lists)
+        if (
+            size is not None
+            and split is None
+            and size not in sizes
+            and all(len(each) != size for each in lists)
+        ):
+            raise ValueError(
+                f"`batch_size=` says {size} samples, and nothing in this batch has as many\n"
+                "hint: say where the samples are with `batch_dim=`, or cut the batch yourself with `split=fn(batch, start, stop)`"
+            )
         # Fields by their place: whether they are cut.
         self._shapes: list[str] = []
+        self._kinds: list[str] = []
         self._elements = 0
         self._costs: list[int] | None = None
         self._describe(value, top=True)
         # What the samples look like, without their number.
         self.shape = " ".join(self._shapes)
+        self._structure = " ".join(self._kinds)
         # Numbers in one sample, the largest one where they differ; and in each of them, where they do.
         costs: list[int] = self._costs or []
         self.elements = max(self._elements + max(costs, default=0), 1)
         self.costs = [self._elements + cost for cost in costs] if len(set(costs)) > 1 else None
         if key is not None and self._flat is not None:
             cut = tuple(self._is_cut(entry) for entry in self._flat)
-            self._form = Form(self.items, self.shape, self.elements, cut)
+            self._form = Form(self.items, self.shape, self._structure, self.elements, cut)
             if len(self._known) >= _FORMS:
                 self._known.clear()
             self._known[key] = self._form
 
     def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
         """The samples from start to stop, on a device; with `own`, in memory that is not the batch's."""
-        whole = start == 0 and stop == self.items
-        if self._flat is not None and not own:
-            return self._flat_part(self._flat, None if whole else slice(start, stop), device)
+        return self._take(range(start, stop), device, own)
 
-        def place(tensor: torch.Tensor) -> torch.Tensor:
-            moved = tensor if device is None else tensor.to(device, non_blocking=True)
-            return moved.clone() if own and moved.data_ptr() == tensor.data_ptr() else moved
+    def picked(self, samples: Sequence[int], device: torch.device | None) -> Any:
+        """Some samples, in memory of their own; those of one row only where `picks` is not given."""
+        return self._take(samples, device, True)
+
+    @property
+    def picks(self) -> bool:
+        """Whether samples can be taken in any order: not where somebody else cuts the batch."""
+        return self._split is None and not self._foreign
+
+    def _take(self, samples: Sequence[int], device: torch.device | None, own: bool) -> Any:
+        whole = isinstance(samples, range) and len(samples) == self.items
+        if self._split is not None:
+            value = self.value if whole else self._split(self.value, samples[0], samples[-1] + 1)
+            return _placed(value, device, own)
+        if self._flat is not None and not own:
+            return self._flat_part(self._flat, None if whole else samples, device)
 
         def walk(value: Any, top: bool) -> Any:
             found = _registered(value)
             if found is not None:
-                return value if whole else found[1](value, start, stop)
+                return value if whole else found[1](value, samples[0], samples[-1] + 1)
             if isinstance(value, torch.Tensor):
                 if whole or not self._is_cut(value):
-                    return place(value)
+                    return _put(value, device, own)
                 if value.is_nested:
-                    rows = list(value.unbind())[start:stop]
-                    return place(torch.nested.as_nested_tensor(rows, layout=value.layout))
-                return place(value[start:stop])
+                    rows = list(value.unbind())
+                    taken = [rows[index] for index in samples]
+                    return _put(torch.nested.as_nested_tensor(taken, layout=value.layout), device, own)
+                return _put(self._taken(value, samples), device, own)
+            if _is_array(value):
+                cut = value[list(samples)] if not whole and value.shape[:1] == (self.items,) else value
+                return cut.copy() if own else cut
             if isinstance(value, PackedSequence):
-                return _cut_packed(value, start, stop).to(device)
+                return _cut_packed(value, list(samples)).to(device)
             if isinstance(value, UserDict):
                 same = copy.copy(value)
                 same.data = {key: walk(entry, False) for key, entry in value.items()}
@@ -144,18 +189,28 @@ class Batch:
                 )
             if isinstance(value, (list, tuple)):
                 if self._is_samples(value, top):
-                    value = value[start:stop]
+                    # Within a sample nothing is cut.
+                    return type(value)(_placed(value[index], device, own) for index in samples)
                 cut = list(value) if _leaves(value) else [walk(entry, False) for entry in value]
-                return type(value)(*cut) if _is_namedtuple(value) else type(value)(cut)
+                return type(value)(*cut) if is_namedtuple(value) else type(value)(cut)
             return value
 
         return walk(self.value, True)
 
-    def _flat_part(self, entries: list[torch.Tensor], cut: slice | None, device: torch.device | None) -> Any:
+    def _taken(self, tensor: torch.Tensor, samples: Sequence[int]) -> torch.Tensor:
+        along = self._along(tensor)
+        if isinstance(samples, range):
+            return tensor.narrow(along, samples.start, len(samples))
+        return tensor.index_select(along, torch.tensor(samples, device=tensor.device))
+
+    def _flat_part(
+        self, entries: list[torch.Tensor], samples: Sequence[int] | None, device: torch.device | None
+    ) -> Any:
         """The same, where the batch is tensors side by side."""
-        if cut is not None:
+        if samples is not None:
             entries = [
-                entry[cut] if is_cut else entry for entry, is_cut in zip(entries, self._form.cut, strict=True)
+                self._taken(entry, samples) if is_cut else entry
+                for entry, is_cut in zip(entries, self._form.cut, strict=True)
             ]
         if device is not None:
             entries = [
@@ -174,39 +229,36 @@ class Batch:
         visit(self.value, lambda tensor: found.append(tensor._version))
         return found
 
-    def ignored(self, start: int, stop: int, known: list[tuple[int, int]]) -> float | None:
-        """The share of the labels of some samples that are ignored; None where there are none. Labels are
-        those of batches as Hugging Face's, and what is `known` to be: tensors by their place in the batch,
-        with the label that is ignored.
+    def fields(self) -> list[torch.Tensor]:
+        """The tensors that are cut, in the order in which they stand, as far as each sample is a part of
+        one.
         """
-        if self._ignored is None:
-            labels = self._labels(known)
-            if not labels:
-                return None
-            # Of all samples at once: a device is waited for a single time.
-            rows = torch.cat([(each == label).reshape(self.items, -1) for each, label in labels], 1)
-            self._ignored = [count / max(rows.size(1), 1) for count in rows.sum(1).tolist()]
-        return sum(self._ignored[start:stop]) / max(stop - start, 1)
-
-    def _labels(self, known: list[tuple[int, int]]) -> list[tuple[torch.Tensor, int]]:
-        labels = self.value.get("labels") if hasattr(self.value, "get") else None
-        if isinstance(labels, torch.Tensor) and labels.dim() > 1 and not labels.is_floating_point():
-            return [(labels, -100)]
         found: list[torch.Tensor] = []
-        if known:
-            visit(self.value, found.append)
+        visit(self.value, found.append)
+        dimension = self._dimension
         return [
-            (found[place], label)
-            for place, label in known
-            if place < len(found) and self._is_cut(found[place])
+            each.movedim(dimension, 0) if dimension and each.dim() > dimension else each
+            for each in found
+            if self._is_cut(each) and not each.is_nested and each.layout is torch.strided
         ]
 
+    @property
+    def structure(self) -> str:
+        """What batches that are built alike have in common, whatever the lengths of their sequences are."""
+        return self._form.structure if self._flat is not None else self._structure
+
+    def _along(self, tensor: torch.Tensor) -> int:
+        """The dimension that has the samples: the first one of tensors that do not have the one that was
+        named.
+        """
+        return self._dimension if tensor.dim() > self._dimension else 0
+
     def _is_cut(self, tensor: torch.Tensor) -> bool:
-        return bool(tensor.dim() > 0 and tensor.size(0) == self.items)
+        return bool(tensor.dim() > 0 and tensor.size(self._along(tensor)) == self.items)
 
     def _is_samples(self, value: Any, top: bool) -> bool:
         """Whether a list has one entry for each sample."""
-        if _is_namedtuple(value) or len(value) != self.items:
+        if is_namedtuple(value) or len(value) != self.items:
             return False
         if not _is_fields(value):
             return True
@@ -217,10 +269,17 @@ class Batch:
     def _survey(self, value: Any, sizes: Counter[int], lists: list[Any], top: bool) -> None:
         found = _registered(value)
         if found is not None:
+            self._foreign = True
             sizes[found[0](value)] += 1000
         elif isinstance(value, torch.Tensor):
             if value.dim() > 0:
-                sizes[value.size(0)] += 1
+                # Where the dimension was named, those that have it tell.
+                sizes[value.size(self._along(value))] += 1 + 1000 * (
+                    self._dimension and value.dim() > self._dimension
+                )
+        elif _is_array(value):
+            if value.ndim > 0:
+                sizes[value.shape[0]] += 1
         elif isinstance(value, PackedSequence):
             sizes[int(value.batch_sizes[0])] += 1000
         elif isinstance(value, Mapping):
@@ -233,7 +292,7 @@ class Batch:
             if top and _is_fields(value):
                 for entry in value:
                     self._survey(entry, sizes, lists, False)
-            elif not _is_namedtuple(value):
+            elif not is_namedtuple(value):
                 lists.append(value)
 
     @staticmethod
@@ -243,7 +302,8 @@ class Batch:
         if not sizes and not lengths:
             raise ValueError(
                 "this batch has nothing along which it could be split: no tensor, and no list of samples\n"
-                "hint: teach memfit its type with `memfit.register_batch_type`"
+                "hint: say how many samples it has with `batch_size=fn(batch)` and cut it with `split=fn(batch, start, stop)`, or "
+                "teach memfit its type with `memfit.register_batch_type`"
             )
         # A list of samples names its own length; where tensors have it too, both agree.
         if lengths:
@@ -258,8 +318,11 @@ class Batch:
     def _describe(self, value: Any, top: bool) -> None:
         if isinstance(value, torch.Tensor):
             if self._is_cut(value) and not value.is_nested:
-                inner = value.shape[1:]
-                self._shapes.append(f"{str(value.dtype).removeprefix('torch.')}{list(inner)}")
+                along = self._along(value)
+                inner = value.shape[:along] + value.shape[along + 1 :]
+                kind = str(value.dtype).removeprefix("torch.")
+                self._shapes.append(f"{kind}{list(inner)}")
+                self._kinds.append(f"{kind}:{value.dim()}")
                 self._elements += inner.numel()
         elif isinstance(value, Mapping):
             for entry in value.values():
@@ -273,11 +336,17 @@ class Batch:
                 known = self._costs or [0] * len(costs)
                 self._costs = [before + cost for before, cost in zip(known, costs, strict=True)]
                 self._shapes.append("samples")
+                self._kinds.append("samples")
             elif not _leaves(value):
                 for entry in value:
                     self._describe(entry, False)
+        elif _is_array(value) and value.shape[:1] == (self.items,):
+            self._shapes.append(f"{value.dtype}{list(value.shape[1:])}")
+            self._kinds.append(f"{value.dtype}:{value.ndim}")
+            self._elements += int(value[0].size)
         else:
             self._shapes.append(type(value).__name__)
+            self._kinds.append(type(value).__name__)
 
 
 def _flat(value: Any) -> list[torch.Tensor] | None:
@@ -285,7 +354,7 @@ def _flat(value: Any) -> list[torch.Tensor] | None:
     kind = type(value)
     if kind is torch.Tensor:
         entries = [value]
-    elif kind is tuple or kind is list:
+    elif kind is tuple or (kind is list and _is_fields(value)):
         entries = list(value)
     elif kind is dict:
         entries = list(value.values())
@@ -296,6 +365,21 @@ def _flat(value: Any) -> list[torch.Tensor] | None:
             return None
     # Somebody who registered tensors or lists has a way of their own.
     return entries if not _REGISTERED or _registered(value) is None else None
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _placed(value: Any, device: torch.device | None, own: bool) -> Any:
+    """All tensors of a part on a device; with `own`, in memory of their own."""
+    return tree_map_only(torch.Tensor, lambda tensor: _put(tensor, device, own), value)
+
+
+def _put(tensor: torch.Tensor, device: torch.device | None, own: bool) -> torch.Tensor:
+    moved = tensor if device is None else tensor.to(device, non_blocking=True)
+    return moved.clone() if own and moved.data_ptr() == tensor.data_ptr() else moved
 
 
 def _leaves(value: Any) -> bool:
@@ -330,64 +414,9 @@ def _numbers(value: Any) -> int:
     return total
 
 
-def _are_fields(parts: list[Any], sizes: list[int]) -> bool:
-    """Whether lists hold the fields of outputs, which can be put end to end, and not one output for each
-    sample.
-    """
-    first = parts[0]
-    if not first or any(len(part) != len(first) for part in parts):
-        return False
-    if all(len(part) == size for part, size in zip(parts, sizes, strict=True)) and not all(
-        isinstance(entry, torch.Tensor) and entry.shape[:1] == (size,)
-        for part, size in zip(parts, sizes, strict=True)
-        for entry in part
-    ):
-        # As many as there are samples, and no batches themselves: one for each sample.
-        return False
-    return all(
-        isinstance(part[index], torch.Tensor) and part[index].shape[1:] == first[index].shape[1:]
-        for part in parts
-        for index in range(len(first))
-    )
-
-
-def _cut_packed(value: PackedSequence, start: int, stop: int) -> PackedSequence:
+def _cut_packed(value: PackedSequence, samples: list[int]) -> PackedSequence:
     padded, lengths = pad_packed_sequence(value, batch_first=True)
-    lengths = lengths[start:stop]
+    lengths = lengths[samples]
     return pack_padded_sequence(
-        padded[start:stop, : int(lengths.max())], lengths, batch_first=True, enforce_sorted=False
+        padded[samples, : int(lengths.max())], lengths, batch_first=True, enforce_sorted=False
     )
-
-
-def join(parts: list[Any], sizes: list[int]) -> Any:
-    """Puts outputs of parts of so many samples together as the output of the whole: the opposite of
-    cutting.
-    """
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, torch.Tensor):
-        return torch.cat(parts) if first.dim() > 0 else torch.stack(parts)
-    if isinstance(first, UserDict):
-        same = copy.copy(first)
-        same.data = {key: join([part[key] for part in parts], sizes) for key in first}
-        return same
-    if isinstance(first, Mapping):
-        entries = {key: join([part[key] for part in parts], sizes) for key in first}
-        return entries if type(first) is dict else type(first)(**entries)
-    if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        return dataclasses.replace(
-            first,
-            **{
-                field.name: join([getattr(part, field.name) for part in parts], sizes)
-                for field in dataclasses.fields(first)
-                if field.init
-            },
-        )
-    if isinstance(first, (list, tuple)):
-        if _is_namedtuple(first):
-            return type(first)(*(join(list(entries), sizes) for entries in zip(*parts, strict=True)))
-        if isinstance(first, list) and not _are_fields(parts, sizes):
-            return [entry for part in parts for entry in part]
-        return type(first)(join(list(entries), sizes) for entries in zip(*parts, strict=True))
-    return first if all(part == first for part in parts) else list(parts)

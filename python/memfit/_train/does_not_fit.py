@@ -24,6 +24,15 @@ def of_ranks(rank: int, lost: str) -> StepDoesNotFit:
     )
 
 
+def of_division(text: str, *, asked: bool, message: str = "") -> StepDoesNotFit:
+    """The error of a batch that would have to be divided, which changes the training."""
+    why = "`micro_batch` asks for a divided batch" if asked else "the batch does not fit whole"
+    return StepDoesNotFit(
+        f"{why}, and {text}\nparameters, buffers and random numbers are as they were before the step"
+        + (f"\n{message}" if message else "")
+    )
+
+
 def of_memory(reason: str, fault: Fault, found: str, can_retry: bool) -> StepDoesNotFit:
     """The error of a step that found no memory; `found` is what would help this model."""
     why = _WHY.get(reason, "memory did not suffice")

@@ -12,9 +12,10 @@ from torch import nn
 
 from memfit import _core
 
-from .batches import Batch, join
+from .batches import Batch
 from .device import Meter, device_of
 from .faults import Fault, StepDoesNotFit, collect, forget
+from .joining import join
 from .precision import Precision
 
 

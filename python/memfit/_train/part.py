@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ from memfit import _core
 from memfit._levers import Target
 
 from .batches import Batch
-from .exactness import Exactness
+from .division import Division
+from .graph import node_number
 from .losses import Losses
 from .precision import Precision
-from .tally import Tally, Weighed, is_mean, read_losses, scalar
+from .tally import Tally, Weighed, read_losses, refuse_share, scalar, split_metrics
 
 Loss = Callable[[nn.Module, Any], Any]
 # A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it
@@ -35,7 +35,7 @@ class Runner:
         controller: _core.Controller,
         precision: Precision,
         target: Target,
-        exactness: Exactness,
+        division: Division,
         place: torch.device | None,
     ) -> None:
         self._model = model
@@ -44,11 +44,13 @@ class Runner:
         self._controller = controller
         self._precision = precision
         self._target = target
-        self._exactness = exactness
+        self._division = division
         # Where parts are moved to; none where the model does it.
         self._place = place
         # What several losses count in the open window.
         self.losses = Losses()
+        # Whether a sum and its count were seen not to be a loss and a metric.
+        self._asked = False
         # Whether parts get memory of their own, because somebody writes into them.
         self.own = False
 
@@ -64,9 +66,13 @@ class Runner:
         part = entry.part(start, stop, self._place, self.own)
         if self._target.preparations:
             part = self._target.prepare(part)
-        returned = self._forward(part, samples, whole)
-        if not whole and self._count is None and is_mean(returned):
-            tally.labels(entry.ignored(start, stop, self._exactness.labels))
+        before = None if whole or idle else node_number()
+        returned = self._forward(part)
+        if before is not None:
+            tally.changed += self._division.took(entry, samples, before)
+        returned, metrics = split_metrics(returned)
+        if metrics and not idle:
+            tally.tell(samples, metrics)
         if self._count is None and isinstance(returned, torch.Tensor):
             # The ordinary case: one mean, over samples.
             main, value, divisor = float(samples), scalar(returned), self._controller.divisor
@@ -85,25 +91,19 @@ class Runner:
         (loss if scaler is None else scaler.scale(loss)).backward()
         if idle:
             return
+        self._division.ran()
         self._controller.count(main)
         tally.parts += 1
         for name, share, value, divisor, count in shares:
             # What the loss function made may lie in memory that its next result is written to.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)
-        if tally.labels_differ and not tally.uncounted:
-            tally.uncounted = True
-            tally.changed += self._exactness.uncounted()
 
-    def _forward(self, part: Any, samples: int, whole: bool) -> Any:
-        watch = None if whole else self._exactness.watch_coupling(part, samples)
-        if self._precision.name is None and not self._target.contexts and watch is None:
+    def _forward(self, part: Any) -> Any:
+        if self._precision.name is None and not self._target.contexts:
             return self._loss(self._model, part)
-        with self._precision(), self._target.around(), watch or contextlib.nullcontext():
-            returned = self._loss(self._model, part)
-        if watch is not None and self._count is None and is_mean(returned):
-            watch.judge(returned)
-        return returned
+        with self._precision(), self._target.around():
+            return self._loss(self._model, part)
 
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool
@@ -111,6 +111,9 @@ class Runner:
         """The part's loss, what it counts, and its shares, where there are several losses or counts of their
         own.
         """
+        if not self._asked:
+            self._asked = True
+            refuse_share(returned, samples)
         counted = self._count(part) if self._count is not None else float(samples)
         losses, counts = read_losses(returned, counted)
         if isinstance(returned, Mapping):

@@ -48,6 +48,9 @@ class Planned:
         size = chosen.pop("micro-batch", None)
         self.micro_batch = micro_batch if micro_batch is not None else read.get("micro_batch", size)
         self.accumulate = accumulate if accumulate is not None else int(read.get("accumulate", 1))
+        # What a plan was allowed to change, dividing the batch included.
+        labels = {each["name"]: each.get("label") for each in read.get("lever", ())}
+        self.allow = "changes-training" if labels.get("micro-batch") == "changes-training" else "rounding"
         self.target = target
         if chosen.pop("gradient-as-bucket-view", None):
             target.note(

@@ -36,16 +36,34 @@ class RandomState:
         for index, state in self._devices.items():
             torch.cuda.set_rng_state(state, index)
 
+    def host_drew(self) -> bool:
+        """Whether Python's or NumPy's generator has moved since."""
+        if random.getstate() != self._python:
+            return True
+        module = sys.modules.get("numpy")
+        if module is None or self._numpy is None:
+            return False
+        now = module.random.get_state()
+        return bool(now[2:] != self._numpy[2:] or (now[1] != self._numpy[1]).any())
+
     def state_dict(self) -> dict[str, Any]:
-        """As something that `torch.save` takes."""
-        return {"python": self._python, "numpy": self._numpy, "host": self._host, "devices": self._devices}
+        """As something that `torch.load` reads with `weights_only=True`."""
+        state = self._numpy
+        # Of NumPy's arrays, `torch.load` takes tensors only.
+        numbers = (
+            None if state is None else (state[0], torch.tensor([int(each) for each in state[1]]), *state[2:])
+        )
+        return {"python": self._python, "numpy": numbers, "host": self._host, "devices": self._devices}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RandomState:
         """From what `state_dict` gave."""
         made = cls.__new__(cls)
-        made._python, made._numpy = state["python"], state["numpy"]
-        made._host, made._devices = state["host"], state["devices"]
+        made._python, made._host, made._devices = state["python"], state["host"], state["devices"]
+        numbers = state["numpy"]
+        if numbers is not None and isinstance(numbers[1], torch.Tensor):
+            numbers = (numbers[0], numbers[1].numpy().astype("uint32"), *numbers[2:])
+        made._numpy = numbers
         return made
 
 

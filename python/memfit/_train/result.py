@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -44,6 +45,13 @@ class Result:
     def losses(self) -> dict[str, torch.Tensor] | None:
         """Each loss's mean, where the loss function returns several."""
         return self._tally.named()
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """What the loss function returned beside its "loss": numbers as means over the batch's samples,
+        tensors of all parts end to end.
+        """
+        return self._tally.metrics()
 
     def __repr__(self) -> str:
         told = ("micro_batches", "retries", "changed", "stepped", "skipped", "grad_norm")

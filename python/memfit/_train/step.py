@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,8 +15,11 @@ from memfit._levers.saying import warn
 
 from .batches import Batch
 from .device import Meter, device_of
+from .differences import Verification
+from .division import Division, computes, is_batch_norm
 from .exactness import Exactness
 from .faults import StepDoesNotFit
+from .outside import Outside
 from .parameters import Parameters
 from .part import Loss, Runner
 from .plans import Planned, target_of
@@ -24,8 +27,11 @@ from .precision import Precision
 from .probing import Probe, probed
 from .randomness import RandomState
 from .ranks import ranks_of
+from .refusals import refuse_optimizer, refuse_scheduler
 from .result import Result
+from .snapshot import Snapshot
 from .updates import Updates
+from .verification import Verifier
 from .watching import Watch
 from .window import Window
 
@@ -55,15 +61,17 @@ class Step:
         count: Callable[[Any], float | Mapping[str, float]] | None = None,
         batch_size: Callable[[Any], int] | None = None,
         device: torch.device | str | None = None,
+        batch_dim: int = 0,
+        split: Callable[[Any, int, int], Any] | None = None,
+        modules: Sequence[nn.Module] = (),
+        state: Sequence[Any] = (),
+        allow: str | None = None,
         group: Any = None,
         timeout: float = 600.0,
         backup: bool = False,
     ) -> None:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise TypeError(
-                "LBFGS evaluates the model several times in one step, which `memfit.Step` does not do\n"
-                "hint: write its closure by hand, and run the evaluation under `memfit.inference`"
-            )
+        refuse_optimizer(optimizer)
+        refuse_scheduler(scheduler)
         for name, number in (("micro_batch", micro_batch), ("accumulate", accumulate)):
             if number is not None and number < 1:
                 raise ValueError(f"`{name}` is {number}, and has to be at least 1")
@@ -71,7 +79,7 @@ class Step:
         self.optimizer = optimizer
         self.scheduler = scheduler
         self._count = count
-        self._batch_size = batch_size
+        self._batch_size, self._batch_dim, self._split = batch_size, batch_dim, split
         self._clip = clip_grad_norm
         self.device, self._move = device_of(self.model, device)
         self._planned = Planned(
@@ -89,23 +97,46 @@ class Step:
         self._accumulate = self._planned.accumulate
         self._precision = Precision(self._planned.precision, self.device, scaler)
         self._updates = Updates(optimizer, backup)
-        self._exactness = Exactness(self.model)
         # What is updated in its backward cannot be run in parts.
         in_backward = self._target.updates_in_backward
         if in_backward:
             self._refuse_what_needs_gradients()
         meter = Meter(self.device)
+        # Batch normalisation takes no statistics of one sample.
+        pairs = any(is_batch_norm(each) for each in self.model.modules())
         self._controller = _core.Controller(
             accumulate=self._accumulate,
             micro_batch=None if in_backward else self._planned.micro_batch,
             careful=meter.cuda and not in_backward and not self._ranks.alike,
-            pairs=self._exactness.normalises,
+            pairs=pairs,
         )
         parameters = Parameters(self.model, optimizer)
         if meter.cuda:
             trained = [parameter for parameter in parameters.all if parameter.requires_grad]
             self._controller.gradients_take(sum(parameter.nbytes for parameter in trained))
         self._meter = meter
+        place = self.device if self._move else None
+        outside = Outside(self.model, modules, state, loss)
+        verifier = Verifier(
+            self.model,
+            modules,
+            loss,
+            count,
+            parameters,
+            self._precision,
+            outside,
+            self._target,
+            place,
+            self.device,
+            pairs=pairs,
+            widens=self._ranks.world == 1,
+        )
+        self._division = Division(
+            self.model,
+            verifier if computes() else None,
+            allow or self._planned.allow,
+            meets=self._ranks.inside,
+        )
         self._runner = Runner(
             self.model,
             loss,
@@ -113,8 +144,8 @@ class Step:
             self._controller,
             self._precision,
             self._target,
-            self._exactness,
-            self.device if self._move else None,
+            self._division,
+            place,
         )
         self._window = Window(
             self.model,
@@ -125,7 +156,10 @@ class Step:
             meter,
             self._updates,
             self._precision,
-            self._exactness,
+            Exactness(),
+            self._division,
+            Snapshot(self.model, modules, outside, self.device, watches=computes() and not in_backward),
+            divides=self._planned.micro_batch is not None,
             accumulate=self._accumulate,
             clip=clip_grad_norm,
             in_backward=in_backward,
@@ -177,9 +211,7 @@ class Step:
         whole = self._controller.whole
         with self._dropping():
             tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
-            changed = self._planned.changed + tally.changed
-            if tally.parts > 1:
-                changed += self._exactness.of_parts(self._window.stateful)
+            changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
             skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
 
@@ -197,7 +229,24 @@ class Step:
 
     def entry(self, batch: Any) -> Batch:
         """A batch, and where it can be cut."""
-        return Batch(batch, self._batch_size(batch) if self._batch_size is not None else None)
+        size = self._batch_size(batch) if self._batch_size is not None else None
+        return Batch(batch, size, self._batch_dim, self._split)
+
+    def verify(self, batch: Any) -> Verification:
+        """Measure what dividing a batch changes: a few of its samples run whole and in parts, and gradients,
+        losses and state are compared. Everything is as before afterwards.
+        """
+        if self._target.updates_in_backward:
+            raise RuntimeError(
+                "`optimizer-in-backward` steps in the backward, so nothing can be compared\n"
+                "hint: verify without this lever"
+            )
+        entry = self.entry(self._target.arrive(batch) if self._target.arrivals else batch)
+        if entry.items < 2:
+            raise ValueError("a batch of one sample cannot be divided")
+        self._parameters.look()
+        size = min(self._planned.micro_batch or entry.items - 1, entry.items - 1)
+        return self._division.verify(entry, size)
 
     def finish(self) -> bool:
         """Step with a window that has fewer batches than `accumulate`, at an epoch's end; whether there was
@@ -256,6 +305,11 @@ class Step:
             # Last: a schedule that is at its end says so by an error, and the step was done.
             self.scheduler.step()
         return skipped
+
+    @property
+    def verification(self) -> Verification | None:
+        """What the last comparison of a batch with its parts found; None before the first."""
+        return self._division.last
 
     @property
     def retries(self) -> int:

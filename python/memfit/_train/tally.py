@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .faults import is_memory
+from .joining import join
 
 # A loss, and the number that makes a sum of it.
 Weighed = tuple[torch.Tensor, float]
@@ -20,9 +21,18 @@ def scalar(value: torch.Tensor) -> torch.Tensor:
     if value.numel() != 1:
         raise TypeError(
             f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
-            "hint: return the mean of the losses, or `(losses.sum(), count)`"
+            "hint: return the mean of the losses, or `(losses.sum(), count)`; of a model's output its `.loss`"
         )
     return value.reshape(())
+
+
+def split_metrics(returned: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    """What is trained with, and what is only told: of a dictionary with a `loss`, as Lightning and Hugging
+    Face have it, nothing else counts.
+    """
+    if isinstance(returned, Mapping) and "loss" in returned:
+        return returned["loss"], {name: value for name, value in returned.items() if name != "loss"}
+    return returned, None
 
 
 def read_losses(
@@ -39,13 +49,49 @@ def read_losses(
             weight = float(counted[name] if isinstance(counted, Mapping) else counted)
             read[name], counts[name] = (scalar(value), weight), weight
         elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], torch.Tensor):
-            read[name], counts[name] = (scalar(value[0]), 1.0), float(value[1])
+            read[name], counts[name] = (scalar(value[0]), 1.0), _count(value[1])
         else:
-            raise TypeError(
-                f"the loss function returned {type(value).__name__}\n"
-                "hint: return a mean, `(sum, count)`, or a dictionary of these"
-            )
+            kind = type(value).__name__
+            has = f" that has a `.loss`; return {kind}.loss" if hasattr(value, "loss") else ""
+            raise TypeError(f"the loss function returned {kind}{has}\n{_HINT}")
     return read, counts
+
+
+_HINT = (
+    'hint: return a mean, `(sum, count)`, or a dictionary of these; what is only to be looked at stands beside a "loss": '
+    '`{"loss": loss, "accuracy": accuracy}`'
+)
+
+
+def refuse_share(returned: Any, samples: int) -> None:
+    """Refuse a loss beside a share, as an accuracy is one, which would be taken for a sum and its count."""
+    for value in returned.values() if isinstance(returned, Mapping) else (returned,):
+        if not isinstance(value, (tuple, list)) or len(value) != 2 or samples < 2:
+            continue
+        count = value[1]
+        is_float = (
+            count.dtype.is_floating_point if isinstance(count, torch.Tensor) else isinstance(count, float)
+        )
+        if is_float and 0.0 < float(count) < 1.0:
+            raise TypeError(
+                f"the loss function returned a loss and {float(count):.3g} for {samples} samples: a sum and its count, or a loss "
+                f"and a metric?\n{_HINT}; a count of one may be returned as `int`"
+            )
+
+
+def _count(value: Any) -> float:
+    """What a sum is over. A share, as an accuracy is one, is none."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise TypeError(
+                f"the loss function returned a loss and a tensor of shape {tuple(value.shape)}, which is no count\n{_HINT}"
+            )
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(
+            f"the loss function returned a loss and {type(value).__name__}, which is no count\n{_HINT}"
+        )
+    return float(value)
 
 
 class Tally:
@@ -60,25 +106,36 @@ class Tally:
         # Each loss's shares with what makes sums of them, and its count.
         self._shares: dict[str, list[Weighed]] = {}
         self._counts: dict[str, float] = {}
-        self._ignored: list[float] = []
-        # Whether it was noted that parts leave out unlike numbers of labels.
-        self.uncounted = False
+        # What parts told beside their losses, with their samples.
+        self._told: list[tuple[int, Mapping[str, Any]]] = []
         self.parts = 0
         self.changed: tuple[str, ...] = ()
-
-    @property
-    def labels_differ(self) -> bool:
-        return len(set(self._ignored)) > 1
-
-    def labels(self, share: float | None) -> None:
-        """The share of a part's labels that are ignored, if it has labels."""
-        if share is not None:
-            self._ignored.append(share)
 
     def add(self, name: str, share: torch.Tensor, back: float, count: float) -> None:
         """A loss's share, what makes a sum over so many of it."""
         self._shares.setdefault(name, []).append((share, back))
         self._counts[name] = self._counts.get(name, 0.0) + count
+
+    def tell(self, samples: int, metrics: Mapping[str, Any]) -> None:
+        """A part told something beside its loss."""
+        kept = {
+            name: value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in metrics.items()
+        }
+        self._told.append((samples, kept))
+
+    def metrics(self) -> dict[str, Any]:
+        """What the parts told: numbers as their mean over samples, and everything else put together."""
+        sizes = [samples for samples, _ in self._told]
+        found: dict[str, Any] = {}
+        for name in self._told[0][1] if self._told else ():
+            values = [each[name] for _, each in self._told]
+            if all(_is_number(value) for value in values):
+                shares = [value * (size / sum(sizes)) for value, size in zip(values, sizes, strict=True)]
+                found[name] = sum(shares[1:], shares[0])
+            else:
+                found[name] = join(values, sizes)
+        return found
 
     def _means(self) -> dict[str, torch.Tensor]:
         try:
@@ -109,7 +166,7 @@ class Tally:
         return None if set(self._shares) <= {""} else self._means()
 
 
-def is_mean(returned: Any) -> bool:
-    """Whether a loss function returned means, and no sums."""
-    values = returned.values() if isinstance(returned, Mapping) else [returned]
-    return all(isinstance(value, torch.Tensor) for value in values)
+def _is_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

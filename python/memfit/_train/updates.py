@@ -144,9 +144,14 @@ class Updates:
         if not wrote:
             return
         if copies is None:
+            memory = fault.kind in ("device", "host")
+            why = (
+                "the optimizer ran out of memory"
+                if memory
+                else "the backward was left, with the optimizer in it,"
+            )
             raise StepInvalid(
-                "the optimizer ran out of memory in the middle of its step: some parameters have moved, and others have "
-                "not\n"
+                f"{why} in the middle of its step: some parameters have moved, and others have not\n"
                 "hint: go back to the last checkpoint. `foreach=False` and `fused=True` need no temporaries, and "
                 f"`memfit.Step(..., backup=True)` keeps a copy on the host to go back to\n{fault.message}"
             )

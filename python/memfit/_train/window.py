@@ -17,22 +17,19 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
-from .buffers import Buffers
 from .device import Meter, local
-from .does_not_fit import of_memory, of_ranks
+from .division import Division, Undividable
+from .does_not_fit import of_division
 from .exactness import Exactness
-from .faults import Fault, StepInvalid, collect, forget
+from .failures import Failures
+from .faults import Fault, collect, forget
 from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
-from .randomness import Numbers
 from .ranks import IDLE, Alone
-from .stopping import smaller_batch, told
+from .snapshot import Snapshot
 from .tally import Tally
 from .updates import Updates
-
-# Attempts at a window that end since other ranks failed.
-_ATTEMPTS = 20
 
 
 class Window:
@@ -49,7 +46,10 @@ class Window:
         updates: Updates,
         precision: Precision,
         exactness: Exactness,
+        division: Division,
+        snapshot: Snapshot,
         *,
+        divides: bool,
         accumulate: int,
         clip: float | None,
         in_backward: bool,
@@ -63,11 +63,17 @@ class Window:
         self._updates = updates
         self._precision = precision
         self._exactness = exactness
+        self._division = division
+        # Whether batches are divided because their owner says so, and not only where they do not fit.
+        self._divides = divides
+        # Batches of the window that may not be divided, and why.
+        self._whole: dict[int, Undividable] = {}
+        # Whether the window begins anew, since one of its batches turned out to be such.
+        self._begins_anew = False
+        self._snapshot = snapshot
         self._accumulate = accumulate
         self._clip = clip
         self._in_backward = in_backward
-        # The levers that are in use.
-        self._applied = applied
         self._device = meter.device
         self._batches: list[Batch] = []
         # What each of these is expected to count.
@@ -75,31 +81,34 @@ class Window:
         self._parameters = parameters
         # What the gradient is multiplied by where there are several losses.
         self._factor: float | None = None
-        self._buffers = Buffers(model)
-        self._numbers = Numbers(meter.device)
         self._last_size = 1
         # Samples of the last batch that came.
         self._items = 0
-        self._why = ""
-        # Whether a part was given up since another rank failed.
-        self._given_up = False
-        self._lost = ""
+        self._failures = Failures(
+            model,
+            controller,
+            ranks,
+            updates,
+            meter,
+            parameters,
+            in_backward=in_backward,
+            applied=applied,
+            roll_back=self.roll_back,
+        )
         # Gradients of batches that another process ran before this one took over in mid-window.
         self.inherited: dict[str, torch.Tensor] = {}
         # What these were divided by, and what they counted.
         self._before = (1.0, 0.0)
-        # Buffers that were ever seen to change.
-        self.stateful: set[str] = set()
 
     def begin(self) -> None:
         """Remember everything as it is."""
+        self._failures.begin()
         self._parameters.look()
         if self._ranks.world > 1:
             # Now, while there is room to look at them.
             self._parameters.mark()
         self._drop_gradients()
-        self._buffers.keep()
-        self._numbers.keep()
+        self._snapshot.keep()
         self._ranks.begin()
         self._meter.begin()
         if self._in_backward:
@@ -122,10 +131,15 @@ class Window:
         retries = 0
         losses = self._runner.losses
         while True:
-            self._given_up = False
-            if newest or retries or losses.weighed_again:
+            self._failures.given_up = False
+            if newest or retries or losses.weighed_again or self._begins_anew:
                 outcome, tally, fault = self._run_batches(retries)
-            if whole or self._ranks.inside or self._given_up or (fault is not None and self._ranks.meets):
+            if (
+                whole
+                or self._ranks.inside
+                or self._failures.given_up
+                or (fault is not None and self._ranks.meets)
+            ):
                 verdict, total = self._ranks.agree(
                     self._controller, outcome, self._parameters, bool(losses.counts)
                 )
@@ -144,8 +158,9 @@ class Window:
                 return tally, retries, norm, total
             if verdict == "over":
                 self.roll_back()
-                raise self._explain(fault, total)
-            retries += 1
+                raise self._failures.explain(fault, total, self._items)
+            # One that begins anew to run a batch whole did not fail.
+            retries += not self._begins_anew
             self.roll_back(keep=True)
 
     def _weigh(self, tally: Tally) -> bool:
@@ -189,7 +204,7 @@ class Window:
         try:
             while (ended := self._run_batches(retries))[0] != "done":
                 if ended[0] == "over":
-                    raise self._explain(ended[2], 0.0)
+                    raise self._failures.explain(ended[2], 0.0, self._items)
                 retries += 1
                 self.roll_back(keep=True)
         finally:
@@ -198,8 +213,7 @@ class Window:
 
     def settle(self) -> None:
         """The optimizer stepped."""
-        self.stateful = self._buffers.settle()
-        self._numbers.settle()
+        self._snapshot.settle()
         self._forget()
         self._drop_gradients()
 
@@ -223,8 +237,7 @@ class Window:
 
     def _put_back(self) -> None:
         self._drop_gradients()
-        self._buffers.restore()
-        self._numbers.restore()
+        self._snapshot.restore()
         self._ranks.roll_back()
         # Modules that were left in their middle have their own parameters back only now.
         self._parameters.look()
@@ -234,6 +247,7 @@ class Window:
     def _forget(self) -> None:
         """The window is over, or was dropped."""
         self._batches.clear()
+        self._whole.clear()
         self._expected.clear()
         self.inherited = {}
         self._runner.losses.settle()
@@ -267,16 +281,19 @@ class Window:
 
     def _run_batches(self, attempt: int) -> tuple[str, Tally, Fault | None]:
         """Run what is to be run: the newest batch, or after a failure the whole window again."""
-        again = attempt or self._runner.losses.weighed_again
+        again = attempt or self._runner.losses.weighed_again or self._begins_anew
+        self._begins_anew = False
         first = 0 if again else len(self._batches) - 1
         for index in range(first, len(self._batches)):
             # Of all batches that are run, the newest is the one that is told of.
             tally = Tally(self._device)
             fault, size = self._run_batch(index, tally)
             if fault is not None:
-                return self._decide(index, size, fault), tally, fault
-            if self._given_up:
-                return self._outcome_of_others(attempt), tally, None
+                return self._failures.decide(index, size, fault, self._whole.get(index)), tally, fault
+            if self._begins_anew:
+                return "again", tally, None
+            if self._failures.given_up:
+                return self._failures.outcome_of_others(attempt), tally, None
         return "done", tally, None
 
     def _run_batch(self, index: int, tally: Tally) -> tuple[Fault | None, int]:
@@ -285,7 +302,10 @@ class Window:
         versions = entry.versions() if not self._runner.own else None
         # Samples of different sizes make parts that differ though they have equally many.
         shape = entry.shape if entry.costs is None else f"{entry.shape} {self._controller.windows} {index}"
+        whole = iter([(0, entry.items, False, False)])
         turns = self._ranks.parts(self._controller, index, self._meter.space, shape)
+        if index in self._whole:
+            turns = whole
         while True:
             fault, turn = None, None
             try:
@@ -293,14 +313,24 @@ class Window:
                 if turn is not None:
                     with self._ranks.watching():
                         self._run_part(entry, index, turn, tally)
+            except Undividable as error:
+                self._may_run_whole(index, error)
+                if not error.ran and tally.parts == 0:
+                    turns = whole
+                    continue
+                self._begins_anew = True
+                return None, 0
             except Exception as error:
-                fault = self._understand(error)
+                fault = self._failures.understand(error)
+            except BaseException as error:
+                self._failures.interrupted(error)
+                raise
             # The exception is gone here, and with it all that it held.
-            if self._given_up:
+            if self._failures.given_up:
                 return None, 0
             if fault is not None:
                 if self._in_backward:
-                    self._undo_backward(fault)
+                    self._failures.undo_backward(fault)
                 collect(self._device)
                 size = turn[1] - turn[0] if turn is not None else 1
                 self._ranks.failed(index, size)
@@ -312,14 +342,28 @@ class Window:
             tally.changed += self._exactness.edited()
         return None, 0
 
+    def _may_run_whole(self, index: int, error: Undividable) -> None:
+        """A batch may not be divided: it is run whole, unless its owner wants it divided, or ranks that meet
+        inside a part would not all do so.
+        """
+        if not self._divides and not self._ranks.inside:
+            self._whole[index] = error
+            return
+        self._failures.end_for_others(fails=True)
+        self.roll_back()
+        raise of_division(str(error), asked=True) from None
+
     def _run_part(self, entry: Batch, index: int, turn: tuple[int, int, bool, bool], tally: Tally) -> None:
         start, stop, empties, watched = turn
         idle = turn is IDLE
+        if stop - start < entry.items and not idle:
+            tally.changed += self._division.require(entry, stop - start)
         opens = index == 0 and start == 0
         if empties:
             self._meter.empty(between=opens)
         tells = opens and not self.inherited and not self._ranks.inside
-        self._runner.run(entry, start, stop, tally, opens=self._accumulate if tells else 0.0, idle=idle)
+        with self._snapshot.watching(entry, self._parameters):
+            self._runner.run(entry, start, stop, tally, opens=self._accumulate if tells else 0.0, idle=idle)
         if idle:
             return
         self._last_size = stop - start
@@ -330,59 +374,6 @@ class Window:
                 # What stays after a window's first part are its gradients.
                 self._controller.gradients_take(stays)
         self._controller.passed(index, stop - start, need)
-
-    def _understand(self, error: Exception) -> Fault | None:
-        """What went wrong, if it is memory; nothing if another rank failed, which is noted."""
-        if self._ranks.gave_up(error):
-            self._lost = str(error)
-            forget(error)
-            self._given_up = True
-            return None
-        fault = self._read(error)
-        if fault is None:
-            raise error
-        return fault
-
-    def _outcome_of_others(self, attempt: int) -> str:
-        """What follows for this rank where another one failed."""
-        return "again" if self._ranks.can_retry and attempt < _ATTEMPTS else "lost"
-
-    def _read(self, error: Exception) -> Fault | None:
-        """What an error says, if it is memory. All others are the user's, and go on as they came: everything
-        is as before.
-        """
-        fault = Fault.of(error, self._device)
-        if fault.kind not in ("other", "sticky"):
-            forget(error)
-            return fault
-        # The other ranks are not left waiting for this one.
-        if self._ranks.world > 1 and (self._controller.whole or self._ranks.inside):
-            with contextlib.suppress(RuntimeError):
-                if fault.kind == "other":
-                    self._ranks.failed(0, 0)
-                    self._ranks.leave()
-                self._ranks.agree(self._controller, "over", self._parameters)
-        self.roll_back()
-        return None
-
-    def _decide(self, index: int, size: int, fault: Fault) -> str:
-        """What follows from a failure: "again" or "over"."""
-        if self._in_backward:
-            self._why = "whole"
-            return "over"
-        decision = self._controller.failed(
-            index, size, fault.types, fault.message, fault.free, fault.capacity
-        )
-        self._why = decision
-        return "again" if decision == "again" and self._ranks.can_retry else "over"
-
-    def _undo_backward(self, fault: Fault) -> None:
-        """A backward that updates as it goes failed: it leaves the parameters as they were, or it is said."""
-        try:
-            self._updates.undo(fault)
-        except StepInvalid:
-            self.roll_back()
-            raise
 
     # ---------------------------------------------------------------------------------------- gradients
 
@@ -396,7 +387,7 @@ class Window:
                 return "done", self._correct(total), None
         except Exception as error:
             if self._ranks.gave_up(error):
-                self._lost = str(error)
+                self._failures.lost = str(error)
             else:
                 fault = Fault.of(error, self._device)
                 if total:
@@ -410,8 +401,8 @@ class Window:
                     raise
             forget(error)
         if fault is None:
-            return self._outcome_of_others(self._controller.attempt), None, None
-        return self._decide(max(len(self._batches) - 1, 0), self._last_size, fault), None, fault
+            return self._failures.outcome_of_others(self._controller.attempt), None, None
+        return self._failures.decide(max(len(self._batches) - 1, 0), self._last_size, fault), None, fault
 
     def _correct(self, total: float) -> torch.Tensor | None:
         if self._controller.held > 1:
@@ -435,11 +426,3 @@ class Window:
             norm = self._ranks.clip(self._parameters.all, self._clip)
             return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return None
-
-    def _explain(self, fault: Fault | None, rank: float) -> Exception:
-        if fault is None:
-            return of_ranks(int(rank), self._lost if rank == self._ranks.rank else "")
-        found = told(self.model, self._updates.optimizer, self._meter, fault, self._applied)
-        if self._why == "whole":
-            found = "; ".join(filter(None, (found, smaller_batch(self._items))))
-        return of_memory(self._why, fault, found, self._ranks.can_retry)

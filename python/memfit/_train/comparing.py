@@ -1,0 +1,381 @@
+"""Operations of a comparison: in float64, and with the same random numbers for a sample wherever it runs.
+
+A whole batch and its parts can only be compared if nothing differs but the division. So the whole's random
+numbers are kept, and a part is given those of its own samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+# Kernels that drop out inside, by the argument that says how much.
+_DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
+# A run in which comparisons come out otherwise is given up when it takes so many times as many operations.
+_LONGER = 20
+_COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+# What writes to its running statistics without saying so in its declaration.
+_UNDECLARED = {
+    "native_batch_norm": ("running_mean", "running_var"),
+    "cudnn_batch_norm": ("running_mean", "running_var"),
+    "miopen_batch_norm": ("running_mean", "running_var"),
+}
+
+
+class NotComparable(Exception):  # noqa: N818
+    """Why a whole batch and its parts cannot be compared."""
+
+
+class Meets(Exception):  # noqa: N818
+    """Ranks meet inside what is compared, and the others do not compare at the same time."""
+
+
+class Draws:
+    """The random numbers of a whole batch, by the order in which they were drawn."""
+
+    def __init__(self, items: int) -> None:
+        # Samples of the whole, and how many operations it ran.
+        self.items = items
+        self.ran = 0
+        self.of_whole: list[tuple[str, list[torch.Tensor], list[Any]]] = []
+        # Whether something was computed in 16 bits.
+        self.coarse = False
+        # Comparisons of numbers that are no integers, in the order of the whole's forward: which operation,
+        # of what shape, and where a part was seen to have its samples in it.
+        self.masks: list[tuple[str, torch.Size, int | None]] = []
+        # What integers of a batch may be compared with, in a mask or by a loss that leaves labels out.
+        self.constants: set[tuple[str, float]] = set()
+        # Whether dropout inside a kernel was turned off.
+        self.fused_dropout = False
+
+    @property
+    def turns(self) -> bool:
+        """Whether there are masks that can be turned around for a sample."""
+        return any(along is not None for _, _, along in self.masks)
+
+    @property
+    def any(self) -> bool:
+        """Whether the whole drew random numbers."""
+        return bool(self.of_whole)
+
+
+class Comparing(TorchDispatchMode):  # type: ignore[misc]
+    """Runs a whole batch, or with `samples` the part that has those of its samples."""
+
+    def __init__(
+        self, draws: Draws, samples: tuple[int, int, int] | None, wide: bool, opposite: bool = False
+    ) -> None:
+        super().__init__()
+        self._draws = draws
+        # The part's first sample, the one behind its last, and how many the whole has.
+        self._samples = samples
+        self._wide = wide
+        # Whether comparisons come out the opposite way for the whole's first sample.
+        self._opposite = opposite
+        self._drawn = 0
+        self._compared = 0
+        self._ran = 0
+        # Whether this is the forward.
+        self.forward = True
+
+    def __exit__(self, *failure: Any) -> None:
+        super().__exit__(*failure)
+        if self._samples is None and not self._opposite:
+            self._draws.ran = self._ran
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func.namespace in _COLLECTIVES and _several():
+            # Before it begins: nobody is left waiting.
+            raise Meets
+        self._note(func, args, kwargs)
+        self._ran += 1
+        if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
+            return self._draw(func, args, kwargs)
+        returned = self._run(func, args, kwargs)
+        if self.forward and _compares_numbers(func, args):
+            self._compare(func, returned)
+        return returned
+
+    # ----------------------------------------------------------------------------------------- comparisons
+
+    def _compare(self, func: Any, mask: torch.Tensor) -> None:
+        """Note where a mask has its samples, or turn it around for one of them."""
+        masks, place = self._draws.masks, self._compared
+        self._compared += 1
+        if self._opposite:
+            self._turn(mask, place)
+        elif self._samples is None:
+            masks.append((str(func), mask.shape, None))
+        elif place < len(masks) and masks[place][0] == str(func):
+            name, whole, _ = masks[place]
+            others = [
+                index
+                for index, (one, other) in enumerate(zip(whole, mask.shape, strict=False))
+                if one != other
+            ]
+            if len(whole) == mask.dim() and len(others) == 1:
+                masks[place] = name, whole, others[0]
+
+    def _turn(self, mask: torch.Tensor, place: int) -> None:
+        masks = self._draws.masks
+        if place >= len(masks) or self._ran > _LONGER * max(self._draws.ran, 1):
+            raise NotComparable("the loss function takes another way where a comparison comes out otherwise")
+        _, whole, along = masks[place]
+        start, _, items = self._samples or (0, 0, 0)
+        if along is None or start > 0:
+            return
+        count = whole[along] // (items or self._draws.items)
+        own = mask.narrow(along, 0, count)
+        own.logical_not_()
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Remember what decides how much a sample counts, and in how many bits it is computed."""
+        name = func.name().split("::")[-1].split(".")[0].rstrip("_")
+        if name == "_to_copy":
+            self._draws.coarse |= kwargs.get("dtype") in (torch.float16, torch.bfloat16)
+        elif name in _COMPARISONS and len(args) > 1 and isinstance(args[1], (int, float)):
+            if isinstance(args[0], torch.Tensor) and not args[0].requires_grad:
+                self._draws.constants.add((name, float(args[1])))
+        else:
+            for argument, value in _named(func, args, kwargs):
+                if argument.name == "ignore_index":
+                    self._draws.constants.add(("eq", float(value)))
+
+    # ------------------------------------------------------------------------------------ random numbers
+
+    def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        fused = _position(func, _DROPOUT_ARGUMENTS)
+        if fused is not None:
+            self._draws.fused_dropout = True
+            return self._run(func, *_with(func, args, kwargs, fused, 0.0))
+        if func is torch.ops.aten.native_dropout.default:
+            return self._drop_out(args[0], float(args[1]))
+        if self._samples is None:
+            return self._keep(func, args, kwargs)
+        kept = self._next(func, args, kwargs)
+        returned = self._run(func, args, kwargs)
+        for drawn, whole in zip(_written_and_returned(func, args, kwargs, returned), kept, strict=True):
+            drawn.copy_(self._own(func, whole, drawn.shape))
+        return returned
+
+    def _keep(self, func: Any, args: Any, kwargs: Any) -> Any:
+        returned = self._run(func, args, kwargs)
+        drawn = [each.clone() for each in _written_and_returned(func, args, kwargs, returned)]
+        self._draws.of_whole.append((str(func), drawn, _scalars(func, args, kwargs)))
+        return returned
+
+    def _next(self, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """What the whole drew at this place."""
+        known = self._draws.of_whole
+        if self._drawn >= len(known) or known[self._drawn][0] != str(func):
+            raise NotComparable("a part draws random numbers where the whole batch draws none, or others")
+        _, kept, scalars = known[self._drawn]
+        if scalars != _scalars(func, args, kwargs):
+            raise NotComparable(
+                f"`{func.name()}` draws from as many as there are samples (a permutation of them, or an index of one), which "
+                "in a part are fewer"
+            )
+        self._drawn += 1
+        return kept
+
+    def _own(self, func: Any, whole: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """What of the whole's random numbers is for a part's samples: the dimension that has another length
+        holds them.
+        """
+        if whole.shape == shape:
+            return whole
+        assert self._samples is not None
+        start, stop, items = self._samples
+        others = [
+            place for place, (one, other) in enumerate(zip(whole.shape, shape, strict=False)) if one != other
+        ]
+        if len(whole.shape) == len(shape) and len(others) == 1:
+            place = others[0]
+            each, rest = divmod(whole.shape[place], items)
+            if not rest and shape[place] == each * (stop - start):
+                return whole.narrow(place, each * start, each * (stop - start))
+        raise NotComparable(
+            f"`{func.name()}` draws {list(whole.shape)} random numbers for {items} samples and {list(shape)} for "
+            f"{stop - start} of them: which belong to which sample cannot be told"
+        )
+
+    def _drop_out(self, given: torch.Tensor, share: float) -> Any:
+        """Dropout gives its mask as well, which is what is random."""
+        kept = torch.ops.aten.bernoulli.p
+        mask = self._draw(kept, (torch.empty(given.shape, device=given.device), 1.0 - share), {}).bool()
+        scale = 0.0 if share >= 1.0 else 1.0 / (1.0 - share)
+        return self._run(torch.ops.aten.mul.Tensor, (given, mask * scale), {}).to(given.dtype), mask
+
+    # ---------------------------------------------------------------------------------------------- float64
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if not self._wide or not _has_wide(args, kwargs) or _is_view(func):
+            return func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        narrow: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def widen(value: Any) -> Any:
+            if type(value) in (list, tuple):
+                return type(value)(widen(entry) for entry in value)
+            if isinstance(value, torch.Tensor) and value.dtype in _WIDER:
+                wide = value.to(_WIDER[value.dtype])
+                if any(value is each for each in written):
+                    narrow[id(wide)] = (value, wide)
+                return wide
+            return value
+
+        wide_args = [widen(value) for value in args]
+        wide_kwargs = {
+            name: _WIDER.get(value, value) if name == "dtype" else widen(value)
+            for name, value in kwargs.items()
+        }
+        returned = func(*wide_args, **wide_kwargs)
+        for value, wide in narrow.values():
+            value.copy_(wide)
+
+        def give_back(value: Any) -> Any:
+            if type(value) in (list, tuple):
+                return type(value)(give_back(entry) for entry in value)
+            return narrow[id(value)][0] if id(value) in narrow else value
+
+        return give_back(returned) if narrow else returned
+
+
+@contextlib.contextmanager
+def widened(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Let these parameters and buffers be float64, in place, so that whoever holds them has them; and then be
+    what they were.
+    """
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        for tensor in tensors:
+            # One that was met before is wide already.
+            if tensor.dtype in _WIDER:
+                narrow = tensor.data
+                tensor.data = narrow.to(_WIDER[tensor.dtype])
+                before.append((tensor, narrow))
+        yield
+    finally:
+        for tensor, data in before:
+            tensor.data = data
+
+
+def wide(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of a batch in float64; one of integers as it is."""
+    return value.to(_WIDER[value.dtype]) if value.dtype in _WIDER else value
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operation writes to."""
+    return _written(func, args, kwargs)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    undeclared = _UNDECLARED.get(func.name().split("::")[-1].split(".")[0], ())
+    found: list[torch.Tensor] = []
+    for argument, value in _named(func, args, kwargs):
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        if declared or argument.name in undeclared:
+            values = value if isinstance(value, (list, tuple)) else [value]
+            found += [each for each in values if isinstance(each, torch.Tensor)]
+    return found
+
+
+def _written_and_returned(func: Any, args: Any, kwargs: Any, returned: Any) -> list[torch.Tensor]:
+    found = _written(func, args, kwargs)
+    values = returned if isinstance(returned, (list, tuple)) else [returned]
+    return found + [
+        each
+        for each in values
+        if isinstance(each, torch.Tensor) and not any(each is known for known in found)
+    ]
+
+
+def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """An operation's arguments as it declares them, and what was given for them."""
+    for index, argument in enumerate(func._schema.arguments):
+        if index < len(args):
+            yield argument, args[index]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _is_view(func: Any) -> bool:
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+
+
+def _has_wide(args: Any, kwargs: Any) -> bool:
+    for value in (*args, *kwargs.values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, torch.Tensor) and each.dtype in (torch.float64, torch.complex128):
+                return True
+    return False
+
+
+def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation that may draw random numbers is told not to."""
+    given = {argument.name: value for argument, value in _named(func, args, kwargs)}
+    if any(name in given and not given[name] for name in ("train", "training")):
+        return True
+    names = [argument.name for argument in func._schema.arguments]
+    fused = [name for name in _DROPOUT_ARGUMENTS if name in names]
+    return bool(fused) and all(not given.get(name, 0.0) for name in fused)
+
+
+def _several() -> bool:
+    distributed = torch.distributed
+    return bool(
+        distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    )
+
+
+def _compares_numbers(func: Any, args: Any) -> bool:
+    """Whether an operation makes a mask of numbers that are no integers; of what is infinite or no number,
+    which a training does not have, not.
+    """
+    name = func.name().split("::")[-1].split(".")[0]
+    if name not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
+        return False
+    if isinstance(args[1], float) and args[1] in (float("inf"), float("-inf")):
+        return False
+    return isinstance(args[0], torch.Tensor) and args[0].dtype.is_floating_point
+
+
+def _position(func: Any, names: tuple[str, ...]) -> str | None:
+    known = {argument.name for argument in func._schema.arguments}
+    return next((name for name in names if name in known), None)
+
+
+def _with(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> tuple[Any, Any]:
+    """The same arguments with another value for one of them."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == name and index < len(args):
+            return (*args[:index], value, *args[index + 1 :]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def _scalars(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The numbers that an operation is told: from how many it draws, and how."""
+    numbers = [
+        value
+        for _, value in _named(func, args, kwargs)
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    drawn_from = [
+        value.shape[-1]
+        for value in args[:1]
+        if "multinomial" in func.name() and isinstance(value, torch.Tensor)
+    ]
+    return numbers + drawn_from

@@ -1,0 +1,436 @@
+"""State outside the model's parameters and buffers that a forward writes to.
+
+Average and momentum encoders, queues, hidden states of truncated backpropagation, own generators and counters
+in Python. What a forward writes to is seen when it first runs; what cannot be seen is named with `modules=`
+and `state=`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .comparing import written_by
+
+# What PyTorch answers outside a backward.
+_NO_BACKWARD = -1
+# The first window in which all attributes are looked at once more; then at twice as many, and so on.
+_AGAIN = 64
+# Storages together larger than this wait on the host.
+_LARGE_BYTES = 64 << 20
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
+_CONTAINERS = (list, dict, set, deque)
+
+
+class _Slot:
+    """A place in Python that holds a value: an attribute, a variable of a closure, or a global one."""
+
+    __slots__ = ("get", "name", "put")
+
+    def __init__(self, name: str, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        self.name, self.get, self.put = name, get, put
+
+
+class Kept:
+    """A value as it was: itself, and what was in it if it is a container."""
+
+    __slots__ = ("inner", "slot", "value")
+
+    def __init__(self, slot: _Slot) -> None:
+        self.slot = slot
+        value = slot.get()
+        # What still has a graph belongs to a step that is over; to hold it would hold that step's memory.
+        self.value = (
+            value.detach() if isinstance(value, torch.Tensor) and value.grad_fn is not None else value
+        )
+        self.inner = copy.copy(self.value) if isinstance(self.value, _CONTAINERS) else None
+
+    def changed(self) -> bool:
+        """Whether it is another value now."""
+        now = self.slot.get()
+        if now is not self.value:
+            return (
+                isinstance(now, torch.Tensor)
+                or isinstance(self.value, torch.Tensor)
+                or not _equal(now, self.value)
+            )
+        return self.inner is not None and not _same_entries(self.inner, now)
+
+    def restore(self) -> None:
+        """Put it back."""
+        if self.slot.get() is not self.value:
+            self.slot.put(self.value)
+        if self.inner is None or _same_entries(self.inner, self.value):
+            return
+        self.value.clear()
+        if isinstance(self.value, (dict, set)):
+            self.value.update(self.inner)
+        else:
+            self.value.extend(self.inner)
+
+
+class Writes(TorchDispatchMode):  # type: ignore[misc]
+    """Sees which memory a forward writes to that was there before it, and keeps a copy from before the
+    write.
+    """
+
+    def __init__(self, outside: Outside, known: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._outside = outside
+        # Memory that is kept elsewhere, or made by the forward itself.
+        self._own = {_memory(tensor) for tensor in known}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.look(func, args, kwargs)
+        returned = func(*args, **kwargs)
+        for value in returned if isinstance(returned, (list, tuple)) else (returned,):
+            if isinstance(value, torch.Tensor) and not _is_alias(func):
+                self._own.add(_memory(value))
+        return returned
+
+    def look(self, func: Any, args: Any, kwargs: Any) -> None:
+        """See what an operation is about to write to, and which generator it draws from."""
+        for tensor in written_by(func, args, kwargs):
+            if type(tensor) in (torch.Tensor, nn.Parameter) and _memory(tensor) not in self._own:
+                self._outside.writes_to(tensor)
+        generator = kwargs.get("generator")
+        if isinstance(generator, torch.Generator):
+            self._outside.draws_from(generator)
+
+
+class Outside:
+    """What lies outside a model's parameters and buffers, kept from window to window."""
+
+    def __init__(
+        self, model: nn.Module, modules: Sequence[nn.Module], state: Sequence[Any], loss: Any
+    ) -> None:
+        self._model = model
+        self._modules = [model, *modules]
+        self._loss = loss
+        # Storages that a forward was seen to write to, with a tensor that lies there.
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, torch.UntypedStorage] = {}
+        self._named: dict[int, str] = {}
+        # Those that were not first written to in a backward, as by the hooks of DistributedDataParallel.
+        self._of_forward: set[int] = set()
+        self._generators: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
+        self._objects: list[Any] = []
+        self._saved: list[Any] = []
+        self._slots: list[_Slot] = []
+        self._kept: list[Kept] = []
+        self._changing: set[str] = set()
+        self._windows = 0
+        for each in state:
+            self._name(each)
+
+    def _name(self, each: Any) -> None:
+        if isinstance(each, torch.Tensor):
+            self.writes_to(each)
+        elif _is_generator(each):
+            self.draws_from(each)
+        elif isinstance(each, _CONTAINERS):
+            self._slots.append(_Slot("state", lambda: each, lambda _: None))
+        elif hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
+            self._objects.append(each)
+        elif hasattr(each, "__dict__"):
+            self._slots += _attributes("state", each)
+        else:
+            raise TypeError(
+                f"`state=` has a {type(each).__name__}, which cannot be put back after a failure\n"
+                "hint: it takes tensors, generators, lists, dictionaries, and objects with attributes or with "
+                "`state_dict` and `load_state_dict`"
+            )
+
+    # -------------------------------------------------------------------------------------- what is seen
+
+    def writes_to(self, tensor: torch.Tensor) -> None:
+        """A forward is about to write to a tensor."""
+        place = _memory(tensor)
+        if place not in self._tensors:
+            # The copy first: there may be no room for it.
+            self._copies[place] = _copy(tensor)
+            self._named[place] = self._name_of(tensor)
+            self._tensors[place] = tensor
+            if torch._C._current_graph_task_id() == _NO_BACKWARD:
+                self._of_forward.add(place)
+
+    def draws_from(self, generator: Any) -> None:
+        """A forward is about to draw from a generator."""
+        if _is_default(generator) or id(generator) in self._generators:
+            return
+        self._generators[id(generator)] = generator
+        self._before[id(generator)] = _state_of(generator)
+
+    def watch(self, known: Iterable[torch.Tensor]) -> Writes:
+        """Sees what a forward writes to, but for tensors that are known."""
+        return Writes(self, known)
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        place = _memory(tensor)
+        for module in self._modules:
+            for name, each in (*module.named_parameters(), *module.named_buffers()):
+                if _memory(each) == place:
+                    return name
+        for name, value in _variables(self._loss):
+            if isinstance(value, torch.Tensor) and _memory(value) == place:
+                return name
+            if isinstance(value, nn.Module):
+                for inner, each in (*value.named_parameters(), *value.named_buffers()):
+                    if _memory(each) == place:
+                        return f"{name}.{inner}"
+        return f"a tensor of shape {list(tensor.shape)}"
+
+    # ------------------------------------------------------------------------------------- window by window
+
+    def keep(self, everything: bool = False) -> None:
+        """Remember everything as it is now; all attributes too where `everything` is asked for."""
+        self._windows += not everything
+        for place, tensor in self._tensors.items():
+            self._copies[place] = _copy(tensor)
+        self._before = {place: _state_of(each) for place, each in self._generators.items()}
+        self._saved = [copy.deepcopy(each.state_dict()) for each in self._objects]
+        count = self._windows
+        all_of_them = everything or count <= 2 or (count >= _AGAIN and count & (count - 1) == 0)
+        self._kept = [Kept(slot) for slot in (self._places() if all_of_them else self._moving())]
+
+    def _places(self) -> list[_Slot]:
+        slots = list(self._slots)
+        for module in self._modules:
+            for name, each in module.named_modules():
+                slots += _attributes(name or type(each).__name__, each)
+                self._find_generators(vars(each).values())
+        self._find_generators(value for _, value in _variables(self._loss))
+        return slots + _closure(self._loss)
+
+    def _find_generators(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if _is_generator(value):
+                self.draws_from(value)
+
+    def _moving(self) -> list[_Slot]:
+        return [kept.slot for kept in self._kept if kept.slot.name in self._changing]
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for place, tensor in self._tensors.items():
+            _write(tensor, self._copies[place])
+        for place, state in self._before.items():
+            _set_state(self._generators[place], state)
+        for each, state in zip(self._objects, self._saved, strict=False):
+            each.load_state_dict(copy.deepcopy(state))
+        for kept in self._kept:
+            kept.restore()
+
+    def prune(self) -> None:
+        """Forget storages that the tensors seen there have no more."""
+        for place in [place for place, tensor in self._tensors.items() if _memory(tensor) != place]:
+            del self._tensors[place], self._copies[place], self._named[place]
+
+    def settle(self) -> None:
+        """The window is over: what it changed is kept from now on."""
+        self._changing |= {kept.slot.name for kept in self._kept if kept.changed()}
+
+    # --------------------------------------------------------------------------------------- comparing
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Copies of all that a forward was seen to write to, by name; attributes that are tensors among
+        it.
+        """
+        found = {self._named[place]: tensor.detach().clone() for place, tensor in self._tensors.items()}
+        for kept in self._kept:
+            value = kept.slot.get()
+            if isinstance(value, torch.Tensor) and kept.changed():
+                found[kept.slot.name] = value.detach().clone()
+        return found
+
+    def unmoved(self) -> bool:
+        """Whether a forward wrote to a tensor that has the numbers that it had."""
+        return any(
+            _equal_storages(tensor.untyped_storage(), self._copies[place])
+            for place, tensor in self._tensors.items()
+            if place in self._of_forward
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """What changed in Python since `keep`, by name: numbers, and how many entries containers have."""
+        found: dict[str, Any] = {}
+        for kept in self._kept:
+            value = kept.slot.get()
+            if not isinstance(value, torch.Tensor) and kept.changed():
+                found[kept.slot.name] = len(value) if isinstance(value, _CONTAINERS) else value
+        return found
+
+
+def _attributes(name: str, holder: Any) -> list[_Slot]:
+    """An object's own attributes that hold plain values or containers."""
+    own = vars(holder)
+    return [
+        _entry(own, key, f"{name}.{key}")
+        for key, value in list(own.items())
+        if isinstance(value, (*_PLAIN, *_CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
+    ]
+
+
+def _entry(space: dict[str, Any], key: str, name: str) -> _Slot:
+    """A dictionary's entry."""
+
+    def put(value: Any) -> None:
+        space[key] = value
+
+    return _Slot(name, lambda: space.get(key), put)
+
+
+_MODULE_TABLES = frozenset(vars(nn.Module()))
+
+
+def _functions(loss: Any) -> list[types.FunctionType]:
+    inner = getattr(loss, "func", loss)
+    inner = getattr(inner, "__func__", inner)
+    if not isinstance(inner, types.FunctionType):
+        inner = vars(type(inner)).get("__call__")
+    return [inner] if isinstance(inner, types.FunctionType) else []
+
+
+def _closure(loss: Any) -> list[_Slot]:
+    """Variables that a loss function has around it: of its closure, of the object that it belongs to, and
+    global ones that it names.
+    """
+    slots: list[_Slot] = []
+    owner = getattr(loss, "__self__", None)
+    if owner is None and not isinstance(loss, types.FunctionType):
+        owner = loss
+    if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
+        slots += _attributes(type(owner).__name__, owner)
+    for function in _functions(loss):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            if isinstance(_content(cell), (*_PLAIN, *_CONTAINERS)):
+                slots.append(_Slot(name, partial(_content, cell), partial(_fill, cell)))
+        space = function.__globals__
+        slots += [
+            _entry(space, name, name)
+            for name in function.__code__.co_names
+            if name in space and isinstance(space[name], (*_PLAIN, *_CONTAINERS))
+        ]
+    return slots
+
+
+def _variables(loss: Any) -> Iterable[tuple[str, Any]]:
+    for function in _functions(loss):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            yield name, _content(cell)
+        for name in function.__code__.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _fill(cell: Any, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:
+        return False
+
+
+def _same_entries(before: Any, now: Any) -> bool:
+    if len(before) != len(now):
+        return False
+    if isinstance(before, dict):
+        return all(
+            key in now and (now[key] is value or _equal_plain(now[key], value))
+            for key, value in before.items()
+        )
+    if isinstance(before, set):
+        return bool(before == now)
+    return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
+
+
+def _equal_plain(one: Any, other: Any) -> bool:
+    return isinstance(one, (int, float, str, bool)) and _equal(one, other)
+
+
+def _is_alias(func: Any) -> bool:
+    return any(each.alias_info is not None for each in func._schema.returns)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _copy(tensor: torch.Tensor) -> torch.UntypedStorage:
+    storage = tensor.untyped_storage()
+    if storage.device.type == "cpu":
+        return storage.clone()
+    if storage.nbytes() <= _LARGE_BYTES:
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return storage.clone()
+    return storage.cpu()
+
+
+def _write(tensor: torch.Tensor, kept: torch.UntypedStorage) -> None:
+    storage = tensor.untyped_storage()
+    if storage.nbytes() == kept.nbytes():
+        storage.copy_(kept)
+
+
+def _equal_storages(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
+    if one.nbytes() != other.nbytes():
+        return False
+    bytes_of = [torch.empty(0, dtype=torch.uint8, device=each.device).set_(each) for each in (one, other)]
+    return bool(torch.equal(bytes_of[0], bytes_of[1].to(one.device)))
+
+
+def _is_generator(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds = (*kinds, numpy.random.Generator, numpy.random.RandomState)
+    return isinstance(value, kinds)
+
+
+def _is_default(generator: Any) -> bool:
+    if generator is torch.default_generator:
+        return True
+    return torch.cuda.is_initialized() and any(generator is each for each in torch.cuda.default_generators)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)

@@ -1,0 +1,48 @@
+"""What a step cannot run, said before anything is run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+
+def refuse_optimizer(optimizer: Any) -> None:
+    """Refuse what is no single optimizer, or one that evaluates the model in its step."""
+    if isinstance(optimizer, (list, tuple, dict)):
+        raise TypeError(
+            f"`optimizer` is a {type(optimizer).__name__}, and has to be one optimizer\n"
+            "hint: give one optimizer several groups, or make a `memfit.Step` for each optimizer with the parameters that it "
+            "has"
+        )
+    step = getattr(optimizer, "step", None)
+    if step is None or not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"`optimizer` is a {type(optimizer).__name__}, which has no `step` or no `param_groups`\n"
+            "hint: pass an optimizer of `torch.optim`, or one that is built like these"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS) or _needs_closure(step):
+        raise TypeError(
+            f"{type(optimizer).__name__} evaluates the model within its step, which `memfit.Step` does not do\n"
+            "hint: write its closure by hand, and run the evaluation under `memfit.inference`"
+        )
+
+
+def refuse_scheduler(scheduler: Any) -> None:
+    """Refuse a schedule that is not stepped once for each step of the optimizer."""
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise TypeError(
+            "`scheduler` is a ReduceLROnPlateau, which is stepped with a figure of the evaluation\n"
+            "hint: leave `scheduler=` out, and call `scheduler.step(figure)` after each evaluation"
+        )
+
+
+def _needs_closure(step: Any) -> bool:
+    """Whether a closure has no default, or is asked for when there is none."""
+    try:
+        parameters = inspect.signature(step).parameters
+    except (TypeError, ValueError):
+        return False
+    closure = parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty

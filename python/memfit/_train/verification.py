@@ -1,0 +1,433 @@
+"""Whether a batch in parts trains as the whole batch does: measured, on a few of its samples.
+
+The samples run whole and divided, with the same random numbers for each of them, and everything that a
+training goes on with is compared: gradients, losses, buffers, and what else the forward writes to. Equal
+within rounding, a batch may be divided; else that would be another training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from memfit._levers import Target
+
+from .batches import Batch, visit
+from .buffers import Buffers
+from .comparing import Comparing, Draws, Meets, NotComparable, wide, widened
+from .device import local
+from .differences import Outcome, Verification, judge
+from .faults import collect, forget, is_memory
+from .graph import leaves, node_number
+from .outside import Outside
+from .parameters import Parameters
+from .precision import Precision
+from .randomness import RandomState
+from .tally import read_losses, split_metrics
+
+# Samples that are compared: enough for uneven parts, and for dimensions that are no sample's to be told
+# apart.
+_SAMPLES = 6
+# Attempts where memory does not suffice: the second and the third with two samples.
+_ATTEMPTS = 3
+
+
+class Verifier:
+    """Compares a training's batches with their parts."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[nn.Module],
+        loss: Callable[[nn.Module, Any], Any],
+        count: Callable[[Any], Any] | None,
+        parameters: Parameters,
+        precision: Precision,
+        outside: Outside,
+        target: Target,
+        place: torch.device | None,
+        device: torch.device,
+        *,
+        pairs: bool,
+        widens: bool,
+    ) -> None:
+        self._model = model
+        self._modules = [model, *modules]
+        self._loss = loss
+        self._count = count
+        self._parameters = parameters
+        self._precision = precision
+        self._outside = outside
+        self._target = target
+        self._place = place
+        self._device = device
+        # Whether a part of one sample is never run where it can be avoided.
+        self._pairs = pairs
+        # Whether float64 may be tried in place: not where others hold on to how gradients are accumulated.
+        self._widens = widens
+        # How many autograd nodes a forward was seen to make: as many mean that it took the same way.
+        self.nodes: set[int] = set()
+        # What integers of a batch were compared with.
+        self.constants: set[tuple[str, float]] = set()
+
+    def verify(self, entry: Batch, size: int, first: int = 0, samples: int = 0) -> Verification:
+        """Compare so many of a batch's samples, from the `first` on, with parts of them. `size` is that of
+        the parts that are to be run.
+        """
+        began = time.perf_counter()
+        items = min(entry.items, max(samples, _SAMPLES))
+        first = max(0, min(first, entry.items - items))
+        ways = divisions(items, size, self._pairs)
+        found: Verification | None = None
+        with self._undone():
+            for _ in range(_ATTEMPTS):
+                try:
+                    found = self._measure(entry, chosen(entry, first, items), ways)
+                    break
+                except Exception as error:
+                    if not is_memory(error, self._device):
+                        raise
+                    forget(error)
+                collect(self._device)
+                items, ways = 2, ((1, 1),)
+        if found is None:
+            why = "two samples do not fit whole, so there is nothing to compare a part with"
+            found = Verification(False, items, ways, self._name(), why=why, failed=True)
+        if self._device.type == "cuda":
+            # What a comparison took is no part of what a step needs.
+            collect(self._device)
+        return replace(found, seconds=time.perf_counter() - began)
+
+    # ----------------------------------------------------------------------------------------- measuring
+
+    def _measure(
+        self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...]
+    ) -> Verification:
+        """In the training's precision, and in float64 where that can be computed: the latter decides."""
+        if not self._widens or self._name() == "float64":
+            return self._compare_with_numbers(entry, samples, ways, False)
+        # One way shows whether the training's own kernels do what those of float64 do.
+        own = self._compare_with_numbers(entry, samples, ways[:1], False)
+        if own.difference is None:
+            return own
+        try:
+            wide = self._compare_with_numbers(entry, samples, ways, True)
+        except Exception as error:
+            # A kernel that has no float64, or no room for it.
+            forget(error)
+            collect(self._device)
+            return self._compare_with_numbers(entry, samples, ways, False)
+        finally:
+            self._outside.prune()
+        return wide if wide.difference is not None else own
+
+    def _compare_with_numbers(
+        self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...], is_wide: bool
+    ) -> Verification:
+        """Compare with Python's and NumPy's random numbers beginning anew for each part; if that is not
+        equal, going on from part to part. Which of these gives a sample its own numbers depends on who draws
+        them.
+        """
+        self._goes_on = False
+        anew = self._compare(entry, samples, ways, is_wide)
+        if anew.equal or not self._drew:
+            return anew
+        self._goes_on = True
+        going_on = self._compare(entry, samples, ways, is_wide)
+        return going_on if going_on.equal else anew
+
+    def _compare(
+        self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...], is_wide: bool
+    ) -> Verification:
+        items = len(samples)
+        draws = Draws(items)
+        name = "float64" if is_wide else self._name()
+        with widened(self._tensors()) if is_wide else contextlib.nullcontext():
+            try:
+                whole = self._run(entry, samples, (items,), draws, None, is_wide)
+            except Exception as error:
+                if is_memory(error, self._device) or is_wide or isinstance(error, Meets):
+                    raise
+                why = f"the loss function fails on {items} samples: {_said(error)}"
+                return Verification(False, items, ways, name, why=why, failed=True)
+            worst: Verification | None = None
+            for sizes in ways:
+                try:
+                    parts = self._run(entry, samples, sizes, draws, whole.counts, is_wide)
+                    found = judge(items, ways, name, whole, parts, draws.coarse and not is_wide)
+                except NotComparable as error:
+                    found = Verification(False, items, ways, name, why=str(error))
+                except Exception as error:
+                    if is_memory(error, self._device) or isinstance(error, Meets):
+                        raise
+                    way = " + ".join(map(str, sizes))
+                    why = f"the loss function fails on parts of {way} samples: {_said(error)}"
+                    found = Verification(False, items, ways, name, why=why, failed=True)
+                if worst is None or _rank(found) > _rank(worst):
+                    worst = found
+                if not found.equal:
+                    break
+            assert worst is not None
+            if worst.equal and draws.turns:
+                worst = self._turned(entry, samples, ways, name, draws, is_wide) or worst
+        self.constants |= draws.constants
+        return _with_random(worst, draws)
+
+    def _turned(
+        self,
+        entry: Batch,
+        samples: Sequence[int],
+        ways: tuple[tuple[int, ...], ...],
+        name: str,
+        draws: Draws,
+        is_wide: bool,
+    ) -> Verification | None:
+        """What differs if the model's numbers compare otherwise for one sample: how much each counts may
+        depend on that, and in these few samples they may have compared alike. None where that makes no
+        difference.
+        """
+        try:
+            whole = self._run(entry, samples, (len(samples),), draws, None, is_wide, opposite=True)
+            parts = self._run(entry, samples, ways[0], draws, whole.counts, is_wide, opposite=True)
+        except Exception as error:
+            if is_memory(error, self._device):
+                raise
+            # What was never to be is refused by the loss function, or has another shape.
+            forget(error)
+            return None
+        found = judge(len(samples), ways, name, whole, parts, draws.coarse and not is_wide)
+        finite = found.difference is not None and found.difference == found.difference
+        if found.equal or not finite or whole.loss != whole.loss:
+            return None
+        why = "how much a sample counts depends on a comparison of what the model computed; where it comes out otherwise, "
+        return replace(found, why=why + found.why)
+
+    # ----------------------------------------------------------------------------------------- running
+
+    def _run(
+        self,
+        entry: Batch,
+        samples: Sequence[int],
+        sizes: tuple[int, ...],
+        draws: Draws,
+        counts: dict[str, float] | None,
+        is_wide: bool,
+        opposite: bool = False,
+    ) -> Outcome:
+        """Forward and backward of so many parts from a sample on; `counts` are the whole's."""
+        self._begin()
+        items = sum(sizes)
+        start, total = 0, 0.0
+        counted: dict[str, float] = {}
+        for size in sizes:
+            part = entry.picked(samples[start : start + size], self._place)
+            if is_wide:
+                part = _widened_batch(part)
+            own = None if len(sizes) == 1 else (start, start + size, items)
+            with Comparing(draws, own, is_wide, opposite) as mode, self._outside.watch(self._known(part)):
+                if self._target.preparations:
+                    part = self._target.prepare(part)
+                before = node_number()
+                with self._precision(), self._target.around():
+                    returned = self._loss(self._model, part)
+                if not is_wide and not opposite and before is not None:
+                    self.nodes.add((node_number() or 0) - before)
+                value, share, own_counts = self._share(returned, part, size, counts)
+                mode.forward = False
+                if value.requires_grad:
+                    self._set_aside(value)
+                    value.backward()
+            for name, number in own_counts.items():
+                counted[name] = counted.get(name, 0.0) + number
+            total += share
+            start += size
+            if len(sizes) == 1:
+                self._drew = self._numbers.host_drew()
+            if not self._goes_on:
+                self._numbers.restore()
+        found = Outcome(
+            self._gradients(),
+            total,
+            counted,
+            self._state(),
+            self._outside.numbers(),
+            self._outside.unmoved(),
+        )
+        self._end()
+        return found
+
+    def _set_aside(self, value: torch.Tensor) -> None:
+        """Remember the gradients of what else a backward reaches: another model's, a criterion's."""
+        for leaf in leaves(value):
+            if id(leaf) not in self._trained and id(leaf) not in self._reached:
+                self._reached[id(leaf)] = leaf, leaf.grad
+                leaf.grad = None
+
+    def _share(
+        self, returned: Any, part: Any, size: int, counts: dict[str, float] | None
+    ) -> tuple[torch.Tensor, float, dict[str, float]]:
+        """A part's share of the whole's loss, as a tensor and as a number, and what each of its losses
+        counts.
+        """
+        counted = self._count(part) if self._count is not None else float(size)
+        losses, own = read_losses(split_metrics(returned)[0], counted)
+        loss: torch.Tensor | None = None
+        for name, (value, weight) in losses.items():
+            total = own[name] if counts is None else counts.get(name, 0.0)
+            factor = weight / total if total and own[name] else 0.0
+            share = value * factor
+            loss = share if loss is None else loss + share
+        assert loss is not None
+        return loss, float(loss.detach()), own
+
+    def _known(self, part: Any) -> Iterator[torch.Tensor]:
+        """Memory that is put back anyway: gradients, buffers, and the part itself."""
+        reached = [leaf for leaf, _ in self._reached.values()]
+        yield from (each.grad for each in (*self._parameters.all, *reached) if each.grad is not None)
+        yield from self._model.buffers()
+        found: list[torch.Tensor] = []
+        visit(part, found.append)
+        yield from found
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        """All that is made float64."""
+        for module in self._modules:
+            yield from module.parameters()
+            yield from module.buffers()
+        yield from self._parameters.all
+
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        return {
+            name: local(parameter.grad.detach()).clone()
+            for name, parameter in self._parameters.named()
+            if parameter.grad is not None
+        }
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        found = {
+            name: buffer.detach().clone()
+            for name, buffer in self._model.named_buffers()
+            if not _is_special(buffer)
+        }
+        return {**found, **self._outside.tensors()}
+
+    # ------------------------------------------------------------------------------- leaving no trace
+
+    def _begin(self) -> None:
+        for one in self._buffers:
+            one.keep()
+        self._outside.keep(everything=True)
+        self._drop_gradients()
+
+    def _end(self) -> None:
+        for one in self._buffers:
+            one.restore()
+        self._outside.restore()
+        self._numbers.restore()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters.all:
+            parameter.grad = None
+        for leaf, _ in self._reached.values():
+            leaf.grad = None
+
+    @contextlib.contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Leave gradients, buffers, random numbers and all other state as they were."""
+        kept = [parameter.grad for parameter in self._parameters.all]
+        self._trained = {id(parameter) for parameter in self._parameters.all}
+        self._reached: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._buffers = [Buffers(module) for module in self._modules]
+        self._numbers = RandomState([self._device])
+        self._goes_on = self._drew = False
+        try:
+            with _eagerly():
+                yield
+        finally:
+            self._end()
+            for parameter, gradient in zip(self._parameters.all, kept, strict=True):
+                parameter.grad = gradient
+            for leaf, gradient in self._reached.values():
+                leaf.grad = gradient
+
+    def _name(self) -> str:
+        if self._precision.name == "bf16":
+            return "bfloat16"
+        if self._precision.name == "fp16":
+            return "float16"
+        kinds = {each.dtype for each in self._parameters.all if each.requires_grad}
+        for kind in (torch.float16, torch.bfloat16, torch.float32):
+            if kind in kinds:
+                return str(kind).removeprefix("torch.")
+        return "float64"
+
+
+def chosen(entry: Batch, first: int, items: int) -> Sequence[int]:
+    """So many samples from the first on; the first one twice, since losses may look for samples that are
+    alike.
+    """
+    if items < 4 or not entry.picks:
+        return range(first, first + items)
+    return [first, first + 1, first, *range(first + 2, first + items - 1)]
+
+
+def divisions(items: int, size: int, pairs: bool) -> tuple[tuple[int, ...], ...]:
+    """Ways to divide so many samples: in parts as large as those that are to come, one by one, and
+    unevenly.
+    """
+    least = 2 if pairs and items >= 4 else 1
+    found: list[tuple[int, ...]] = []
+    for most in dict.fromkeys((min(size, items - 1), least, items - least)):
+        most = max(most, least)
+        sizes = [most] * (items // most)
+        rest = items - sum(sizes)
+        if rest >= least:
+            sizes.append(rest)
+        elif rest:
+            sizes[-1] += rest
+        way = tuple(sizes)
+        if len(way) > 1 and way not in found:
+            found.append(way)
+    return tuple(found)
+
+
+def _widened_batch(value: Any) -> Any:
+    return tree_map_only(torch.Tensor, wide, value)
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """Run compiled code as it is written: a comparison sees each operation."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+def _is_special(buffer: torch.Tensor) -> bool:
+    return buffer.layout is not torch.strided or type(buffer) is not torch.Tensor
+
+
+def _rank(found: Verification) -> tuple[bool, float]:
+    difference = found.difference
+    return (not found.equal, float("inf") if difference is None or difference != difference else difference)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+
+
+def _with_random(found: Verification, draws: Draws) -> Verification:
+    told = []
+    if draws.any:
+        told.append("random numbers were the same for each sample; in training every part draws its own")
+    if draws.fused_dropout:
+        told.append("dropout inside fused kernels was turned off")
+    return replace(found, random="; ".join(told))

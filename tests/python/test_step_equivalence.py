@@ -1,0 +1,135 @@
+"""Dividing a batch: equal to plain PyTorch in float64, or refused before any weight moves. Never different
+without a word.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from loop_cases import LOOPS, MODELS, PER_SAMPLE, SIZES, TAKEN, Loop
+from loop_models import rows
+from torch import nn
+from training import flat
+
+TOLERANCE = 1e-8
+PARTS = (1, 2, 3, 7)
+# Loops that draw random numbers: what is drawn for each part is another number by nature.
+DRAWS = {
+    "dropout",
+    "attention with dropout",
+    "convolution with dropout",
+    "variational",
+    "a generator of its own",
+}
+COMPOSED = 200
+
+
+def plain(loop: Loop, model: nn.Module, data: list[Any]) -> torch.Tensor:
+    """The weights after a loop over whole batches."""
+    loss = loop.loss(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in data:
+        optimizer.zero_grad()
+        total(loss(model, copy.deepcopy(batch))).backward()
+        optimizer.step()
+    return flat(model)
+
+
+def total(returned: Any) -> torch.Tensor:
+    """What a loss function's return value stands for."""
+    if isinstance(returned, dict):
+        return torch.stack([total(each) for each in returned.values()]).sum()
+    return returned[0] / returned[1] if isinstance(returned, tuple) else returned
+
+
+def divided(
+    loop: Loop, model: nn.Module, data: list[Any], micro: int, allow: str
+) -> tuple[torch.Tensor, bool]:
+    """The weights after the same by `memfit.Step`, and whether it said that they are others."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step = memfit.Step(model, optimizer, loop.loss(model), micro_batch=micro, allow=allow, **loop.settings)
+    said = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in data:
+            said |= bool(step(copy.deepcopy(batch)).changed)
+    return flat(model), said
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    difference = float((one - other).norm() / other.norm())
+    return difference if difference == difference else float("inf")
+
+
+def judge(loop: Loop, micro: int, seed: int, draws: bool) -> str:
+    """How a loop comes out: "equal", "refused", "refused though equal", or "silent"."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model = loop.build().double()
+    data = [loop.data(generator, size) for size in SIZES]
+    try:
+        found, said = divided(loop, copy.deepcopy(model), data, micro, "rounding")
+    except memfit.StepDoesNotFit:
+        # Whether it was right to refuse: parts whose weights come out the same all the same.
+        try:
+            anyway, _ = divided(loop, copy.deepcopy(model), data, micro, "changes-training")
+        except Exception:
+            return "refused"
+        expected = plain(loop, copy.deepcopy(model), data)
+        return "refused though equal" if apart(anyway, expected) < TOLERANCE else "refused"
+    if draws:
+        return "equal" if not said else "refused"
+    return "equal" if apart(found, plain(loop, copy.deepcopy(model), data)) < TOLERANCE else "silent"
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_in_parts_is_equal_or_refused(name: str) -> None:
+    found = {micro: judge(LOOPS[name], micro, 3, name in DRAWS) for micro in PARTS}
+    assert "silent" not in found.values(), found
+    assert "refused though equal" not in found.values(), found
+    if name in DRAWS:
+        assert set(found.values()) == {"equal"}
+
+
+def composed(seed: int) -> tuple[str, Loop]:
+    """A loop of a model, a loss of each sample, and what is made of these losses."""
+    chance = random.Random(seed)
+    model, each, taken = (chance.choice(list(choices)) for choices in (MODELS, PER_SAMPLE, TAKEN))
+    build, forward = MODELS[model]
+
+    def loss(module: nn.Module, batch: Any) -> Any:
+        return TAKEN[taken](PER_SAMPLE[each](forward(module, batch[0]), batch[1]), batch[1])
+
+    def made(_: nn.Module) -> Callable[[nn.Module, Any], Any]:
+        return loss
+
+    return f"{model}, {each}, {taken}", Loop(build, rows, made)
+
+
+def test_loops_composed_at_random_are_equal_or_refused() -> None:
+    """A seed names a loop; those that may be divided are."""
+    outcomes: dict[str, list[str]] = {}
+    for seed in range(COMPOSED):
+        name, loop = composed(seed)
+        draws = name.startswith(("dropout", "attention"))
+        outcomes.setdefault(judge(loop, 1 + seed % 4, seed, draws), []).append(f"{seed}: {name}")
+    assert not outcomes.get("silent"), outcomes["silent"]
+    wrongly = len(outcomes.get("refused though equal", ()))
+    assert wrongly <= 0.05 * (wrongly + len(outcomes["equal"])), outcomes["refused though equal"]
+    assert len(outcomes["equal"]) > COMPOSED // 4
+    assert len(outcomes["refused"]) > COMPOSED // 4
+
+
+def test_every_part_size_of_a_batch_is_the_same_training() -> None:
+    """Means and sums in parts of every size, the ragged ones included."""
+    for name, micro in itertools.product(["a mean", "sums of tokens", "several losses"], range(1, 9)):
+        loop = LOOPS.get(name) or LOOPS["two losses"]
+        assert judge(loop, micro, micro, draws=False) == "equal", (name, micro)
