@@ -59,7 +59,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'memfit.data' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    from memfit import _told
+
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise _told(f"memfit.data.{name}", error) from None
 
 
 def __dir__() -> list[str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from memfit._core import Batches
+from memfit.data import _labels
 from memfit.data._decode import Crop, Size, name_of, recipe, wide_and_high
-from memfit.data._sources import samples_of
+from memfit.data._sources import source_of
 
 # How long one look for a batch takes, so that Ctrl-C is heard.
 _PATIENCE_MS = 200
@@ -29,12 +30,16 @@ class ImageLoader:
 
     `source` is a folder with one folder for each class, a list of paths (with `labels`) or of (path, label)
     pairs, tar shards of WebDataset's, or any data set with `len` whose items are bytes or a path, alone, with
-    a target, or in a dictionary.
+    a target, or in a dictionary. Without labels, each target is 0.
+
+    Labels keep their types: whole numbers come as an int64 tensor, fractions as float64 (an array's as its
+    own type), truth values as bool, rows of numbers (multi-hot, several targets) as batch x row, anything
+    else as a list. Names of classes are numbered in their order, or in that of `classes`; the property of
+    that name says how. A label that is missing, or could be meant in two ways, is an error.
 
     A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is
-    CUDA, and targets as an int64 tensor where all of them are whole numbers, else a list. With
-    `with_mapping`, a third tensor says for each image where the picture's points have gone (see
-    `move_boxes`).
+    CUDA, and targets. With `with_mapping`, a third tensor says for each image where the picture's points
+    have gone (see `move_boxes`).
 
     With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of
     at most `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
@@ -45,6 +50,7 @@ class ImageLoader:
         source: Any,
         labels: Any = None,
         *,
+        classes: Sequence[str] | None = None,
         size: Size,
         batch_size: int = 1,
         memory: int | str = "2 GiB",
@@ -83,7 +89,9 @@ class ImageLoader:
         self.drop_last = drop_last
         self.dataset = source
         self.skipped: list[tuple[str, str]] = []
-        self._samples = samples_of(source, labels)
+        found = source_of(source, labels, classes)
+        self._samples, self._classes, self._table = found
+        self._numbers = {name: number for number, name in enumerate(found.classes)}
         self._size = wide_and_high(size)
         if margin == "auto":
             margin = 1.0 if crop == "random" else 2.0
@@ -103,8 +111,8 @@ class ImageLoader:
         self._recipe = recipe(dtype=dtype, **options)
         # Without a type, it is the first image's, and others are not squeezed into it unasked.
         self._converts = dtype is not None
-        found, self._bands = self._samples.first(self._recipe)
-        self._dtype = found if dtype is None else name_of(dtype)
+        first_type, self._bands = self._samples.first(self._recipe)
+        self._dtype = first_type if dtype is None else name_of(dtype)
         self._channels_last = channels_last
         self._with_mapping = with_mapping
         self._memory = bytes_of(memory)
@@ -129,7 +137,7 @@ class ImageLoader:
     @property
     def classes(self) -> list[str]:
         """The classes, in the order of their labels."""
-        return self._samples.classes
+        return self._classes
 
     @property
     def epoch(self) -> int:
@@ -229,11 +237,17 @@ class ImageLoader:
         images = memory[: len(targets)]
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
-        whole = all(type(target) is int for target in targets)
-        labels = torch.tensor(targets, dtype=torch.int64) if whole else targets
+        labels = self._labels_of(targets)
         if self._with_mapping:
             return images, labels, torch.tensor(mappings, dtype=torch.float64)
         return images, labels
+
+    def _labels_of(self, targets: list[Any]) -> torch.Tensor | list[Any]:
+        if self._table is None:
+            return _labels.collated(targets, self._numbers)
+        if isinstance(self._table, torch.Tensor):
+            return self._table[torch.tensor(targets, dtype=torch.int64)]
+        return [self._table[target] for target in targets]
 
     def _room(self, pinned: bool) -> torch.Tensor:
         width, height = self._size

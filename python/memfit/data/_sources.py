@@ -5,57 +5,110 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from glob import glob
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from memfit._core import Samples
-from memfit.data import _tables
+from memfit.data import _labels, _tables
 
 # Where dictionaries keep an image and what belongs to it, as Hugging Face's and WebDataset's do.
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "tif", "pixel_values")
 _TARGETS = ("label", "labels", "target", "cls", "fine_label")
 
 
-def samples_of(source: Any, labels: Any) -> Samples:
-    """The samples that a source stands for."""
-    if isinstance(source, Samples):
-        return source
-    tiles = getattr(source, "samples", None)
-    if isinstance(tiles, Samples):
+class Source(NamedTuple):
+    """Samples, and what their targets stand for."""
+
+    samples: Samples
+    classes: list[str]
+    table: torch.Tensor | list[Any] | None = None
+
+
+def source_of(source: Any, labels: Any = None, classes: Sequence[str] | None = None) -> Source:
+    """What a source stands for, with labels for its samples if it has none of its own."""
+    tiles = getattr(source, "source", None)
+    if isinstance(tiles, Source):
+        _alone(labels, classes, "tiles have those of their images")
         return tiles
     if isinstance(source, (str, os.PathLike)):
-        return _of_path(os.fspath(source))
+        return _of_path(os.fspath(source), labels, classes)
     if isinstance(source, (list, tuple)) and source and all(_is_path(item) for item in source):
         paths = [os.fspath(item) for item in source]
         if all(path.endswith(".tar") for path in paths):
-            return Samples.shards(paths)
-        numbers = [0] * len(paths) if labels is None else [int(label) for label in labels]
-        if len(numbers) != len(paths):
-            raise ValueError(f"there are {len(paths)} paths and {len(numbers)} labels")
-        return Samples.files(paths, numbers)
+            _alone(labels, classes, "shards have numbers of their own, in `.cls`")
+            return Source(Samples.shards(paths), [])
+        return _of_files(paths, labels, classes)
     if isinstance(source, (list, tuple)) and source and all(_is_pair(item) for item in source):
-        return Samples.files([os.fspath(path) for path, _ in source], [int(label) for _, label in source])
+        _alone(labels, None, "the pairs have labels")
+        paths = [os.fspath(path) for path, _ in source]
+        return _of_files(paths, [label for _, label in source], classes)
     if _tables.is_frame(source):
-        return _tables.of_frame(source)
+        return _of_table(_tables.of_frame(source), labels, classes)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         if len(source) == 0:
             raise ValueError("there are no samples in the source")
-        return Samples.fetched(_fetcher(source, labels), len(source))
+        return _of_data_set(source, labels, classes)
     raise TypeError(
         f"a {type(source).__name__} is no source: give a folder, paths, tar shards, or a data set with `len` whose items are bytes or a path"
     )
 
 
-def _of_path(path: str) -> Samples:
+def _of_path(path: str, labels: Any, classes: Sequence[str] | None) -> Source:
     if os.path.isdir(path):
-        return Samples.folder(path)
+        _alone(labels, None, "the names of a folder's folders are its classes")
+        samples = Samples.folder(path)
+        if classes is None:
+            return Source(samples, samples.classes)
+        return Source(samples, list(classes), _labels.renumbered(samples.classes, classes))
     found = sorted(glob(path)) or [path]
     if all(name.endswith(".tar") for name in found):
-        return Samples.shards(found)
+        _alone(labels, classes, "shards have numbers of their own, in `.cls`")
+        return Source(Samples.shards(found), [])
     if all(name.endswith((".parquet", ".arrow")) for name in found):
-        return samples_of(_table(found), None)
+        return source_of(_table(found), labels, classes)
     if len(found) == 1 and found[0].endswith((".csv", ".tsv")):
-        return _tables.of_file(found[0])
-    return Samples.files(found, [0] * len(found))
+        return _of_table(_tables.of_file(found[0]), labels, classes)
+    return _of_files(found, labels, classes)
+
+
+def _alone(labels: Any, classes: Any, why: str) -> None:
+    """Labels that are given beside those that are there would be used for nothing."""
+    name = "labels=" if labels is not None else "classes=" if classes is not None else None
+    if name is not None:
+        raise ValueError(f"{name} goes with paths and data sets: {why}")
+
+
+def _of_files(paths: list[str], labels: Any, classes: Sequence[str] | None) -> Source:
+    if labels is None:
+        _alone(None, classes, "there are no labels here")
+        found = _labels.none(len(paths))
+    else:
+        found = _labels.of(labels, len(paths), classes, lambda number: f"the label of {paths[number]}")
+    return _listed(paths, found)
+
+
+def _of_table(table: _tables.Table, labels: Any, classes: Sequence[str] | None) -> Source:
+    if table.labels is None or labels is not None:
+        if table.labels is not None:
+            _alone(labels, None, "the table has a column of labels")
+        return _of_files(table.paths, labels, classes)
+    if table.is_text:
+        return _listed(table.paths, _labels.of_text(table.labels, classes, table.row))
+    return _listed(table.paths, _labels.of(table.labels, len(table.paths), classes, table.row))
+
+
+def _listed(paths: list[str], labels: _labels.Labels) -> Source:
+    return Source(Samples.files(paths, labels.numbers, labels.classes), labels.classes, labels.table)
+
+
+def _of_data_set(source: Any, labels: Any, classes: Sequence[str] | None) -> Source:
+    count = len(source)
+    if labels is None:
+        return Source(Samples.fetched(_fetcher(source, None), count), list(classes or []))
+    found = _labels.of(labels, count, classes, lambda number: f"the label of sample {number}")
+    samples = Samples.fetched(_fetcher(source, found.numbers), count)
+    return Source(samples, found.classes, found.table)
 
 
 def _table(paths: Sequence[str]) -> Any:
@@ -79,12 +132,10 @@ def _is_path(item: Any) -> bool:
 
 
 def _is_pair(item: Any) -> bool:
-    return (
-        isinstance(item, (tuple, list)) and len(item) == 2 and _is_path(item[0]) and isinstance(item[1], int)
-    )
+    return isinstance(item, (tuple, list)) and len(item) == 2 and _is_path(item[0])
 
 
-def _fetcher(source: Any, labels: Any) -> Callable[[int], tuple[Any, Any]]:
+def _fetcher(source: Any, labels: Sequence[int] | None) -> Callable[[int], tuple[Any, Any]]:
     """What gives a data set's image and target by number."""
     features = getattr(source, "features", None)
     if isinstance(features, dict) and hasattr(source, "cast_column"):
@@ -95,21 +146,37 @@ def _fetcher(source: Any, labels: Any) -> Callable[[int], tuple[Any, Any]]:
 
     def fetch(index: int) -> tuple[Any, Any]:
         item = source[index]
-        target = 0 if labels is None else labels[index]
+        image, target = item, None
         if isinstance(item, dict) and not {"bytes", "path"} & item.keys():
             image = next((item[name] for name in _IMAGES if name in item), None)
-            if labels is None:
-                target = next((item[name] for name in _TARGETS if name in item), 0)
+            target = next((item[name] for name in _TARGETS if name in item), None)
         elif isinstance(item, (tuple, list)) and len(item) == 2:
             image, target = item
-        else:
-            image = item
+            if labels is not None:
+                raise ValueError(
+                    f"sample {index} has a target of its own: leave labels= out, or return the image alone"
+                )
         if isinstance(image, dict):
             image = image.get("bytes") or image.get("path")
-        if isinstance(image, (bytes, bytearray, memoryview, str, os.PathLike)):
-            return image, target
-        raise TypeError(
-            f"sample {index} is a {type(image).__name__}, not bytes or a path: let the data set return the file as it is, undecoded"
-        )
+        if not isinstance(image, (bytes, bytearray, memoryview, str, os.PathLike)):
+            raise TypeError(
+                f"sample {index} is a {type(image).__name__}, not bytes or a path: let the data set return the file as it is, undecoded"
+            )
+        if labels is not None:
+            return image, labels[index]
+        if target is None:
+            # Without labels at all, each target is 0; a label that is missing is none.
+            if index and _has_target(source[0]):
+                raise ValueError(
+                    f"sample {index} has no label, and sample 0 has: give it one, or leave it out"
+                )
+            return image, 0
+        return image, target
 
     return fetch
+
+
+def _has_target(item: Any) -> bool:
+    if isinstance(item, dict):
+        return any(item.get(name) is not None for name in _TARGETS)
+    return isinstance(item, (tuple, list)) and len(item) == 2 and item[1] is not None

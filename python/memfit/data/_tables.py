@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
-from typing import Any
-
-from memfit._core import Samples
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 _PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 _LABELS = ("label", "labels", "target", "class", "class_name", "category", "y")
 
 
-def of_file(path: str) -> Samples:
+class Table(NamedTuple):
+    """Paths, and labels if there are any."""
+
+    paths: list[str]
+    labels: Any
+    # Labels were read as text, and numbers among them are not told from names yet.
+    is_text: bool
+    # Where a row is, for messages.
+    row: Callable[[int], str]
+
+
+def of_file(path: str) -> Table:
     """The rows of a CSV or TSV file. Paths are told from its folder."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = [row for row in csv.reader(file, delimiter="\t" if path.endswith(".tsv") else ",") if row]
@@ -32,7 +41,10 @@ def of_file(path: str) -> Samples:
             raise ValueError(f"{path}: row {number} has {len(row)} of {len(columns)} values")
     folder = os.path.dirname(os.path.abspath(path))
     found = [os.path.join(folder, row[paths].strip()) for row in rows]
-    return _samples(found, None if labels is None else [row[labels].strip() for row in rows])
+    if not found:
+        raise ValueError(f"{path}: there are no rows in it")
+    texts = None if labels is None else [row[labels].strip() for row in rows]
+    return Table(found, texts, True, lambda number: f"{path}: row {number + 1 + headed}")
 
 
 def is_frame(source: Any) -> bool:
@@ -40,7 +52,7 @@ def is_frame(source: Any) -> bool:
     return hasattr(source, "columns") and hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
-def of_frame(frame: Any) -> Samples:
+def of_frame(frame: Any) -> Table:
     """The rows of a data frame."""
     names = [str(name) for name in frame.columns]
     lower = [name.lower() for name in names]
@@ -48,22 +60,11 @@ def of_frame(frame: Any) -> Samples:
     if paths is None:
         raise ValueError(f"no column of the table is called {', '.join(_PATHS)}; it has {', '.join(names)}")
     found = [os.fspath(path) for path in frame[names[paths]]]
-    return _samples(found, None if labels is None else list(frame[names[labels]]))
+    if not found:
+        raise ValueError("there are no samples in the table")
+    column = None if labels is None else frame[names[labels]]
+    return Table(found, column, False, lambda number: f"row {number} of the table")
 
 
 def _column(columns: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((columns.index(name) for name in wanted if name in columns), None)
-
-
-def _samples(paths: list[str], labels: list[Any] | None) -> Samples:
-    if not paths:
-        raise ValueError("there are no samples in the table")
-    if labels is None:
-        return Samples.files(paths, [0] * len(paths))
-    try:
-        return Samples.files(paths, [int(label) for label in labels])
-    except ValueError:
-        # Names of classes, numbered in their order, as those of folders are.
-        classes = sorted({str(label) for label in labels})
-        numbers = {name: number for number, name in enumerate(classes)}
-        return Samples.files(paths, [numbers[str(label)] for label in labels], classes)

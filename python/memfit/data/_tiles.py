@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memfit._core import Samples
 from memfit.data._decode import Size, wide_and_high
-from memfit.data._sources import samples_of
+from memfit.data._sources import Source, source_of
 
 
 class Tile(NamedTuple):
@@ -34,12 +35,16 @@ class Tiles:
         overlap: Size = 0,
         page: int = 0,
         upright: bool = True,
+        classes: Sequence[str] | None = None,
     ) -> None:
-        self._images = samples_of(source, labels)
+        images = source_of(source, labels, classes)
+        self._images = images.samples
         width, height = wide_and_high(size)
         self.size = (height, width)
         self._tiles = self._images.tiles((width, height), wide_and_high(overlap), page, upright)
         self._samples = self._tiles.samples()
+        # Tiles have the labels of their images.
+        self.source = Source(self._samples, images.classes, images.table)
 
     @property
     def samples(self) -> Samples:

@@ -29,7 +29,7 @@ struct Sample {
     key: Box<str>,
     start: u64,
     length: u64,
-    label: i64,
+    label: Option<i64>,
 }
 
 impl Shards {
@@ -45,7 +45,25 @@ impl Shards {
                 reason: "there are no images in it".to_owned(),
             });
         }
+        shards.labelled()?;
         Ok(shards)
+    }
+
+    /// All have a label, or none has: one that is missing is not 0.
+    fn labelled(&self) -> Result<(), LoaderError> {
+        let missing = self.samples.iter().find(|sample| sample.label.is_none());
+        match missing {
+            Some(sample) if self.samples.iter().any(|sample| sample.label.is_some()) => {
+                Err(LoaderError::BadSource {
+                    path: self.files[sample.shard as usize].0.clone(),
+                    reason: format!(
+                        "`{}` has no label (`.cls`), and others have: give it one, or leave it out",
+                        sample.key
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add(&mut self, path: &Path) -> Result<(), LoaderError> {
@@ -65,7 +83,7 @@ impl Shards {
                     continue;
                 }
                 keys.insert(key.to_owned(), self.samples.len());
-                let label = labels.get(key).copied().unwrap_or(0);
+                let label = labels.get(key).copied();
                 self.samples.push(Sample {
                     shard,
                     key: key.into(),
@@ -78,9 +96,14 @@ impl Shards {
                 let label = text
                     .trim()
                     .parse()
-                    .map_err(|_| wrong(format!("the label of `{key}` is no number: `{}`", text.trim())))?;
+                    .map_err(|_| {
+                        let text = text.trim();
+                        wrong(format!(
+                            "the label of `{key}` is no number: `{text}`; give other targets by a data set of your own"
+                        ))
+                    })?;
                 if let Some(&sample) = keys.get(key) {
-                    self.samples[sample].label = label;
+                    self.samples[sample].label = Some(label);
                 }
                 labels.insert(key.to_owned(), label);
             }
@@ -108,11 +131,11 @@ impl Source for Shards {
             .ok_or_else(|| LoaderError::Bug(format!("there is no sample {index}")))?;
         let file = self.files[sample.shard as usize].1.clone();
         let input = Input::File { file, start: sample.start, length: sample.length };
-        Ok((input, Target::Label(sample.label)))
+        Ok((input, Target::Label(sample.label.unwrap_or(0))))
     }
 
     fn label(&self, index: u64) -> Option<i64> {
-        self.samples.get(index as usize).map(|sample| sample.label)
+        self.samples.get(index as usize).map(|sample| sample.label.unwrap_or(0))
     }
 }
 
@@ -214,4 +237,51 @@ fn name(header: &[u8]) -> String {
 /// The path in a block of extended attributes: `LENGTH path=VALUE`, a line each.
 fn pax_path(text: &str) -> Option<String> {
     text.lines().find_map(|line| line.split_once(' ')?.1.strip_prefix("path=").map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+    use super::*;
+
+    /// An archive of these files.
+    fn tar(files: &[(&str, &str)]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (name, text) in files {
+            let mut header = [0_u8; BLOCK as usize];
+            header[..name.len()].copy_from_slice(name.as_bytes());
+            header[124..135].copy_from_slice(format!("{:011o}", text.len()).as_bytes());
+            header[148..156].fill(b' ');
+            header[156] = b'0';
+            let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
+            header[148..154].copy_from_slice(format!("{sum:06o}").as_bytes());
+            out.extend_from_slice(&header);
+            out.extend_from_slice(text.as_bytes());
+            out.resize(out.len().next_multiple_of(BLOCK as usize), 0);
+        }
+        out.resize(out.len() + 2 * BLOCK as usize, 0);
+        out
+    }
+
+    #[test]
+    fn a_label_that_is_missing_is_not_zero() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |files: &[(&str, &str)]| {
+            let path = folder.path().join("a.tar");
+            std::fs::write(&path, tar(files)).unwrap();
+            Shards::read(&[path]).map_err(|error| error.to_string())
+        };
+        let labels = |shards: &Shards| -> Vec<Option<i64>> {
+            (0..shards.count()).map(|index| shards.label(index)).collect()
+        };
+        let all = read(&[("a.jpg", "x"), ("a.cls", "3"), ("b.cls", "-1"), ("b.jpg", "x")]).unwrap();
+        assert_eq!(labels(&all), [Some(3), Some(-1)]);
+        let none = read(&[("a.jpg", "x"), ("b.jpg", "x")]).unwrap();
+        assert_eq!(labels(&none), [Some(0), Some(0)]);
+        let error = read(&[("a.jpg", "x"), ("a.cls", "3"), ("b.jpg", "x")]).unwrap_err();
+        assert!(error.contains("`b` has no label"), "{error}");
+        let error = read(&[("a.jpg", "x"), ("a.cls", "0.5")]).unwrap_err();
+        assert!(error.contains("the label of `a` is no number: `0.5`"), "{error}");
+    }
 }
