@@ -4,9 +4,11 @@ carried out with torch.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from proofs import net, proof, says, size
+from proofs import data, net, proof, says, size
 from runs import ROOT, invoke
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -200,7 +202,7 @@ class Loaded(str):
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     checkpoint = tmp_path_factory.mktemp("loading") / "cuda.pt"
-    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py"), str(checkpoint)]
+    command = [sys.executable, str(ROOT / "tests/python/rule_loading.py")]
     run = invoke(
         [
             "run",
@@ -217,6 +219,7 @@ def loaded(tmp_path_factory):
         ]
     )
     said = Loaded(run.stderr + run.stdout)
+    checkpoint.write_bytes(base64.b64decode(said.split("checkpoint:")[1].split(":")[0]))
     said.checkpoint = checkpoint
     return said
 
@@ -259,3 +262,96 @@ def test_loaders_pin_when_they_are_told_to(loaded):
 
     assert next(iter(DataLoader(Whoever()))).item() == os.getpid()
     assert next(iter(DataLoader(Whoever(), num_workers=1))).item() != os.getpid()
+
+
+def small():
+    model = net()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@proof("zero-grad-before-step")
+def test_a_step_without_gradients_changes_nothing():
+    changed = []
+    for clears in (True, False):
+        model, optimizer = small()
+        before = [weight.clone() for weight in model.parameters()]
+        x, y = data()[0]
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        if clears:
+            optimizer.zero_grad()
+        optimizer.step()
+        weights = zip(before, model.parameters(), strict=True)
+        changed.append(sum(int((old != new).sum()) for old, new in weights))
+    assert changed == [0, 15]
+    says("zero-grad-before-step", "0 of 15 parameters have changed; without the line, all 15 have")
+
+
+@proof("scaler-call-missing")
+def test_a_scaler_asks_for_its_calls():
+    def step(scales: bool, updates: bool, rounds: int) -> None:
+        model, optimizer = small()
+        scaler = torch.amp.GradScaler("cpu")
+        for x, y in data(rounds):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            (scaler.scale(loss) if scales else loss).backward()
+            scaler.step(optimizer)
+            if updates:
+                scaler.update()
+
+    step(True, True, 3)
+    with pytest.raises(AssertionError, match="Attempted step but _scale is None"):
+        step(False, True, 1)
+    step(True, False, 1)
+    with pytest.raises(RuntimeError, match=r"has already been called since the last update"):
+        step(True, False, 2)
+    says(
+        "scaler-call-missing",
+        '"Attempted step but _scale is None"',
+        '"has already been called since the last update"',
+    )
+
+
+@proof("autocast-without-scaler")
+def test_small_gradients_are_zero_in_float16():
+    tiny = torch.tensor(1e-8)
+    assert tiny.half().item() == 0.0
+    assert (tiny * 65536).half().item() > 0
+    assert tiny.bfloat16().item() > 0
+    says("autocast-without-scaler", "a gradient of 1e-8 becomes 0.0, and scaled by 65536 it is kept")
+
+
+@proof("cycled-loader")
+def test_a_cycle_keeps_every_batch():
+    class Batch:
+        alive = 0
+
+        def __init__(self) -> None:
+            Batch.alive += 1
+
+        def __del__(self) -> None:
+            Batch.alive -= 1
+
+    def alive_after(batches):
+        for _ in range(8):
+            next(batches)
+        return Batch.alive
+
+    assert alive_after(itertools.cycle(Batch() for _ in range(8))) == 8
+    assert alive_after(Batch() for _ in range(8)) == 0
+    says("cycled-loader", "of 8 batches, 8 are alive after one pass")
+
+
+@proof("gradients-for-nothing")
+def test_a_teacher_that_nobody_trains_gets_gradients():
+    teacher = torch.nn.Linear(1024, 1024, bias=False)
+    x = torch.randn(2, 1024)
+    student = torch.nn.Linear(1024, 1024, bias=False)
+    torch.nn.functional.mse_loss(student(x), teacher(x)).backward()
+    assert teacher.weight.grad.nbytes == 4 << 20
+    teacher.weight.grad = None
+    with torch.no_grad():
+        target = teacher(x)
+    torch.nn.functional.mse_loss(student(x), target).backward()
+    assert teacher.weight.grad is None
+    says("gradients-for-nothing", "a teacher of 4 MiB: 4 MiB of gradients that nobody reads")

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memfit_source::document::{DocumentError, Format, Location, Snippet, snippets};
-use memfit_source::edit::compose;
-use memfit_source::{Edit, Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
+use memfit_source::{Edit, EditError, Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
 
 use crate::config::Config;
 use crate::files::{self, Input};
@@ -26,7 +25,7 @@ pub struct Report {
 }
 
 /// A file that was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Source {
     /// As it was named.
     pub path: PathBuf,
@@ -59,6 +58,8 @@ pub struct Checked {
     pub help: Option<String>,
     /// How to do it.
     pub fix: Option<FileFix>,
+    /// Why a fix that there is cannot be made here, and whether it would be safe.
+    pub blocked: Option<(bool, EditError)>,
     /// The text that it was found in, for those who show it: that of the file, or the code of a notebook.
     pub shown: Shown,
 }
@@ -442,6 +443,16 @@ fn place(
     let mapped = snippet.to_file(finding.span);
     let shown_in_file = start.cell.is_none();
     let show = |span: Span| if shown_in_file { snippet.to_file(span).unwrap_or(span) } else { span };
+    let mut blocked = None;
+    let fix = finding.fix.and_then(|fix| {
+        match fix::in_file(snippet, &sorted(fix.edits), finding.span, &file.text) {
+            Ok(edits) => Some(FileFix { safe: fix.safe, title: fix.title, edits }),
+            Err(error) => {
+                blocked = Some((fix.safe, error));
+                None
+            }
+        }
+    });
     Checked {
         rule: finding.rule.name,
         severity,
@@ -457,10 +468,8 @@ fn place(
                 text: label.text.clone(),
             })
             .collect(),
-        fix: finding.fix.and_then(|fix| {
-            let edits = fix::in_file(snippet, &sorted(fix.edits))?;
-            Some(FileFix { safe: fix.safe, title: fix.title, edits })
-        }),
+        fix,
+        blocked,
         shown: Shown {
             text: if shown_in_file { file.text.clone() } else { snippet.text.clone() },
             span: show(finding.span),
@@ -473,49 +482,4 @@ fn place(
 fn sorted(mut edits: Vec<Edit>) -> Vec<Edit> {
     edits.sort();
     edits
-}
-
-/// The most rounds of fixing: each does what did not touch what the one before did.
-const MOST_ROUNDS: usize = 10;
-
-impl Source {
-    /// The text with everything fixed that can be: the unsafe fixes too, if they are wanted. What a fix would
-    /// break, or what it would bring about, is left as it is.
-    pub fn fixed(&self, with_unsafe: bool, config: &Config) -> Result<fix::Applied, Error> {
-        let mut text = self.text.to_string();
-        let mut fixed = 0;
-        let mut now: Option<Self> = None;
-        for _ in 0..MOST_ROUNDS {
-            let source = now.as_ref().unwrap_or(self);
-            let fixes: Vec<&[Edit]> = source
-                .findings
-                .iter()
-                .filter_map(|finding| finding.fix.as_ref())
-                .filter(|fix| fix.safe || with_unsafe)
-                .map(|fix| fix.edits.as_slice())
-                .collect();
-            let (edits, count) = compose(&fixes);
-            if count == 0 {
-                break;
-            }
-            let Some(applied) = fix::apply(&text, &edits, count) else { break };
-            let next = check_source(&self.path, &applied.text, config)?;
-            if !next.is_better(source) {
-                break;
-            }
-            text = applied.text;
-            fixed += source.findings.len().saturating_sub(next.findings.len()).min(count.max(1));
-            now = Some(next);
-        }
-        Ok(fix::Applied { text, fixed })
-    }
-
-    /// Nothing is found here that was not found there, and it parses no worse.
-    fn is_better(&self, before: &Self) -> bool {
-        let count =
-            |source: &Self, rule: &str| source.findings.iter().filter(|finding| finding.rule == rule).count();
-        self.problems.len() <= before.problems.len()
-            && self.findings.len() < before.findings.len()
-            && self.findings.iter().all(|finding| count(self, finding.rule) <= count(before, finding.rule))
-    }
 }

@@ -92,3 +92,10 @@ pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
 pub(crate) fn is_large_on_gpu(value: &memfit_source::Value) -> bool {
     value.device.is_gpu() && !value.is(Flags::SCALAR)
 }
+
+/// `x["last"] = v` is overwritten in each round.
+pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
+    let text = context.slice(store.span);
+    let key = text.split('[').nth(1).unwrap_or_default();
+    key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit())
+}

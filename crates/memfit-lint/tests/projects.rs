@@ -16,15 +16,20 @@ def evaluate(model, loader):
         print(out.mean().item())
 ";
 
-/// Files by name, and those of them in which something is found.
+/// Files by name, and those of them in which an evaluation with gradients is found.
 fn found(files: &[(&str, &str)]) -> Vec<String> {
+    found_by("eval-without-no-grad", files)
+}
+
+/// Files by name, and those of them in which a rule finds something.
+fn found_by(rule: &str, files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let config = Config { select: vec!["eval-without-no-grad".to_owned()], ..Config::default() };
+    let config = Config { select: vec![rule.to_owned()], ..Config::default() };
     let report = check_paths(&[folder.path().to_owned()], &config).unwrap();
     let name = |path: &Path| path.strip_prefix(folder.path()).unwrap().display().to_string();
     report.files.iter().map(|source| name(&source.path)).collect()
@@ -105,4 +110,50 @@ fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
     assert!(alone[0].contains("eval-without-no-grad") && alone[0].contains("unused"), "{alone:?}");
     assert_eq!(told(&["a_main.py", "b_evaluation.py", "c_main.py"]), alone);
     assert_eq!(told(&files.map(|(name, _)| name)), alone);
+}
+
+/// The passes of another file have numbers of their own: those of a tuple's parts must not be taken for
+/// passes of this file that were freed.
+#[test]
+fn what_another_file_returns_in_parts_hangs_on_passes_of_its_own() {
+    let losses = "\
+import torch
+from torch import nn
+net = nn.Linear(4, 4)
+
+def both(real, fake):
+    parts = []
+    for x in (real, fake):
+        parts.append(net(x).mean())
+    first, second = net(real), net(fake)
+    return first.mean() + second.mean(), parts, second
+";
+    let train = "\
+import torch
+from torch import nn
+from losses import both
+
+def train(rank, epoch, loader, net_g, net_d, optim_g, optim_d):
+    for x, y in loader:
+        x, y = x.cuda(rank, non_blocking=True), y.cuda(rank, non_blocking=True)
+        fake = net_g(x)
+        real_score, fake_score = net_d(x), net_d(fake.detach())
+        loss_d, parts, last = both(real_score, fake_score)
+        optim_d.zero_grad()
+        loss_d.backward()
+        optim_d.step()
+        real_score, fake_score = net_d(x), net_d(fake)
+        loss_g, parts, last = both(real_score, fake_score)
+        optim_g.zero_grad()
+        loss_g.backward()
+        last.mean().backward()
+        optim_g.step()
+";
+    // Passes are numbered in order: whatever number they have there, they are others.
+    for count in 0..20 {
+        let others = "    net(real)\n".repeat(count);
+        let losses = losses.replace("    parts = []\n", &format!("    parts = []\n{others}"));
+        let files = [("losses.py", losses.as_str()), ("train.py", train)];
+        assert_eq!(found_by("recurrent-state-not-detached", &files), [] as [&str; 0], "{count}");
+    }
 }

@@ -8,6 +8,7 @@ mod notebook;
 
 use std::sync::Arc;
 
+use crate::edit::{Edit, EditError};
 use crate::parse::Dialect;
 use crate::position::Span;
 
@@ -106,20 +107,28 @@ impl Snippet {
         }
     }
 
-    /// How a text is written in the file.
-    pub fn encode(&self, text: &str, span: Span) -> String {
+    /// Edits of the snippet as edits of the file, whose text is given; `about` is the span that they are for.
+    pub fn file_edits(&self, edits: &[Edit], about: Span, file: &str) -> Result<Vec<Edit>, EditError> {
         match &self.map {
-            Map::Same => text.to_owned(),
+            Map::Notebook(map) => map.edits(edits, about, &self.text, file),
+            _ => edits
+                .iter()
+                .map(|edit| {
+                    let span = self.to_file(edit.span).ok_or(EditError::OutOfText)?;
+                    Ok(Edit { span, text: self.indented(&edit.text, edit.span) })
+                })
+                .collect(),
+        }
+    }
+
+    /// A text as the file has it: a block of Markdown may be indented, and so is each further line of it.
+    fn indented(&self, text: &str, span: Span) -> String {
+        match &self.map {
             Map::Lines(lines) => {
-                // A block may be indented: each further line is, too.
                 let index = lines.partition_point(|(start, _)| *start <= span.start).saturating_sub(1);
-                let indent = self.indents(index);
-                text.replace('\n', &format!("\n{}", " ".repeat(indent)))
+                text.replace('\n', &format!("\n{}", " ".repeat(self.indents(index))))
             }
-            Map::Notebook(_) => {
-                let quoted = serde_json::Value::from(text).to_string();
-                quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
-            }
+            _ => text.to_owned(),
         }
     }
 

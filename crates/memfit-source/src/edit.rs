@@ -30,6 +30,9 @@ pub enum EditError {
     /// One of them lies outside of the text, or splits a character.
     #[error("one of its changes lies outside of the text")]
     OutOfText,
+    /// One of them goes beyond the cell that it begins in.
+    #[error("one of its changes goes across cells of the notebook")]
+    AcrossCells,
     /// The result is no Python.
     #[error("the changed text would not be Python any more")]
     Broken,

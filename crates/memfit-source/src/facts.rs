@@ -1,12 +1,16 @@
 //! The facts of one source text: what rules query. Made once, by one walk.
 
+mod text;
 mod value;
+mod weights;
 
 use std::sync::Arc;
 
 use crate::position::Span;
 
+pub use text::{Comment, ImportFrom, Problem};
 pub use value::*;
+pub use weights::{Model, Overlap, Weights};
 
 mod query;
 
@@ -42,6 +46,13 @@ ids! {
     LoaderId,
     /// A call that makes a gradient scaler.
     ScalerId,
+    /// A model, or a part of one.
+    ModelId,
+}
+
+impl FunctionId {
+    /// The body of the module; of what is done by a function that is called, one of another file.
+    pub const MODULE: Self = Self(0);
 }
 
 /// The circumstances in which something is done.
@@ -285,6 +296,9 @@ pub struct Backward {
     pub loss: Value,
     /// What it starts from, as it was written.
     pub loss_span: Span,
+    /// The forward passes that it goes through, in the order in which they ran: whose parameters each uses.
+    /// Nothing where they cannot be told.
+    pub passes: Vec<Weights>,
     /// `retain_graph=True`, with its place.
     pub retain: Option<Span>,
     /// `create_graph=True`, with its place.
@@ -306,6 +320,8 @@ pub struct Op {
     pub span: Span,
     /// On what, as it was written: `optimizer`, `self.model`.
     pub receiver: String,
+    /// The parameters that it goes to: those that an optimizer holds, a backward pass reaches, a model has.
+    pub weights: Weights,
     /// Where.
     pub place: Place,
     /// It is done by a function that is called here.
@@ -523,37 +539,6 @@ pub struct Window {
     pub steps_elsewhere: bool,
 }
 
-/// A comment.
-#[derive(Clone, Copy, Debug)]
-pub struct Comment {
-    /// From the `#` to the end of the line.
-    pub span: Span,
-    /// Nothing stands before it on its line.
-    pub own_line: bool,
-}
-
-/// An import of names from a module.
-#[derive(Clone, Debug)]
-pub struct ImportFrom {
-    /// The statement.
-    pub span: Span,
-    /// The module's name alone.
-    pub module_span: Span,
-    /// The module.
-    pub module: String,
-    /// The names, and what they are called here.
-    pub names: Vec<(String, String)>,
-}
-
-/// Something that the parser could not read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Where.
-    pub span: Span,
-    /// What, as a sentence without its end.
-    pub message: String,
-}
-
 /// The facts of one source text.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -569,6 +554,8 @@ pub struct Facts {
     pub loops: Vec<Loop>,
     /// Branches.
     pub guards: Vec<Guard>,
+    /// Models and parts of models, as far as they are told apart.
+    pub models: Vec<Model>,
     /// What training does, in order.
     pub ops: Vec<Op>,
     /// Calls, in order.

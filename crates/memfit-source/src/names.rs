@@ -28,9 +28,8 @@ fn kind(name: &str) -> Kind {
         | "backbone" | "generator" | "discriminator" | "netg" | "netd" | "transformer" | "classifier" => {
             Kind::Module
         }
-        "criterion" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "lossfunc" => {
-            Kind::Criterion { which: Criterion::Other, sums: false }
-        }
+        "criterion" | "crit" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "lossfunc"
+        | "loss_fct" => Kind::Criterion { which: Criterion::Other, sums: false },
         "loader" | "dataloader" | "data_loader" | "dl" => Kind::Loader(None),
         "device" | "dev" | "gpu" | "local_rank" | "gpu_id" => Kind::Device(Device::Named),
         "tokenizer" | "tok" | "processor" => Kind::Tokenizer,

@@ -18,6 +18,7 @@ mod named;
 mod statement;
 mod summary;
 mod test;
+mod weights;
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use crate::facts::{
     Bound, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op, OpKind, Place,
     Store, TryId,
 };
-use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value};
+use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::names;
 use crate::position::Span;
 use crate::project::{ClassExport, Imports, Index, Summary};
@@ -62,7 +63,8 @@ struct Frame<'a> {
     /// Stores, and the graphs that their values hang on.
     stores: Vec<(Store, Graph)>,
     escaped: FxHashSet<&'a str>,
-    returned: Option<(Value, GraphState)>,
+    /// What is returned, and the states of its graphs when it is.
+    returned: Option<(Value, FxHashMap<u32, GraphState>)>,
     /// Graphs from here on are this frame's own.
     first_graph: u32,
     parameters: Vec<u32>,
@@ -95,6 +97,7 @@ pub(crate) struct Walker<'a> {
     grads: FxHashMap<FunctionId, Grad>,
     closures: FxHashMap<FunctionId, Arc<FxHashMap<&'a str, Binding>>>,
     graphs: Graphs,
+    origins: weights::Origins,
     loops_at: FxHashMap<u32, LoopId>,
     guards_at: FxHashMap<(u32, bool), GuardId>,
     tries_at: FxHashMap<u32, TryId>,
@@ -204,6 +207,7 @@ impl<'a> Walker<'a> {
             grads: FxHashMap::default(),
             closures: FxHashMap::default(),
             graphs: Graphs::default(),
+            origins: weights::Origins::default(),
             loops_at: FxHashMap::default(),
             guards_at: FxHashMap::default(),
             tries_at: FxHashMap::default(),
@@ -370,7 +374,7 @@ impl<'a> Walker<'a> {
         name: &str,
         annotation: Option<&'a Expr>,
     ) -> Value {
-        let graph = self.graphs.fresh(GraphState::Unknown);
+        let graph = self.graphs.fresh(GraphState::Unknown, Weights::default());
         self.frame.parameters.push(graph);
         if index == 0
             && let Some(class) = class
@@ -433,13 +437,13 @@ impl<'a> Walker<'a> {
     }
 
     /// Records a thing that training does.
-    fn op(&mut self, kind: OpKind, span: Span, receiver: &str) {
+    fn op(&mut self, kind: OpKind, span: Span, receiver: &str, weights: Weights) {
         if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
             return;
         }
         let place = self.place();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, place, via: None, deep: false });
+        self.frame.ops.push(Op { kind, span, receiver, weights, place, via: None, deep: false });
     }
 
     /// Binds a name.
@@ -452,6 +456,7 @@ impl<'a> Walker<'a> {
                     graph,
                     device: value.device,
                     flags: value.flags.with(suggested.flags),
+                    weights: value.weights,
                     ..suggested
                 };
                 if !matches!(value.kind, Kind::Tensor) {
@@ -543,10 +548,10 @@ impl<'a> Walker<'a> {
     }
 
     /// A new forward pass, or none where gradients are off.
-    fn forward(&mut self, inputs: &Graph) -> (Graph, Flags) {
+    fn forward(&mut self, inputs: &Graph, weights: Weights) -> (Graph, Flags) {
         match self.frame.grad {
             Grad::On => {
-                let id = self.graphs.fresh(GraphState::Live);
+                let id = self.graphs.fresh(GraphState::Live, weights);
                 let mut graph = Graph::one(id);
                 graph.ids.extend_from_slice(&inputs.ids);
                 graph.ids.sort_unstable();

@@ -1,6 +1,6 @@
 //! Windows: what counts micro-batches, and where the step and the clearing of gradients stand to it.
 
-use crate::facts::{Bound, Counted, Facts, GuardId, LoopId, Op, OpKind, Over, Residue, Window};
+use crate::facts::{Bound, Counted, Facts, GuardId, LoopId, Op, OpKind, Over, Overlap, Residue, Window};
 
 /// Finds the windows of a text and puts them among its facts.
 pub(crate) fn find(facts: &mut Facts) {
@@ -11,7 +11,8 @@ pub(crate) fn find(facts: &mut Facts) {
         }
         let Some((guard, counted, alternative)) = counting(facts, step) else { continue };
         let looped = step.place.looped;
-        if windows.iter().any(|window| window.guard == guard) {
+        if windows.iter().any(|window| window.guard == guard && is_same(facts, step, &facts.ops[window.step]))
+        {
             continue;
         }
         if let Some(window) = window(facts, index, step, guard, counted, alternative, looped) {
@@ -68,12 +69,7 @@ fn window(
         Some(looped) => op.place.looped == Some(looped) && !op.deep,
         None => op.place.function == step.place.function && op.place.looped.is_none(),
     };
-    let backwards: Vec<usize> = (0..facts.ops.len())
-        .filter(|index| {
-            let op = &facts.ops[*index];
-            matches!(op.kind, OpKind::Backward(_)) && same_round(op) && !in_guard(op)
-        })
-        .collect();
+    let backwards = accumulating(facts, step, &in_guard, &same_round);
     let first = facts.ops.get(*backwards.first()?)?;
     // Without a loop in sight the count must come from outside as well.
     if looped.is_none() && !matches!(counted.bound, Bound::Parameter | Bound::Elsewhere) {
@@ -88,7 +84,7 @@ fn window(
             matches!(op.kind, OpKind::ZeroGrad { .. })
                 && same_round(op)
                 && unconditional(facts, op, first)
-                && clears(step, op)
+                && clears(facts, step, op)
         })
         .collect();
     let flushed = looped.is_some_and(|looped| {
@@ -119,6 +115,60 @@ fn window(
     })
 }
 
+/// The backward passes of a round that add to the gradients which the guarded step takes. Each reaches
+/// parameters of that optimizer from outside of the branch that steps it; where other optimizers step, or
+/// other backward passes go before the step in its branch, it must be seen to.
+fn accumulating(
+    facts: &Facts,
+    step: &Op,
+    in_guard: &dyn Fn(&Op) -> bool,
+    same_round: &dyn Fn(&Op) -> bool,
+) -> Vec<usize> {
+    let is_backward = |op: &Op| matches!(op.kind, OpKind::Backward(_));
+    let reaches = |op: &Op| facts.overlap(&op.weights, &step.weights);
+    let inner: Vec<&Op> = facts
+        .ops
+        .iter()
+        .filter(|op| is_backward(op) && in_guard(op) && reaches(op) != Overlap::No)
+        .filter(|op| op.place.order < step.place.order)
+        .collect();
+    // Another optimizer that takes its steps outside of the branch has a backward pass of its own there.
+    let alternates = facts.ops.iter().any(|op| {
+        matches!(op.kind, OpKind::Step { .. }) && same_round(op) && !in_guard(op) && !is_same(facts, step, op)
+    });
+    let adds = |op: &Op| match reaches(op) {
+        Overlap::Yes => true,
+        Overlap::No => false,
+        Overlap::Unknown if alternates => false,
+        // As in `if step: loss.backward()`, `else: with no_sync(): loss.backward()`.
+        Overlap::Unknown => {
+            inner.iter().all(|inner| facts.overlap(&op.weights, &inner.weights) == Overlap::Yes)
+        }
+    };
+    let found: Vec<usize> = (0..facts.ops.len())
+        .filter(|index| {
+            let op = &facts.ops[*index];
+            is_backward(op) && same_round(op) && !in_guard(op) && adds(op)
+        })
+        .collect();
+    // What is cleared before the branch has a backward pass of its own is not meant to be stepped.
+    let Some(next) = inner.iter().map(|op| op.place.order).min() else { return found };
+    let dropped = |order: u32| {
+        facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. })).any(|clear| {
+            let at = clear.place.order;
+            let between = if order < next { order < at && at < next } else { at > order || at < next };
+            let always = in_guard(clear) || unconditional(facts, clear, step);
+            between && always && (in_guard(clear) || same_round(clear)) && clears(facts, step, clear)
+        })
+    };
+    found.into_iter().filter(|index| !dropped(facts.ops[*index].place.order)).collect()
+}
+
+/// Whether two steps, or a step and what clears, are of one optimizer.
+fn is_same(facts: &Facts, step: &Op, other: &Op) -> bool {
+    step.receiver == other.receiver || facts.overlap(&step.weights, &other.weights) == Overlap::Yes
+}
+
 /// Done whenever the backward pass is: no branch around it that is not around that one too.
 fn unconditional(facts: &Facts, op: &Op, backward: &Op) -> bool {
     let around: Vec<GuardId> = facts.guards_of(backward.place.guard).collect();
@@ -126,9 +176,14 @@ fn unconditional(facts: &Facts, op: &Op, backward: &Op) -> bool {
 }
 
 /// What is cleared is what is stepped: the optimizer itself, or a model.
-fn clears(step: &Op, clear: &Op) -> bool {
+fn clears(facts: &Facts, step: &Op, clear: &Op) -> bool {
     let optimizer = |name: &str| matches!(crate::names::suggested(name).kind, crate::facts::Kind::Optimizer);
-    step.receiver == clear.receiver || !optimizer(&clear.receiver)
+    step.receiver == clear.receiver
+        || match facts.overlap(&step.weights, &clear.weights) {
+            Overlap::Yes => true,
+            Overlap::No => false,
+            Overlap::Unknown => !optimizer(&clear.receiver),
+        }
 }
 
 impl Window {

@@ -79,6 +79,17 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
             continue;
         }
         let applied = source.fixed(args.unsafe_fixes, config)?;
+        for refused in &applied.refused {
+            let cell = refused.start.cell.map(|cell| format!("cell {cell}:")).unwrap_or_default();
+            printer.warning(&format!(
+                "{}:{cell}{}:{}: [{}] was not fixed: {}",
+                source.path.display(),
+                refused.start.line,
+                refused.start.column,
+                refused.rule,
+                refused.reason
+            ));
+        }
         if applied.text == *source.text {
             continue;
         }

@@ -33,7 +33,7 @@
 //! ## References
 //! - [torch.nn.BatchNorm2d](https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html)
 
-use memfit_source::Flags;
+use memfit_source::{Flags, Overlap, Weights};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -52,8 +52,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     else {
         return;
     };
-    let normalised =
-        facts.calls.iter().find(|call| call.result.is_module() && call.result.is(Flags::BATCH_NORM));
+    // Another model's normalisation sees what it always saw.
+    let trained = |weights: &Weights| {
+        let mut passes = window.backwards.iter().map(|index| &facts.ops[*index].weights);
+        passes.any(|reached| facts.overlap(reached, weights) != Overlap::No)
+    };
+    let normalised = facts.calls.iter().find(|call| {
+        call.result.is_module() && call.result.is(Flags::BATCH_NORM) && trained(&call.result.weights)
+    });
     let Some(call) = normalised else { return };
     findings
         .at(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")

@@ -19,17 +19,17 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the implementation that is asked for is the other one.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
 
-use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
     name: "checkpoint-without-use-reentrant",
     severity: Severity::Warning,
-    fixes: Fixes::Unsafe,
+    fixes: Fixes::Never,
     on: true,
     check,
 };
@@ -49,7 +49,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         findings
             .at(call.span, "it does not say which implementation it wants: each call warns, and the default is to change")
-            .help("pass `use_reentrant=False`")
-            .fix(Fix::unsafe_("Ask for the non-reentrant one", vec![facts.add_argument(call, "use_reentrant=False")]));
+            .help("pass `use_reentrant=False`");
     }
 }

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the training changes.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [Gradient clipping](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping)
@@ -31,10 +31,10 @@
 use memfit_source::{Flags, OpKind};
 
 use crate::query::backward;
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "clip-before-unscale", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "clip-before-unscale", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -67,17 +67,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .find(|op| matches!(op.kind, OpKind::Step { scaled: true, .. }));
         let Some(step) = step else { continue };
         let scaler = context.slice(step.span).split(".step").next().unwrap_or_default().to_owned();
-        let fix = facts.whole_lines(clip.span).and_then(|line| {
-            let (_, blank) = facts.line_start(clip.span.start);
-            Fix::unsafe_(
-                "Unscale before clipping",
-                vec![Edit::insert(line.start, format!("{blank}{scaler}.unscale_({})\n", step.receiver))],
-            )
-        });
         findings
             .at(clip.span, "this clips gradients that are still multiplied by the scale")
             .label(before[scaled].span, "the scaled backward pass")
-            .help(format!("call `{scaler}.unscale_({})` first", step.receiver))
-            .fix(fix);
+            .help(format!("call `{scaler}.unscale_({})` first", step.receiver));
     }
 }

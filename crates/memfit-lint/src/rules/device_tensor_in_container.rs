@@ -25,7 +25,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, How};
+use memfit_source::{Flags, GraphState, How};
 
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -41,12 +41,11 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.how == How::Append) {
-        let cut = store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT);
-        if !cut
-            || !is_large_on_gpu(&store.value)
-            || store.value.is(Flags::VIEW)
-            || !store.value.graph.is_none()
-        {
+        let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
+            && store.value.graph.is_none();
+        // An output after the backward pass has no activations behind it, and is there itself.
+        let passed = store.graph_then == GraphState::Freed && store.graph == GraphState::Freed;
+        if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
         let Some(looped) = grows(facts, store) else { continue };
@@ -57,14 +56,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
+        let way = if cut { ".cpu()" } else { ".detach().cpu()" };
         findings
             .at(
                 store.value_span,
                 format!("`{text}` stays on the GPU: `{}` grows by it in every round", store.target),
             )
             .label(facts.looped(looped).header, "over the rounds of this loop")
-            .help("move it to the host with `.cpu()`, or keep only what is computed from it")
-            .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, ".cpu()")]));
+            .help(format!("move it to the host with `{way}`, or keep only what is computed from it"))
+            .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, way)]));
     }
 }
 

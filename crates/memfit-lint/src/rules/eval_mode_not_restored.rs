@@ -26,18 +26,17 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: it puts `train()` at the beginning of the round, and a model may be meant to stay in evaluation
-//! mode.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::OpKind;
+use memfit_source::{Facts, FunctionId, LoopId, Op, OpKind, Overlap};
 
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "eval-mode-not-restored", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "eval-mode-not-restored", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -49,7 +48,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(other.kind, OpKind::Forward)
                 && other.receiver == op.receiver
                 && other.place.grad == memfit_source::Grad::On
-        });
+                && !is_of_one_call(op, other)
+        }) && !is_apart(facts, op, looped);
         let restored = facts.ops_in(looped).any(|other| other.kind == OpKind::TrainMode);
         let text = context.slice(facts.looped(looped).span);
         let maybe = text.contains(".train(")
@@ -68,26 +68,27 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let found = facts.looped(looped);
-        let body =
-            facts.text[found.header.end as usize..].find('\n').map(|at| found.header.end + at as u32 + 1);
-        let indent = body.map(|at| facts.line_start(at));
-        let fix =
-            indent.filter(|(_, blank)| !blank.is_empty() && op.via.is_none()).and_then(|(start, blank)| {
-                Fix::unsafe_(
-                    "Go back to training mode in each round",
-                    vec![Edit::insert(start, format!("{blank}{}.train()\n", op.receiver))],
-                )
-            });
         findings
             .at(op.span, format!("`{}` is not put back into training mode: from the second round on it trains as if it were evaluated", op.receiver))
             .label(found.header, "the rounds of this loop train")
-            .help(format!("call `{}.train()` at the beginning of each round", op.receiver))
-            .fix(fix);
+            .help(format!("call `{}.train()` at the beginning of each round", op.receiver));
     }
 }
 
+/// Both are done by one function that is called here: its own passes evaluate.
+fn is_of_one_call(op: &Op, other: &Op) -> bool {
+    let is_elsewhere = op.span == other.span;
+    op.via.is_some() && op.via == other.via && (is_elsewhere || op.via != Some(FunctionId::MODULE))
+}
+
+/// No backward pass of the loop reaches the model, as it is with an average of the trained one.
+fn is_apart(facts: &Facts, op: &Op, looped: LoopId) -> bool {
+    let mut passes = facts.ops_in(looped).filter(|other| matches!(other.kind, OpKind::Backward(_)));
+    passes.all(|backward| facts.overlap(&backward.weights, &op.weights) == Overlap::No)
+}
+
 /// Behind the evaluation the loop is left.
-fn ends_loop(context: &Context<'_>, op: &memfit_source::Op, looped: memfit_source::LoopId) -> bool {
+fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let rest =
         &context.facts.text[(op.span.end as usize).min(found.span.end as usize)..found.span.end as usize];

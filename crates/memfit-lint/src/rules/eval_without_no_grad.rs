@@ -120,7 +120,8 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         || word_of_evaluation(context.slice(over.iterable))
             && !over.is_while
             && is_plain_name(context.slice(over.iterable));
-    eval_mode && !over.is_while && fed_by(context, op, looped) || named
+    let said = facts.over_batches(looped) && names_evaluation(&facts.function(function).name);
+    eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
 }
 
 /// What the model gives is bound to nothing: it is gone before the next forward pass.
@@ -138,6 +139,13 @@ fn fed_by(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool
 
 fn is_plain_name(text: &str) -> bool {
     text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+/// `evaluate`, `Trainer.validate_epoch`, `test`
+fn names_evaluation(function: &str) -> bool {
+    let last = function.rsplit('.').next().unwrap_or(function);
+    let first = last.trim_start_matches('_').split('_').next().unwrap_or(last);
+    ["evaluate", "eval", "validate", "validation", "test", "predict"].contains(&first)
 }
 
 /// `val_loader`, `self.test_dl`, `enumerate(eval_dataloader)`

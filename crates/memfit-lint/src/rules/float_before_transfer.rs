@@ -1,7 +1,10 @@
 //! # float-before-transfer
 //!
 //! ## What it does
-//! Notes batches that are cast to float32 on the host and copied then.
+//! Notes batches of bytes that are cast to float32 on the host and copied then.
+//!
+//! A division by 255 tells that they are bytes. Of other batches nothing is said: float64 is copied faster
+//! after the cast, and float32 is not changed by it.
 //!
 //! ## Why
 //! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned
@@ -10,16 +13,17 @@
 //! ## Example
 //! ```python
 //! for x, y in loader:
-//!     x = x.float().cuda()
+//!     x = x.float().cuda() / 255
 //! ```
 //! Use instead:
 //! ```python
 //! for x, y in loader:
-//!     x = x.cuda().float()
+//!     x = x.cuda().float() / 255
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: where the batch is float64, the copy is larger.
+//! Unsafe: the division by 255 is taken for a sign of bytes, and a batch of float64 would make the copy
+//! larger.
 //!
 //! ## References
 //! - [torch.Tensor.to](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -43,6 +47,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .as_ref()
             .filter(|receiver| receiver.value.is(Flags::WIDENED) && receiver.value.is(Flags::BATCH));
         let Some(receiver) = widened else { continue };
+        // What a batch holds is seen by how it is scaled; of float64 the cast would halve the copy.
+        let scaled = receiver.value.is(Flags::BYTES) || is_scaled_after(context, call.span);
+        if !scaled {
+            continue;
+        }
         let fix = context.slice(receiver.span).ends_with(".float()").then(|| {
             let cast = Span::new(receiver.span.end - 8, receiver.span.end);
             vec![Edit::delete(cast), Edit::insert(call.span.end, ".float()")]
@@ -52,4 +61,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("move first, cast then")
             .fix(fix.and_then(|edits| Fix::unsafe_("Move first, cast then", edits)));
     }
+}
+
+/// The result is divided by 255 in the same line.
+fn is_scaled_after(context: &Context<'_>, span: Span) -> bool {
+    let rest = context.facts.text.get(span.end as usize..).unwrap_or_default();
+    let line: String =
+        rest.lines().next().unwrap_or_default().chars().filter(|c| !c.is_whitespace()).collect();
+    ["/255", ".div(255", ".div_(255", "*(1/255", "*(1.0/255"].iter().any(|start| line.starts_with(start))
 }

@@ -33,7 +33,7 @@
 
 use memfit_source::{Flags, GraphState, How, Kind};
 
-use crate::query::grows;
+use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -45,7 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let into = matches!(store.how, How::Append)
             || (store.how == How::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
-                && !is_constant(context, store));
+                && !has_constant_key(context, store));
         if !into {
             continue;
         }
@@ -83,11 +83,4 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
-}
-
-/// `x["last"] = v` is overwritten in each round.
-fn is_constant(context: &Context<'_>, store: &memfit_source::Store) -> bool {
-    let text = context.slice(store.span);
-    let key = text.split('[').nth(1).unwrap_or_default();
-    key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit())
 }

@@ -3,6 +3,8 @@
 //! ## What it does
 //! Notes `torch.load` without `map_location`.
 //!
+//! Off unless selected: most files are loaded where they were saved, and by one process.
+//!
 //! ## Why
 //! Tensors go back to the device that they were saved from: a checkpoint of `cuda:0` allocates on `cuda:0` in
 //! every process of a distributed run, and raises where there is no GPU.
@@ -28,7 +30,7 @@ pub(super) static RULE: Rule = Rule {
     name: "load-without-map-location",
     severity: Severity::Note,
     fixes: Fixes::Never,
-    on: true,
+    on: false,
     check,
 };
 

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the training changes.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
@@ -31,10 +31,10 @@
 use memfit_source::{LoopId, OpKind};
 
 use crate::query::backward;
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "missing-zero-grad", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "missing-zero-grad", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -69,21 +69,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         seen.push(looped);
-        let after = facts
-            .ops
-            .iter()
-            .filter(|op| op.place.looped == Some(looped) && op.kind == OpKind::ScalerUpdate)
-            .map(|op| op.span)
-            .next_back()
-            .unwrap_or(step.span);
-        let fix = facts.whole_lines(after).and_then(|line| {
-            let (_, blank) = facts.line_start(after.start);
-            let newline = if facts.slice(line).ends_with('\n') { "" } else { "\n" };
-            Fix::unsafe_(
-                "Clear the gradients after the step",
-                vec![Edit::insert(line.end, format!("{newline}{blank}{}.zero_grad()\n", step.receiver))],
-            )
-        });
         findings
             .at(
                 step.span,
@@ -93,7 +78,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ),
             )
             .label(facts.looped(looped).header, "in this loop")
-            .help(format!("call `{}.zero_grad()` after the step", step.receiver))
-            .fix(fix);
+            .help(format!("call `{}.zero_grad()` after the step", step.receiver));
     }
 }

@@ -27,21 +27,20 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: there is one more step in an epoch. The last window has fewer micro-batches than its divisor says;
-//! where each sample should weigh the same, divide by the number that it has.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Flags, Over, Residue};
+use memfit_source::{Bound, Flags, Over};
 
 use crate::query::{backward, is_plain};
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
     name: "partial-window-dropped",
     severity: Severity::Warning,
-    fixes: Fixes::Unsafe,
+    fixes: Fixes::Never,
     on: true,
     check,
 };
@@ -78,30 +77,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if matches!(counted.bound, Bound::Assigned(bound) if bound != found.parent.or(bound) ) {
             continue;
         }
-        let iterable = loader_name(context.slice(found.iterable));
-        let index =
-            found.index.as_ref().filter(|(name, start)| *name == counted.counter && *start == Some(0));
-        let fix = match (index, &iterable, counted.residue) {
-            (Some((name, _)), Some(loader), Residue::Zero) if counted.offset == 1 => {
-                let whole = facts.guard(window.guard).test;
-                (whole == counted.span
-                    && facts.text.get(counted.span.range()).is_some_and(|text| text.contains("==")))
-                .then(|| Edit::insert(counted.span.end, format!(" or {name} + 1 == len({loader})")))
-            }
-            _ => None,
-        };
         findings
             .at(counted.span, "what is left over at the end of the loop is never stepped, unless the number of batches is a multiple of the window")
             .label(found.header, "the loop may end within a window")
-            .help("step at the last batch too, or once more after the loop")
-            .fix(fix.and_then(|edit| Fix::unsafe_("Step at the last batch too", vec![edit])));
+            .help("step at the last batch too, or once more after the loop");
     }
-}
-
-/// `enumerate(tqdm(loader))` goes over `loader`.
-fn loader_name(text: &str) -> Option<String> {
-    let inner = text.rsplit('(').next().unwrap_or(text);
-    let name = inner.split([',', ')']).next().unwrap_or(inner).trim();
-    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.'))
-        .then(|| name.to_owned())
 }

@@ -30,6 +30,8 @@
 //! ## References
 //! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
 
+use memfit_source::Kind;
+
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -57,7 +59,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && before
                         .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
                         .any(|word| word == name);
-                (bound && !name.is_empty()).then(|| (call.span, name.to_owned()))
+                // A number or a device comes back too, and brings no graph with it.
+                let hangs = !argument.value.graph.is_none()
+                    && argument.value.graph.may_share(&backward.loss.graph)
+                    && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
+                (bound && hangs && !name.is_empty()).then(|| (call.span, name.to_owned()))
             })
         });
         let Some((call, state)) = carried else { continue };

@@ -32,7 +32,7 @@
 //! ## References
 //! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
 
-use memfit_source::OpKind;
+use memfit_source::{Call, Facts, Kind, Op, OpKind, Value};
 
 use crate::query::{catches_all, catches_memory};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -65,6 +65,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 tried(&other.place)
                     && context.slice(other.callee) == name
                     && (call.function.is_some() || call.receiver.is_none())
+                    && computes(facts, call)
             });
             !helper
                 && call
@@ -77,7 +78,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             facts
                 .ops
                 .iter()
-                .find(|op| inside(&op.place) && matches!(op.kind, OpKind::Forward | OpKind::Backward(_)))
+                .filter(|op| inside(&op.place))
+                .find(|op| facts.ops.iter().any(|other| tried(&other.place) && is_again(op, other)))
                 .map(|op| op.span)
         });
         let Some(again) = again else { continue };
@@ -90,5 +92,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .at(again, "the failed attempt's tensors are still held here, by the exception's traceback")
             .label(handler.header, "they are freed when this block has ended")
             .help("set a flag here, and try again after the `except`");
+    }
+}
+
+/// What a call does takes memory, as far as it can be told: a model goes through it or into it, or a batch.
+fn computes(facts: &Facts, call: &Call) -> bool {
+    let does = |op: &Op| {
+        matches!(op.kind, OpKind::Forward | OpKind::Backward(_))
+            && (Some(op.place.function) == call.function || (op.via.is_some() && op.via == call.function))
+    };
+    let takes = |value: &Value| matches!(value.kind, Kind::Module | Kind::Tensor | Kind::Loader(_));
+    facts.ops.iter().any(does)
+        || call.arguments.iter().any(|argument| takes(&argument.value))
+        || call.path.as_deref().unwrap_or_else(|| facts.slice(call.callee)).contains("train")
+}
+
+/// The same is done as in the `try`.
+fn is_again(op: &Op, other: &Op) -> bool {
+    match (&op.kind, &other.kind) {
+        (OpKind::Forward, OpKind::Forward) => op.receiver == other.receiver,
+        (OpKind::Backward(_), OpKind::Backward(_)) => true,
+        _ => false,
     }
 }

@@ -26,17 +26,17 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: it puts the loop's own index in the place of the name, where it has one.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [enumerate](https://docs.python.org/3/library/functions.html#enumerate)
 
 use memfit_source::Bound;
 
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "stale-window-index", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "stale-window-index", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -74,9 +74,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help(match &index {
                 Some(name) => format!("count with `{name}`"),
                 None => format!("count the rounds: `for {}, … in enumerate(…)`", counted.counter),
-            })
-            .fix(index.and_then(|name| {
-                Fix::unsafe_(format!("Count with `{name}`"), vec![Edit::replace(counted.counter_span, name)])
-            }));
+            });
     }
 }

@@ -1,12 +1,12 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums of losses that stay tensors.
+//! Finds running sums and lists of losses that stay tensors.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. What stays is a chain of
 //! graph nodes that grows by one a round, and a block of 512 B on the card. `.detach()` keeps the sum on the
-//! device without the chain.
+//! device without the chain. In a list, each loss keeps the nodes of its own round.
 //!
 //! ## Example
 //! ```python
@@ -31,9 +31,9 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, How};
+use memfit_source::{Flags, GraphState, How, Kind};
 
-use crate::query::backwards;
+use crate::query::{backwards, grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,17 +41,32 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.how == How::Add) {
+    for store in &facts.stores {
         let freed = store.graph == GraphState::Freed && store.value.is(Flags::SCALAR);
-        if !freed || store.grows.is_none() {
+        let adds = store.how == How::Add && store.grows.is_some();
+        let keeps = match store.how {
+            How::Append => true,
+            How::Item => {
+                matches!(store.target_value.kind, Kind::Container { .. }) && !has_constant_key(context, store)
+            }
+            _ => false,
+        };
+        if !freed
+            || !(adds || keeps && store.graph_then == GraphState::Freed && grows(facts, store).is_some())
+        {
             continue;
         }
         // A sum that is trained on is not a running one.
         let trained = backwards(facts).any(|(op, backward)| {
             op.place.function == store.place.function
-                && context.slice(backward.loss_span).starts_with(&store.target)
+                && has_word(context.slice(backward.loss_span), &store.target)
         });
-        if trained {
+        // What is added before the backward pass is freed by its own, or the sum goes into another's loss.
+        let own = store.graph_then == GraphState::Freed
+            || backwards(facts).any(|(_, backward)| {
+                has_word(context.slice(backward.loss_span), context.slice(store.value_span))
+            });
+        if trained || !own {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
@@ -59,13 +74,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .at(
                 store.value_span,
-                format!("`{}` stays a tensor: its graph grows by a node in every round", store.target),
+                if adds {
+                    format!("`{}` stays a tensor: its graph grows by a node in every round", store.target)
+                } else {
+                    format!("`{}` keeps the graph's nodes of every round's loss", store.target)
+                },
             )
-            .help(format!("add `{text}.detach()`"))
+            .help(format!("{} `{text}.detach()`", if adds { "add" } else { "store" }))
             .fix(if simple {
-                Fix::safe("Add the detached loss", vec![Edit::insert(store.value_span.end, ".detach()")])
+                Fix::safe(
+                    if adds { "Add the detached loss" } else { "Store the detached loss" },
+                    vec![Edit::insert(store.value_span.end, ".detach()")],
+                )
             } else {
                 None
             });
     }
+}
+
+/// Whether a name stands in a text as a word.
+fn has_word(text: &str, name: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == name)
 }

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the training changes, and a learning rate that was tuned to the sum has to be tuned again.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -34,10 +34,10 @@
 use memfit_source::{Flags, OpKind, Residue};
 
 use crate::query::backward;
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "unscaled-accumulation", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "unscaled-accumulation", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -68,24 +68,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             if !plain {
                 continue;
             }
-            let text = context.slice(found.loss_span);
             let period = context.slice(window.counted.period);
-            let inner = text.rsplit_once('(').map_or(text, |(_, rest)| rest.trim_end_matches(')'));
-            let name = if loss.is(Flags::SCALED) { inner } else { text };
-            let simple = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-            let fix = simple.then(|| {
-                if loss.is(Flags::SCALED) {
-                    let end = found.loss_span.end - 1;
-                    vec![Edit::insert(end, format!(" / {period}"))]
-                } else {
-                    vec![Edit::replace(found.loss_span, format!("({name} / {period})"))]
-                }
-            });
             findings
                 .at(op.span, format!("the gradients of `{period}` micro-batches are summed, not averaged: they are `{period}` times too large"))
                 .label(window.counted.span, "the window")
-                .help(format!("divide the loss by `{period}`"))
-                .fix(fix.and_then(|edits| Fix::unsafe_(format!("Divide the loss by `{period}`"), edits)));
+                .help(format!("divide the loss by `{period}`"));
         }
     }
 }

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the steps come at other rounds.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -34,10 +34,10 @@
 use memfit_source::{Bound, Residue};
 
 use crate::query::step_of;
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "window-off-by-one", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "window-off-by-one", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -69,11 +69,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let dividend = context.slice(counted.dividend);
-        let parenthesised = facts.text[..counted.dividend.start as usize].trim_end().ends_with('(');
-        let text = if parenthesised { format!("{dividend} + 1") } else { format!("({dividend} + 1)") };
         findings
             .at(counted.span, format!("`{}` is 0 in the first round: the first window has one micro-batch, and is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
-            .help(format!("count from one: `({dividend} + 1) % …`"))
-            .fix(Fix::unsafe_("Count from one", vec![Edit::replace(counted.dividend, text)]));
+            .help(format!("count from one: `({dividend} + 1) % …`"));
     }
 }

@@ -27,21 +27,15 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: it moves the line behind the step, and what the script trained before is not what it trains then.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use crate::query::step_of;
-use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
-pub(super) static RULE: Rule = Rule {
-    name: "zero-grad-inside-window",
-    severity: Severity::Error,
-    fixes: Fixes::Unsafe,
-    on: true,
-    check,
-};
+pub(super) static RULE: Rule =
+    Rule { name: "zero-grad-inside-window", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -49,32 +43,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if window.counted.rounds == Some(1) || window.steps_elsewhere {
             continue;
         }
-        let step = step_of(facts, window);
         for index in &window.clears_each_round {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
-            let fix = facts
-                .whole_lines(clear.span)
-                .filter(|_| clear.via.is_none() && step.via.is_none())
-                .and_then(|line| {
-                    // It goes to the line below the step, or moves to the end of the block that steps.
-                    let (_, blank) = facts.line_start(step.span.start);
-                    let behind = facts.whole_lines(step.span)?;
-                    let text = context.slice(clear.span);
-                    let newline = if facts.slice(behind).ends_with('\n') { "" } else { "\n" };
-                    Fix::unsafe_(
-                        "Clear the gradients after the step",
-                        vec![
-                            Edit::delete(line),
-                            Edit::insert(behind.end, format!("{newline}{blank}{text}\n")),
-                        ],
-                    )
-                });
             findings
                 .at(clear.span, format!("the gradients are cleared in every round, and the optimizer steps every `{period}`: only the last micro-batch counts"))
                 .label(window.counted.span, "the window")
-                .help("clear the gradients after the step only")
-                .fix(fix);
+                .help("clear the gradients after the step only");
         }
     }
 }

@@ -18,19 +18,25 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: code that reads `grad` right after finds `None`, and optimizers skip parameters without a
-//! gradient.
+//! There is none: it changes what is trained, and that is for the author to look at.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
+use memfit_source::OpKind;
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
-    Rule { name: "zero-grad-to-zero", severity: Severity::Warning, fixes: Fixes::Unsafe, on: true, check };
+    Rule { name: "zero-grad-to-zero", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    // What adds to `grad` needs one to be there.
+    let adds = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
+    if adds || facts.text.contains(".grad.") {
+        return;
+    }
     for call in facts.calls.iter().filter(|call| call.is_method("zero_grad")) {
         let Some(argument) =
             call.keyword("set_to_none").filter(|argument| argument.value.truth() == Some(false))
@@ -39,7 +45,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .at(argument.span, "the gradients stay allocated during the forward pass")
-            .help("leave it out: `None` is the default")
-            .fix(Fix::unsafe_("Set them to `None`", vec![facts.remove_argument(call, argument.span)]));
+            .help("leave it out: `None` is the default");
     }
 }

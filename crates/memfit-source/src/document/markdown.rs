@@ -113,7 +113,7 @@ mod tests {
             let file = snippet.to_file(Span::new(at, at + 1)).unwrap();
             assert_eq!(file.of(&text), word);
         }
-        assert_eq!(found[1].encode("a\nb", Span::at(0)), "a\n  b");
+        assert_eq!(found[1].indented("a\nb", Span::at(0)), "a\n  b");
     }
 
     #[test]

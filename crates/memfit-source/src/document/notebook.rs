@@ -1,5 +1,7 @@
 //! Jupyter notebooks: the code cells as one text, and the way back into the JSON strings that hold them.
 
+mod edit;
+
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -25,28 +27,68 @@ struct Cell<'a> {
 /// The way back to the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
-    /// Runs of bytes that are the same in both: where in the snippet, where in the file.
-    pieces: Vec<(u32, u32)>,
-    /// Where each cell begins in the snippet, and its number.
-    cells: Vec<(u32, u32)>,
+    /// In ascending order, in the snippet and in the file.
+    pieces: Vec<Piece>,
+    cells: Vec<Place>,
+}
+
+/// Bytes of the snippet, and those of the file that they were read from.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    code: Span,
+    file: Span,
+    /// One character that the file writes as an escape sequence: it has no parts.
+    escaped: bool,
+}
+
+/// Where a cell is.
+#[derive(Clone, Debug)]
+struct Place {
+    /// In the snippet, without the line end that is put behind it there.
+    code: Span,
+    /// Counted from 1, with those that hold no code.
+    number: u32,
+    /// Its source in the file: a string, or a list of strings.
+    source: Span,
+    /// The strings: where each begins in the snippet, and where it is in the file with its quotes.
+    strings: Vec<(u32, Span)>,
+    is_list: bool,
+}
+
+impl Piece {
+    /// The byte of the file for one of the snippet, which may be the end.
+    fn place(&self, offset: u32) -> u32 {
+        match () {
+            () if offset <= self.code.start => self.file.start,
+            () if self.escaped || offset >= self.code.end => self.file.end,
+            () => self.file.start + (offset - self.code.start),
+        }
+    }
 }
 
 impl Map {
+    fn piece(&self, offset: u32) -> Option<&Piece> {
+        self.pieces.get(self.pieces.partition_point(|piece| piece.code.start <= offset).checked_sub(1)?)
+    }
+
+    fn push(&mut self, code: usize, code_length: usize, file: usize, file_length: usize, escaped: bool) {
+        let span = |start: usize, length: usize| Span::new(start as u32, (start + length) as u32);
+        self.pieces.push(Piece { code: span(code, code_length), file: span(file, file_length), escaped });
+    }
+
     pub(super) fn to_file(&self, span: Span) -> Option<Span> {
-        let place = |offset: u32| {
-            let index = self.pieces.partition_point(|(start, _)| *start <= offset).checked_sub(1)?;
-            let (start, file) = self.pieces.get(index)?;
-            Some(file + (offset - start))
+        let start = match self.piece(span.start)? {
+            piece if piece.escaped && span.start < piece.code.end => piece.file.start,
+            piece => piece.place(span.start),
         };
-        let start = place(span.start)?;
         // The end belongs to the piece of the byte before it.
-        let end = if span.end > span.start { place(span.end - 1)? + 1 } else { start };
-        Some(Span::new(start, end))
+        let end = if span.end > span.start { self.piece(span.end - 1)?.place(span.end) } else { start };
+        Some(Span::new(start, end.max(start)))
     }
 
     pub(super) fn locate(&self, offset: u32, text: &str) -> Location {
-        let index = self.cells.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
-        let (start, number) = self.cells.get(index).copied().unwrap_or((0, 1));
+        let index = self.cells.partition_point(|cell| cell.code.start <= offset).saturating_sub(1);
+        let (start, number) = self.cells.get(index).map_or((0, 1), |cell| (cell.code.start, cell.number));
         let cell = text.get(start as usize..).unwrap_or_default();
         let position = LineIndex::new(cell).position(offset.saturating_sub(start), cell);
         Location { cell: Some(number), line: position.line, column: position.column }
@@ -66,23 +108,27 @@ pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::E
     for (number, cell) in notebook.cells.iter().enumerate() {
         let Some(source) = cell.source.filter(|_| cell.cell_type == "code") else { continue };
         let begin = code.len();
-        let parts: Vec<&RawValue> = if source.get().trim_start().starts_with('[') {
-            serde_json::from_str(source.get())?
-        } else {
-            vec![source]
+        let is_list = source.get().trim_start().starts_with('[');
+        let parts: Vec<&RawValue> = if is_list { serde_json::from_str(source.get())? } else { vec![source] };
+        // Parts are slices of the file's own text, so their place is their address less the text's.
+        let place = |part: &RawValue| {
+            let at = ((part.get().as_ptr() as usize).saturating_sub(base)) as u32;
+            Span::new(at, at + part.get().len() as u32)
         };
+        let mut strings = Vec::with_capacity(parts.len());
         for part in parts {
-            // The parts are slices of the file's own text, so their place is their address less the text's.
-            let at = (part.get().as_ptr() as usize).saturating_sub(base);
-            decode(part.get(), at as u32, &mut code, &mut map);
+            strings.push((code.len() as u32, place(part)));
+            decode(part.get(), place(part).start, &mut code, &mut map);
         }
         if is_foreign(&code[begin..]) {
             code.truncate(begin);
-            map.pieces.retain(|(start, _)| (*start as usize) < begin);
+            map.pieces.retain(|piece| (piece.code.start as usize) < begin);
             continue;
         }
-        map.cells.push((begin as u32, number as u32 + 1));
-        if !code.ends_with('\n') {
+        let written = Span::new(begin as u32, code.len() as u32);
+        let source = place(source);
+        map.cells.push(Place { code: written, number: number as u32 + 1, source, strings, is_list });
+        if !code[begin..].ends_with('\n') {
             code.push('\n');
         }
     }
@@ -105,52 +151,51 @@ fn is_foreign(cell: &str) -> bool {
 
 /// Appends a JSON string's text, noting where its bytes are in the file.
 fn decode(raw: &str, at: u32, code: &mut String, map: &mut Map) {
-    let bytes = raw.as_bytes();
     let mut index = 1;
-    let mut piece = true;
-    let mut high: Option<u32> = None;
-    while index + 1 < bytes.len() {
-        if bytes[index] != b'\\' {
-            if piece {
-                map.pieces.push((code.len() as u32, at + index as u32));
-                piece = false;
+    let end = raw.len().saturating_sub(1);
+    while index < end {
+        let rest = &raw[index..end];
+        let length = match rest.find('\\') {
+            Some(0) => {
+                let (character, length) = unescape(rest);
+                map.push(code.len(), character.len_utf8(), at as usize + index, length, true);
+                code.push(character);
+                length
             }
-            let Some(character) = raw.get(index..).and_then(|rest| rest.chars().next()) else { return };
-            code.push(character);
-            index += character.len_utf8();
-            continue;
-        }
-        map.pieces.push((code.len() as u32, at + index as u32));
-        piece = true;
-        let escape = bytes.get(index + 1).copied().unwrap_or(b'\\');
-        index += 2;
-        let character = match escape {
-            b'n' => '\n',
-            b't' => '\t',
-            b'r' => '\r',
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'u' => {
-                let unit = raw
-                    .get(index..index + 4)
-                    .and_then(|hex| u32::from_str_radix(hex, 16).ok())
-                    .unwrap_or(0xFFFD);
-                index += 4;
-                if (0xD800..0xDC00).contains(&unit) {
-                    high = Some(unit);
-                    continue;
-                }
-                let point = match high.take() {
-                    Some(high) if (0xDC00..0xE000).contains(&unit) => {
-                        0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00)
-                    }
-                    _ => unit,
-                };
-                char::from_u32(point).unwrap_or('\u{FFFD}')
+            other => {
+                let length = other.unwrap_or(rest.len());
+                map.push(code.len(), length, at as usize + index, length, false);
+                code.push_str(&rest[..length]);
+                length
             }
-            other => char::from(other),
         };
-        code.push(character);
+        index += length;
+    }
+}
+
+/// The character that an escape sequence at the beginning stands for, and its length there.
+fn unescape(text: &str) -> (char, usize) {
+    let unit = |at: usize| {
+        let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u32::from_str_radix(hex, 16).ok()
+    };
+    let plain = |character| (character, 2);
+    match text.as_bytes().get(1) {
+        Some(b'n') => plain('\n'),
+        Some(b't') => plain('\t'),
+        Some(b'r') => plain('\r'),
+        Some(b'b') => plain('\u{8}'),
+        Some(b'f') => plain('\u{c}'),
+        Some(b'u') => match (unit(0), unit(6)) {
+            (Some(high @ 0xD800..0xDC00), Some(low @ 0xDC00..0xE000)) => {
+                let point = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+                (char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
+            }
+            (Some(unit), _) => (char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER), 6),
+            (None, _) => (char::REPLACEMENT_CHARACTER, text.len().min(6)),
+        },
+        Some(other) => plain(char::from(*other)),
+        None => (char::REPLACEMENT_CHARACTER, text.len()),
     }
 }
 
@@ -183,7 +228,6 @@ mod tests {
         let lines = LineIndex::new(&text);
         let place = found.locate(at("print"), &text, &lines);
         assert_eq!((place.cell, place.line, place.column), (Some(4), 2, 1));
-        assert_eq!(found.encode("a\"\n", Span::at(0)), "a\\\"\\n");
     }
 
     #[test]

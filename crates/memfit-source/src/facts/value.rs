@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::facts::{Argument, ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId};
+use crate::facts::{Argument, ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
 
 /// Whether gradients are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +197,9 @@ impl Flags {
     /// A model of which some or all parameters do not require gradients.
     pub const FROZEN: Self = Self(1 << 19);
 
+    /// Its elements were bytes: it was divided by 255.
+    pub const BYTES: Self = Self(1 << 20);
+
     /// Whether all of these are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -328,6 +331,8 @@ pub struct Value {
     pub flags: Flags,
     /// The loader that it came from.
     pub loader: Option<LoaderId>,
+    /// The parameters that a model has, that an optimizer holds, that an iterator gives.
+    pub weights: Weights,
     /// The class of this file that a model is of.
     pub(crate) class: Option<ClassId>,
 }
@@ -414,10 +419,48 @@ impl Value {
         matches!(self.kind, Kind::Module)
     }
 
+    /// The numbers of all graphs that it hangs on, and its parts.
+    pub(crate) fn graph_ids(&self, into: &mut Vec<u32>) {
+        into.extend_from_slice(&self.graph.ids);
+        if let Kind::Tuple(parts) = &self.kind {
+            parts.iter().for_each(|part| part.graph_ids(into));
+        }
+        into.sort_unstable();
+        into.dedup();
+    }
+
+    /// Hangs it, and its parts, on other graphs.
+    pub(crate) fn on_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
+        self.graph = graph(&self.graph);
+        if let Kind::Tuple(parts) = &mut self.kind {
+            let mut hung: Vec<Self> = parts.to_vec();
+            for part in &mut hung {
+                part.on_graphs(graph);
+            }
+            *parts = hung.into();
+        }
+    }
+
+    /// Cuts it, and its parts, off all graphs; what hung on one gets these flags.
+    pub(crate) fn cut(&mut self, flags: Flags) {
+        if !self.graph.is_none() {
+            self.flags = self.flags.with(flags);
+            self.graph = Graph::none();
+        }
+        if let Kind::Tuple(parts) = &mut self.kind {
+            let mut cut: Vec<Self> = parts.to_vec();
+            for part in &mut cut {
+                part.cut(flags);
+            }
+            *parts = cut.into();
+        }
+    }
+
     /// As another file knows it: what has its number in one file means nothing in the other.
     pub(crate) fn abroad(mut self) -> Self {
         self.loader = None;
         self.class = None;
+        self.weights = Weights::default();
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -473,7 +516,14 @@ impl Value {
         } else {
             self.class.filter(|class| nothing(other) || other.class == Some(*class))
         };
-        Self { kind, graph: self.graph.either(&other.graph), device, flags, loader, class }
+        let weights = if nothing(self) {
+            other.weights.clone()
+        } else if nothing(other) {
+            self.weights.clone()
+        } else {
+            self.weights.either(&other.weights)
+        };
+        Self { kind, graph: self.graph.either(&other.graph), device, flags, loader, weights, class }
     }
 }
 

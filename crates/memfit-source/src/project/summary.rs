@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::facts::{Flags, Grad, GraphState, GuardTest, OpKind, Value};
+use crate::facts::{Flags, Grad, GraphState, GuardTest, Kind, OpKind, Value, Weights};
 use crate::position::Span;
 
 /// What a function does.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) parameters: Vec<String>,
+    /// What stands for the graphs of its parameters in what it returns.
+    pub(crate) parameter_graphs: Vec<u32>,
     pub(crate) is_method: bool,
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
@@ -21,6 +23,8 @@ pub(crate) struct Summary {
 pub(crate) struct SummaryOp {
     pub(crate) kind: OpKind,
     pub(crate) receiver: String,
+    /// The parameters that it goes to, but for those that the caller brings.
+    pub(crate) weights: Weights,
     pub(crate) deep: bool,
     /// Its branches, from the outside.
     pub(crate) guards: Vec<(Arc<GuardTest>, bool)>,
@@ -34,8 +38,8 @@ pub(crate) struct SummaryOp {
 #[derive(Clone, Debug)]
 pub(crate) struct Returned {
     pub(crate) value: Value,
-    pub(crate) state: GraphState,
-    pub(crate) through: Vec<usize>,
+    /// The graphs of it that the function made: their numbers, their states and whose parameters they reach.
+    pub(crate) made: Vec<(u32, GraphState, Weights)>,
 }
 
 /// As much of a class as its importers need.
@@ -54,6 +58,15 @@ impl Summary {
     pub(crate) fn last(&self) -> Flags {
         let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
         flags.common(Flags::SOFTMAX.with(Flags::SIGMOID))
+    }
+}
+
+impl Summary {
+    /// The same of each part, where it returns several.
+    pub(crate) fn last_parts(&self) -> Option<Vec<Flags>> {
+        let Kind::Tuple(parts) = &self.returns.as_ref()?.value.kind else { return None };
+        let last = Flags::SOFTMAX.with(Flags::SIGMOID);
+        Some(parts.iter().map(|part| part.flags.common(last)).collect())
     }
 }
 

@@ -7,7 +7,7 @@ use ruff_python_ast::{Expr, ExprCall};
 use super::known::{Known, known};
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
-use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value};
+use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
 use crate::project::Summary;
 
 /// A function that takes a container and keeps nothing of it.
@@ -41,20 +41,27 @@ fn is_harmless(name: &str) -> bool {
     )
 }
 
+/// What the last layer may make of an output.
+const LAST: Flags = Flags::SOFTMAX.with(Flags::SIGMOID);
+
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
         let callee = &*node.func;
         let whole = span(node);
         let path = self.imported_name(callee);
+        let held = if path.is_none() { self.held_model(callee) } else { None };
         let (receiver, name) = match callee {
-            Expr::Attribute(attribute) if path.is_none() => {
+            Expr::Attribute(attribute) if path.is_none() && held.is_none() => {
                 let value = self.eval(&attribute.value);
                 (Some(Receiver { span: span(&*attribute.value), value }), Some(attribute.attr.id.as_str()))
             }
             _ => (None, None),
         };
-        let mut target =
-            if path.is_none() && receiver.is_none() { self.eval(callee) } else { Value::default() };
+        let mut target = match held {
+            Some(held) => held,
+            None if path.is_none() && receiver.is_none() => self.eval(callee),
+            None => Value::default(),
+        };
         let mut arguments = self.arguments(node);
         let mut path = path;
         if let Some((of, held)) = self.completed(callee, &target, receiver.is_some()) {
@@ -199,6 +206,7 @@ impl<'a> Walker<'a> {
                     _ => Kind::Object(*id),
                 };
                 let mut made = Value::of(kind).with(if norm { Flags::BATCH_NORM } else { Flags::NONE });
+                made.weights = if is_module { self.made_weights(call) } else { Weights::default() };
                 made.class = Some(*id).filter(|_| is_module);
                 made
             }
@@ -268,7 +276,8 @@ impl<'a> Walker<'a> {
 
     pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
         let receiver = self.slice(call.callee);
-        self.op(OpKind::Forward, call.span, receiver);
+        let weights = self.weights_of(receiver, module);
+        self.op(OpKind::Forward, call.span, receiver, weights.clone());
         // Of an input that may have been cut off, nothing is said; the others are told for certain.
         let inputs = call
             .arguments
@@ -276,6 +285,8 @@ impl<'a> Walker<'a> {
             .map(|argument| &argument.value.graph)
             .filter(|graph| !graph.unknown)
             .fold(Graph::none(), |all, graph| all.union(graph));
+        let hidden = call.arguments.iter().any(|argument| argument.value.graph.unknown);
+        let weights = if hidden { weights.and_more() } else { weights };
         let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
             // Whether anything is recorded depends on what is left to train.
             if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
@@ -283,7 +294,7 @@ impl<'a> Walker<'a> {
             }
             (Graph::unknown(), Flags::NONE)
         } else {
-            self.forward(&inputs)
+            self.forward(&inputs, weights)
         };
         let device = if module.device == Device::Unknown {
             call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
@@ -292,8 +303,16 @@ impl<'a> Walker<'a> {
         };
         // What the model's own `forward` makes of it last.
         let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
-        let last = forward.and_then(|id| self.summary(id)).map_or(Flags::NONE, |summary| summary.last());
-        Value::tensor(graph).on(device).with(flags.with(Flags::OUTPUT).with(last))
+        let last = forward.and_then(|id| self.summary(id));
+        let flags = flags.with(Flags::OUTPUT);
+        let parts = last.as_ref().and_then(|summary| summary.last_parts());
+        if let Some(parts) = parts {
+            let part = |last: Flags| Value::tensor(graph.clone()).on(device).with(flags.with(last));
+            let kind = Kind::Tuple(parts.into_iter().map(part).collect());
+            return Value { kind, graph: graph.clone(), device, ..Value::default() }.with(flags);
+        }
+        let last = last.map_or(module.flags.common(LAST), |summary| summary.last());
+        Value::tensor(graph).on(device).with(flags.with(last))
     }
 
     fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
@@ -326,11 +345,13 @@ impl<'a> Walker<'a> {
                 if let Some(class) = self.imported_class(path) {
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
-                        return Value::of(Kind::Module).with(norm);
+                        let weights = self.made_weights(call);
+                        return Value { weights, ..Value::of(Kind::Module).with(norm) };
                     }
                     return Value::of(Kind::Imported(path.into()));
                 }
-                self.unseen(node, inputs)
+                let weights = Self::kept_weights(path, &call.arguments);
+                Value { weights, ..self.unseen(node, inputs) }
             }
         }
     }
@@ -376,11 +397,14 @@ impl<'a> Walker<'a> {
             (_, "clip_grad_norm_" | "clip_grad_value_" | "clip_grad_norm" | "clip_grads_with_norm_") => {
                 let parameters =
                     call.arguments.first().map_or("", |argument| self.slice(argument.value_span));
-                self.op(OpKind::Clip, call.span, parameters);
+                let weights =
+                    call.arguments.first().map_or_else(Weights::default, |first| first.value.weights.clone());
+                self.op(OpKind::Clip, call.span, parameters, weights);
                 Value::of(Kind::Number)
             }
             ("torch.autograd.grad", _) => {
-                self.op(OpKind::AutogradGrad, call.span, "");
+                let reach = self.reach(inputs, &[]);
+                self.op(OpKind::AutogradGrad, call.span, "", reach);
                 Value { graph: inputs.clone().clouded(), ..Value::of(Kind::Unknown) }
             }
             ("torch.autograd.backward", _) => {
@@ -454,21 +478,26 @@ impl<'a> Walker<'a> {
                     call.keyword("maxlen").is_some() || (path.ends_with("deque") && call.arguments.len() > 1);
                 let graph =
                     call.arguments.first().map_or(Graph::none(), |argument| argument.value.graph.clone());
-                Value { graph, ..Value::of(Kind::Container { bounded }).with(flags) }
+                let weights = Self::kept_weights(path, &call.arguments);
+                Value { graph, weights, ..Value::of(Kind::Container { bounded }).with(flags) }
             }
             Known::Made(Kind::Module, flags) => {
                 let norm = call.arguments.iter().any(|argument| argument.value.is(Flags::BATCH_NORM));
                 let device =
                     call.keyword("device").map_or(Device::Unknown, |argument| device_of(&argument.value));
-                Value::of(Kind::Module).on(device).with(if norm {
-                    flags.with(Flags::BATCH_NORM)
-                } else {
-                    flags
-                })
+                let flags = if norm { flags.with(Flags::BATCH_NORM) } else { flags };
+                // Layers in a row give what the last of them gives.
+                let last = call.arguments.last().filter(|_| path == "torch.nn.Sequential");
+                let flags = flags.with(last.map_or(Flags::NONE, |last| last.value.flags.common(LAST)));
+                Value { weights: self.made_weights(call), ..Value::of(Kind::Module).on(device).with(flags) }
             }
             Known::Made(kind, flags) => {
                 let unknown = matches!(kind, Kind::Unknown);
-                let value = Value::of(kind).with(flags);
+                let mut value = Value::of(kind).with(flags);
+                if matches!(value.kind, Kind::Optimizer) {
+                    let held = call.argument(0, "params").or_else(|| call.keyword("parameters"));
+                    value.weights = held.map_or_else(Weights::default, |held| held.value.weights.clone());
+                }
                 if unknown { Value { graph: inputs.clone().clouded(), ..value } } else { value }
             }
             Known::Created => {
@@ -509,6 +538,9 @@ impl<'a> Walker<'a> {
                 }
                 if path == "copy.deepcopy" {
                     // A copy has no one else's graph, and is no alias.
+                    if value.weights.is_told() || value.is_module() {
+                        value.weights = self.made_weights(&Call { arguments: Vec::new(), ..call.clone() });
+                    }
                     if matches!(value.kind, Kind::StateDict) {
                         value.kind = Kind::Container { bounded: true };
                     }

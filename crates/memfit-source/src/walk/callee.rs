@@ -35,6 +35,23 @@ impl<'a> Walker<'a> {
         Some(if crate::names::is_builtin(&path) { self.names.builtin(&path) } else { path })
     }
 
+    /// The model or loss function that an attribute holds and that is called: `self.net(x)` is no method.
+    pub(super) fn held_model(&self, callee: &'a Expr) -> Option<Value> {
+        let Expr::Attribute(attribute) = callee else { return None };
+        let name = dotted(callee, self.text)?;
+        let class = self.definitions.functions[self.frame.function.index()].class;
+        let own = name.strip_prefix("self.").zip(class);
+        if own.is_some_and(|(_, class)| self.method_of(class, attribute.attr.id.as_str(), 0).is_some()) {
+            return None;
+        }
+        let held = self.frame.env.get(name).map(|binding| &binding.value).or_else(|| {
+            let (attribute, class) = own?;
+            self.attributes.get(&(class, attribute))
+        })?;
+        let is_called = matches!(held.kind, Kind::Module | Kind::Criterion { .. });
+        is_called.then(|| held.clone())
+    }
+
     /// What a call of a `functools.partial` is a call of, and the arguments that it has already.
     pub(super) fn completed(
         &self,

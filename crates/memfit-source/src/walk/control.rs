@@ -12,7 +12,8 @@ use crate::position::Span;
 impl<'a> Walker<'a> {
     pub(super) fn for_loop(&mut self, node: &'a StmtFor) {
         let iterated = self.eval(&node.iter);
-        let (over, element, index) = self.iteration(&node.iter, &iterated);
+        let (over, mut element, index) = self.iteration(&node.iter, &iterated);
+        element.weights = element.weights.perhaps();
         let header = Span::new(span(node).start, span(&*node.iter).end);
         let mut targets = Vec::new();
         collect_names(&node.target, &mut targets);

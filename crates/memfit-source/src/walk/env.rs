@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::facts::{Bound, LoopId};
-use crate::facts::{GraphState, Value};
+use crate::facts::{GraphState, Value, Weights};
 
 /// A name's value and how it came by it.
 #[derive(Clone, Debug)]
@@ -75,13 +75,20 @@ impl<'a> Env<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     states: Vec<GraphState>,
+    weights: Vec<Weights>,
     log: Vec<(u32, GraphState)>,
 }
 
 impl Graphs {
-    pub(super) fn fresh(&mut self, state: GraphState) -> u32 {
+    pub(super) fn fresh(&mut self, state: GraphState, weights: Weights) -> u32 {
         self.states.push(state);
+        self.weights.push(weights);
         self.states.len() as u32 - 1
+    }
+
+    /// The parameters that one pass hangs on.
+    pub(super) fn weights(&self, id: u32) -> &Weights {
+        &self.weights[id as usize]
     }
 
     pub(super) fn state(&self, id: u32) -> GraphState {

@@ -8,7 +8,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, Over};
-use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Value};
+use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Value, Weights};
 
 impl<'a> Walker<'a> {
     pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {
@@ -30,7 +30,13 @@ impl<'a> Walker<'a> {
             Expr::BinOp(node) => {
                 let left = self.eval(&node.left);
                 let right = self.eval(&node.right);
-                self.arithmetic(node.op, &left, &right)
+                let result = self.arithmetic(node.op, &left, &right);
+                if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
+                    return result
+                        .with(left.flags.common(Flags::WIDENED.with(Flags::BATCH)))
+                        .with(Flags::BYTES);
+                }
+                result
             }
             Expr::UnaryOp(node) if matches!(node.op, UnaryOp::Not) => self.tested(expression),
             Expr::UnaryOp(node) => {
@@ -83,13 +89,18 @@ impl<'a> Walker<'a> {
             }
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
+                let mut weights = Weights::default();
                 for item in &node.items {
-                    if let Some(key) = &item.key {
-                        self.eval(key);
+                    let key = item.key.as_ref().map(|key| self.eval(key));
+                    let value = self.eval(&item.value);
+                    graph = graph.union(&value.graph);
+                    weights = weights.union(&value.weights);
+                    let is_group = key.is_some_and(|key| key.text() == Some("params"));
+                    if is_group && !value.weights.is_told() {
+                        weights = weights.and_more();
                     }
-                    graph = graph.union(&self.eval(&item.value).graph);
                 }
-                Value { graph, ..Value::of(Kind::Container { bounded: false }) }
+                Value { graph, weights, ..Value::of(Kind::Container { bounded: false }) }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -133,10 +144,13 @@ impl<'a> Walker<'a> {
 
     fn container(&mut self, parts: &'a [Expr]) -> Value {
         let mut graph = Graph::none();
+        let mut weights = Weights::default();
         for part in parts {
-            graph = graph.union(&self.eval(part).graph);
+            let value = self.eval(part);
+            graph = graph.union(&value.graph);
+            weights = weights.union(&value.weights);
         }
-        Value { graph, ..Value::of(Kind::Container { bounded: false }) }
+        Value { graph, weights, ..Value::of(Kind::Container { bounded: false }) }
     }
 
     fn comprehension(&mut self, generators: &'a [Comprehension], parts: &[&'a Expr]) -> Value {
@@ -169,7 +183,8 @@ impl<'a> Walker<'a> {
         let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
-        Value { graph, device: last.device, ..Value::of(Kind::Container { bounded: true }) }
+        let weights = last.weights;
+        Value { graph, device: last.device, weights, ..Value::of(Kind::Container { bounded: true }) }
     }
 
     /// What an attribute holds.
@@ -212,6 +227,7 @@ impl<'a> Walker<'a> {
             Kind::Module => {
                 let mut part = crate::names::suggested(attribute);
                 part.device = owner.device;
+                part.weights = self.part_weights(&owner.weights, attribute);
                 part
             }
             Kind::Exception(id) if attribute == "args" => Value::of(Kind::ExceptionText(*id)),
@@ -306,6 +322,7 @@ impl<'a> Walker<'a> {
         if matches!(left.kind, Kind::Container { .. }) && matches!(op, Operator::Add | Operator::Mult) {
             return Value {
                 graph: left.graph.union(&right.graph),
+                weights: left.weights.union(&right.weights),
                 ..Value::of(Kind::Container { bounded: true })
             };
         }
@@ -362,8 +379,12 @@ impl<'a> Walker<'a> {
             return (Over::Other, Value::unknown(), None);
         }
         self.depth += 1;
-        let found = self.iteration_inner(expression, value);
+        let mut found = self.iteration_inner(expression, value);
         self.depth -= 1;
+        // One of many: a parameter of a model, a model of a list.
+        if !found.1.weights.is_told() && value.weights.is_told() {
+            found.1.weights = value.weights.clone();
+        }
         found
     }
 
@@ -474,6 +495,18 @@ impl<'a> Walker<'a> {
         take(&mut self.frame.env, &mut self.graphs, since);
         self.frame.silent -= 1;
         value
+    }
+}
+
+/// `255`, as a byte's range is scaled.
+fn is_byte_range(expression: &Expr) -> bool {
+    match expression {
+        Expr::NumberLiteral(node) => match &node.value {
+            Number::Int(number) => number.as_i64() == Some(255),
+            Number::Float(number) => (*number - 255.0).abs() < f64::EPSILON,
+            Number::Complex { .. } => false,
+        },
+        _ => false,
     }
 }
 

@@ -130,7 +130,10 @@ pub(super) fn known(path: &str) -> Option<Known> {
         let owner = path.rsplit('.').nth(1).unwrap_or_default();
         let kind = if owner.contains("Tokenizer") || owner.contains("Processor") {
             Kind::Tokenizer
-        } else if owner.contains("Model") || owner.contains("For") || owner.ends_with("Pipeline") {
+        } else if owner.ends_with("Pipeline") {
+            // It records no gradients, and gives images or texts.
+            Kind::Imported(path.into())
+        } else if owner.contains("Model") || owner.contains("For") {
             Kind::Module
         } else {
             return None;
@@ -186,6 +189,8 @@ fn torch(rest: &str, last: &str) -> Known {
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
                 Known::Made(Kind::Module, Flags::BATCH_NORM)
             }
+            "Softmax" | "LogSoftmax" => Known::Made(Kind::Module, Flags::SOFTMAX),
+            "Sigmoid" => Known::Made(Kind::Module, Flags::SIGMOID),
             _ if last.chars().next().is_some_and(char::is_uppercase) => {
                 Known::Made(Kind::Module, Flags::NONE)
             }

@@ -7,7 +7,7 @@ use super::call::device_of;
 use super::definitions::dotted;
 use super::known::{Method, method};
 use crate::facts::{Backward, Call, How, OpKind, Receiver};
-use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value};
+use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
@@ -23,6 +23,15 @@ impl<'a> Walker<'a> {
         let value = &receiver.value;
         if let Some(result) = self.call_training(call, receiver, name, text) {
             return result;
+        }
+        if matches!(name, "prepare" | "setup") && is_launcher(text) && !call.is_open() {
+            // What is given comes back, wrapped.
+            let mut given: Vec<Value> =
+                call.arguments.iter().map(|argument| argument.value.clone()).collect();
+            return match given.len() {
+                1 => given.remove(0),
+                _ => Value::of(Kind::Tuple(given.into())),
+            };
         }
         if let Some(summary) = self.imported_method(receiver, name) {
             return self.call_summary(node, call, None, &summary, Some(text));
@@ -46,6 +55,14 @@ impl<'a> Walker<'a> {
         }
         if ["clear", "pop", "popleft"].contains(&name) {
             self.emptied(text);
+        }
+        if matches!(name, "parameters" | "named_parameters")
+            && value.is_unknown()
+            && call.arguments.is_empty()
+        {
+            self.shown_to_be_module(text, value);
+            let weights = self.weights_of(text, value);
+            return Value { weights, ..Value::of(Kind::Unknown) };
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
         if !tensor {
@@ -92,16 +109,17 @@ impl<'a> Walker<'a> {
     ) -> Value {
         let value = receiver.value.clone();
         let text = self.slice(receiver.span);
+        let weights = self.weights_of(text, &value);
         match name {
             "eval" => {
-                self.op(OpKind::EvalMode, call.span, text);
+                self.op(OpKind::EvalMode, call.span, text, weights);
                 value
             }
             "train" => {
                 let off = call.argument(0, "mode").map(|argument| argument.value.truth());
                 match off {
-                    Some(Some(false)) => self.op(OpKind::EvalMode, call.span, text),
-                    _ => self.op(OpKind::TrainMode, call.span, text),
+                    Some(Some(false)) => self.op(OpKind::EvalMode, call.span, text, weights),
+                    _ => self.op(OpKind::TrainMode, call.span, text, weights),
                 }
                 value
             }
@@ -137,7 +155,7 @@ impl<'a> Walker<'a> {
             }
             "apply" | "share_memory" => value,
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
-                Value::of(Kind::Unknown)
+                Value { weights, ..Value::of(Kind::Unknown) }
             }
             _ => self.unseen(node, inputs),
         }
@@ -299,21 +317,20 @@ impl<'a> Walker<'a> {
             "step" => match kind {
                 Kind::Optimizer => {
                     let closure = !call.arguments.is_empty();
-                    self.op(OpKind::Step { scaled: false, closure }, call.span, text);
+                    let weights = receiver.value.weights.clone();
+                    self.op(OpKind::Step { scaled: false, closure }, call.span, text, weights);
                     Some(Value::of(Kind::Unknown))
                 }
                 Kind::Scheduler => {
-                    self.op(OpKind::SchedulerStep, call.span, text);
+                    self.op(OpKind::SchedulerStep, call.span, text, Weights::default());
                     Some(Value::of(Kind::None))
                 }
                 Kind::Scaler(_) => {
-                    let optimizer =
-                        call.arguments.first().map_or("", |argument| self.slice(argument.value_span));
-                    self.op(
-                        OpKind::Step { scaled: true, closure: call.arguments.len() > 1 },
-                        call.span,
-                        optimizer,
-                    );
+                    let first = call.arguments.first();
+                    let optimizer = first.map_or("", |argument| self.slice(argument.value_span));
+                    let weights = first.map_or_else(Weights::default, |first| first.value.weights.clone());
+                    let closure = call.arguments.len() > 1;
+                    self.op(OpKind::Step { scaled: true, closure }, call.span, optimizer, weights);
                     Some(Value::of(Kind::None))
                 }
                 _ => None,
@@ -321,11 +338,16 @@ impl<'a> Walker<'a> {
             "zero_grad" => {
                 let to_zero = call.argument(0, "set_to_none").and_then(|argument| argument.value.truth())
                     == Some(false);
-                self.op(OpKind::ZeroGrad { to_zero }, call.span, text);
+                let value = &receiver.value;
+                let weights = match value.kind {
+                    Kind::Optimizer | Kind::Container { .. } => value.weights.clone(),
+                    _ => self.weights_of(text, value),
+                };
+                self.op(OpKind::ZeroGrad { to_zero }, call.span, text, weights);
                 Some(Value::of(Kind::None))
             }
             "update" if matches!(kind, Kind::Scaler(_)) => {
-                self.op(OpKind::ScalerUpdate, call.span, text);
+                self.op(OpKind::ScalerUpdate, call.span, text, Weights::default());
                 Some(Value::of(Kind::None))
             }
             "scale" if matches!(kind, Kind::Scaler(_)) => {
@@ -333,23 +355,21 @@ impl<'a> Walker<'a> {
                 Some(first.value.clone().with(Flags::SCALED))
             }
             "unscale_" => {
-                self.op(OpKind::Unscale, call.span, text);
+                let first = call.arguments.first();
+                let weights = first.map_or_else(Weights::default, |first| first.value.weights.clone());
+                self.op(OpKind::Unscale, call.span, text, weights);
                 Some(Value::of(Kind::None))
             }
             "clip_grad_norm_" | "clip_grad_value_" => {
-                self.op(OpKind::Clip, call.span, text);
+                self.op(OpKind::Clip, call.span, text, Weights::default());
                 Some(Value::of(Kind::Number))
             }
             "no_sync" => {
-                self.op(OpKind::NoSync, call.span, text);
+                self.op(OpKind::NoSync, call.span, text, Weights::default());
                 Some(Value::of(Kind::Unknown))
             }
-            "accumulate" if text.contains("accelerator") || text.contains("fabric") => {
-                Some(Value::of(Kind::Managed))
-            }
-            "autocast" if text.contains("accelerator") || text.contains("fabric") => {
-                Some(Value::of(Kind::Unknown))
-            }
+            "accumulate" if is_launcher(text) => Some(Value::of(Kind::Managed)),
+            "autocast" if is_launcher(text) => Some(Value::of(Kind::Unknown)),
             _ => None,
         }
     }
@@ -365,7 +385,13 @@ impl<'a> Walker<'a> {
         let through_freed = !loss.graph.unknown
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
         let maybe = call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
+        let passes = if loss.graph.unknown {
+            Vec::new()
+        } else {
+            loss.graph.ids.iter().map(|id| self.graphs.weights(*id).clone()).collect()
+        };
         let backward = Backward {
+            passes,
             retain: truthy("retain_graph"),
             create: truthy("create_graph"),
             loss: loss.clone(),
@@ -376,6 +402,12 @@ impl<'a> Walker<'a> {
         };
         let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
         self.freed_by(&graph, &backward, false);
-        self.op(OpKind::Backward(backward), call.span, "");
+        let reach = self.reach(&loss.graph, &[]);
+        self.op(OpKind::Backward(backward), call.span, "", reach);
     }
+}
+
+/// A name for an object of Accelerate or Fabric.
+fn is_launcher(name: &str) -> bool {
+    name.contains("accelerator") || name.contains("fabric")
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
+use rustc_hash::FxHashMap;
 
 use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
-use crate::facts::{Flags, Graph, Kind, Value};
+use crate::facts::{Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
 /// Whether nothing after a body runs when it has run.
@@ -103,13 +104,19 @@ impl<'a> Walker<'a> {
                     }
                     None => Value::of(Kind::None),
                 };
-                let state = self.graphs.of(&value);
+                let mut ids = Vec::new();
+                value.graph_ids(&mut ids);
+                let mut states: FxHashMap<u32, GraphState> =
+                    ids.iter().map(|id| (*id, self.graphs.state(*id))).collect();
                 let joined = match self.frame.returned.take() {
-                    Some((old, old_state)) => (
-                        old.either(&value),
-                        if old_state == state { state } else { crate::GraphState::Unknown },
-                    ),
-                    None => (value, state),
+                    Some((old, old_states)) => {
+                        for (id, state) in old_states {
+                            let now = *states.entry(id).or_insert(state);
+                            states.insert(id, if now == state { state } else { GraphState::Unknown });
+                        }
+                        (old.either(&value), states)
+                    }
+                    None => (value, states),
                 };
                 self.frame.returned = Some(joined);
             }
@@ -395,10 +402,11 @@ impl<'a> Walker<'a> {
         // The target hangs on what it holds.
         if !matches!(how, How::Assign)
             && let Some(binding) = self.frame.env.get(target)
-            && !value.graph.is_none()
+            && (!value.graph.is_none() || value.weights.is_told())
         {
             let mut binding = binding.clone();
             binding.value.graph = binding.value.graph.union(&value.graph);
+            binding.value.weights = binding.value.weights.union(&value.weights);
             self.frame.env.set(target, binding);
         }
         if !self.recording() {
@@ -500,7 +508,7 @@ impl<'a> Walker<'a> {
         };
         let _ = target;
         let receiver = self.slice(span(owner));
-        self.op(OpKind::WriteGrad { single, clears }, whole, receiver);
+        self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
     }
 
     /// An assignment to `os.environ[…]` is noted as a call of its own.

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::definitions::Definitions;
 use super::{Frame, MOST_OPS, Walker};
 use crate::facts::{Backward, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
-use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 use crate::project::{ClassExport, Returned, Summary, SummaryOp};
 use crate::project::{Index, split};
@@ -77,6 +77,10 @@ impl<'a> Walker<'a> {
             .map(|op| SummaryOp {
                 kind: op.kind.clone(),
                 receiver: op.receiver.clone(),
+                weights: match &op.kind {
+                    OpKind::Backward(backward) => self.reach(&backward.loss.graph, &frame.parameters),
+                    _ => op.weights.clone(),
+                },
                 deep: op.deep || op.place.looped.is_some(),
                 guards: self.chain(op.place.guard),
                 through: match &op.kind {
@@ -87,13 +91,17 @@ impl<'a> Walker<'a> {
                 span: op.span,
             })
             .collect();
-        let returns = frame.returned.as_ref().map(|(value, state)| Returned {
-            value: value.clone(),
-            state: *state,
-            through: through(value),
+        let returns = frame.returned.as_ref().map(|(value, states)| {
+            let mut ids = Vec::new();
+            value.graph_ids(&mut ids);
+            ids.retain(|id| !frame.parameters.contains(id));
+            let state = |id: u32| states.get(&id).copied().unwrap_or_default();
+            let made = ids.iter().map(|id| (*id, state(*id), self.graphs.weights(*id).clone()));
+            Returned { value: value.clone(), made: made.collect() }
         });
         Summary {
             parameters: function.parameters.clone(),
+            parameter_graphs: frame.parameters.clone(),
             is_method: function.class.is_some(),
             grad_off: function.grad == Grad::Off,
             ops,
@@ -152,12 +160,26 @@ impl<'a> Walker<'a> {
                 backward.retain = backward.retain.map(|_| call);
                 backward.create = backward.create.map(|_| call);
                 backward.of_loop = None;
+                backward.passes = Vec::new();
                 backward.through_freed = false;
             }
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
             }
             let named = Self::renamed(&op.receiver, summary, &argument, receiver);
+            // What the function calls by the name of its parameter is the caller's.
+            let given = summary.parameters.iter().position(|parameter| *parameter == op.receiver);
+            let given = given.and_then(&argument).map(|(_, value, _)| value.weights.clone());
+            let own = if id.is_some() { op.weights.clone() } else { Weights::default() };
+            let weights = match (&kind, given) {
+                (OpKind::Backward(_), _) if id.is_some() && op.through.is_empty() => own,
+                (OpKind::Backward(backward), _) => {
+                    let through = self.reach(&backward.loss.graph, &[]);
+                    if id.is_some() { own.union(&through) } else { through.and_more() }
+                }
+                (_, Some(given)) if given.is_told() => given,
+                _ => own,
+            };
             let mut place = self.place();
             place.guard = self.copied(&op.guards, outside, call, &mut copies);
             if op.grad != Grad::On {
@@ -168,42 +190,45 @@ impl<'a> Walker<'a> {
                 kind,
                 span,
                 receiver: named,
+                weights,
                 place,
                 via: id.or(Some(FunctionId(0))),
                 deep: op.deep,
             });
         }
-        let value = self.returned(summary, &through);
-        if id.is_none() { value.abroad() } else { value }
-    }
-
-    fn returned(&mut self, summary: &Summary, through: &dyn Fn(&[usize]) -> Graph) -> Value {
         let Some(returned) = &summary.returns else { return Value::of(Kind::None) };
+        let is_here = id.is_some();
+        // What the function made is made anew by each call.
+        let made: FxHashMap<u32, u32> = returned
+            .made
+            .iter()
+            .map(|(id, state, weights)| {
+                let weights = if is_here { weights.clone() } else { Weights::default() };
+                (*id, self.graphs.fresh(*state, weights))
+            })
+            .collect();
+        let graph = |graph: &Graph| {
+            let start = if graph.unknown { Graph::unknown() } else { Graph::none() };
+            graph.ids.iter().fold(start, |all, id| {
+                let parameter = summary.parameter_graphs.iter().position(|known| known == id);
+                match (parameter, made.get(id)) {
+                    (Some(index), _) => all.union(&through(&[index])),
+                    (None, Some(made)) => all.union(&Graph::one(*made)),
+                    (None, None) => all.clouded(),
+                }
+            })
+        };
         let mut value = returned.value.clone();
+        if self.frame.grad == Grad::Off {
+            value.cut(if summary.grad_off { Flags::NONE } else { Flags::NO_GRAD_BUILT });
+        } else {
+            value.on_graphs(&graph);
+        }
         // What belongs to the other file means nothing here.
         if matches!(value.kind, Kind::Test(_) | Kind::Exception(_) | Kind::ExceptionText(_)) {
             value.kind = Kind::Unknown;
         }
-        let own = match (returned.state, self.frame.grad) {
-            (GraphState::None, _) => Graph::none(),
-            (_, Grad::Off) if !summary.grad_off => {
-                value = value.with(Flags::NO_GRAD_BUILT);
-                value.graph = Graph::none();
-                return value;
-            }
-            (_, Grad::Off) => Graph::none(),
-            (state @ (GraphState::Live | GraphState::Freed | GraphState::Retained), _)
-                if returned.through.len() < returned.value.graph.ids.len() =>
-            {
-                Graph::one(self.graphs.fresh(state))
-            }
-            (GraphState::Unknown, _) if returned.value.graph.unknown || returned.through.is_empty() => {
-                Graph::unknown()
-            }
-            _ => Graph::none(),
-        };
-        value.graph = own.union(&through(&returned.through));
-        value
+        if is_here { value } else { value.abroad() }
     }
 
     /// A receiver of the function, as the caller names it.

@@ -1,0 +1,99 @@
+//! # autocast-without-scaler
+//!
+//! ## What it does
+//! Finds training under autocast to float16 without a gradient scaler.
+//!
+//! ## Why
+//! Small gradients are zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by 65536 it is
+//! kept. bfloat16 has the range of float32 and needs no scaler.
+//!
+//! ## Example
+//! ```python
+//! for x, y in loader:
+//!     optimizer.zero_grad()
+//!     with torch.autocast("cuda", dtype=torch.float16):
+//!         loss = criterion(model(x), y)
+//!     loss.backward()
+//!     optimizer.step()
+//! ```
+//! Use instead:
+//! ```python
+//! for x, y in loader:
+//!     optimizer.zero_grad()
+//!     with torch.autocast("cuda", dtype=torch.bfloat16):
+//!         loss = criterion(model(x), y)
+//!     loss.backward()
+//!     optimizer.step()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [Gradient scaling](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
+
+use memfit_source::{DType, Flags, Grad, OpKind};
+
+use crate::query::backwards;
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule = Rule {
+    name: "autocast-without-scaler",
+    severity: Severity::Warning,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    // Another library may scale, and a type that is chosen elsewhere may be another.
+    let lower = facts.text.to_ascii_lowercase();
+    let elsewhere = [
+        "gradscaler",
+        "scaler.",
+        "scaler(",
+        "scaler=",
+        "scaler =",
+        "scale_loss",
+        "accelerat",
+        "deepspeed",
+        "fabric",
+        "lightning",
+        "bfloat16",
+        "bf16",
+    ];
+    if elsewhere.iter().any(|word| lower.contains(word)) {
+        return;
+    }
+    let on_cpu = |call: &memfit_source::Call| {
+        call.argument(0, "device_type").is_some_and(|argument| argument.value.text() == Some("cpu"))
+    };
+    let casts: Vec<_> = facts
+        .calls
+        .iter()
+        .filter(|call| matches!(call.result.kind, memfit_source::Kind::Autocast(_)))
+        .collect();
+    let Some(cast) = casts.first().filter(|_| !casts.iter().any(|call| on_cpu(call))) else { return };
+    for (op, backward) in backwards(facts) {
+        let halved = facts.ops.iter().any(|other| {
+            other.kind == OpKind::Forward
+                && other.place.function == op.place.function
+                && other.place.looped == op.place.looped
+                && other.place.order < op.place.order
+                && other.place.grad == Grad::On
+                && other.place.autocast == Some(Some(DType::Half))
+        });
+        if halved
+            && op.place.looped.is_some()
+            && op.via.is_none()
+            && !backward.managed
+            && !backward.loss.is(Flags::SCALED)
+        {
+            findings
+                .at(op.span, "gradients in float16 are not scaled: small ones become zero")
+                .label(cast.span, "autocast to float16")
+                .help("scale the loss with a `GradScaler`, or cast to bfloat16");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! # scaler-call-missing
+//!
+//! ## What it does
+//! Finds training with a gradient scaler in which `scale()` or `update()` is never called.
+//!
+//! ## Why
+//! Measured over three rounds: without `scale()` the first step raises ("Attempted step but _scale is None"),
+//! and without `update()` the second ("has already been called since the last update").
+//!
+//! ## Example
+//! ```python
+//! scaler = torch.amp.GradScaler("cuda")
+//! for x, y in loader:
+//!     optimizer.zero_grad()
+//!     scaler.scale(criterion(model(x), y)).backward()
+//!     scaler.step(optimizer)
+//! ```
+//! Use instead:
+//! ```python
+//! scaler = torch.amp.GradScaler("cuda")
+//! for x, y in loader:
+//!     optimizer.zero_grad()
+//!     scaler.scale(criterion(model(x), y)).backward()
+//!     scaler.step(optimizer)
+//!     scaler.update()
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what to do instead is for the author to decide.
+//!
+//! ## References
+//! - [Automatic mixed precision examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html)
+
+use memfit_source::{Call, Kind, OpKind};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule =
+    Rule { name: "scaler-call-missing", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    // Only of scalers that are made here is it known what is done with them, and that none is disabled.
+    let made: Vec<_> = facts
+        .calls
+        .iter()
+        .filter(|call| {
+            matches!(call.result.kind, Kind::Scaler(Some(_)))
+                && call.path.as_deref().is_some_and(|path| path.ends_with("GradScaler"))
+        })
+        .collect();
+    let Some(first) = made.first() else { return };
+    let scales = facts.text.contains(".scale(") || facts.text.contains(".scale_loss(");
+    let updates = facts.text.contains(".update(");
+    let handed =
+        facts.functions.iter().flat_map(|function| &function.parameters).any(|name| name.contains("scaler"));
+    if (scales && updates) || handed || made.iter().any(|call| may_be_off(call)) {
+        return;
+    }
+    for step in &facts.ops {
+        let plain = matches!(step.kind, OpKind::Step { scaled: true, .. }) && step.via.is_none();
+        if !plain || step.place.looped.is_none() {
+            continue;
+        }
+        let (message, help) = if scales {
+            ("`update()` is never called: the second step raises", "call `scaler.update()` after the step")
+        } else {
+            ("no loss is scaled: this raises", "call `scaler.scale(loss).backward()`")
+        };
+        findings.at(step.span, message).label(first.span, "the scaler is made here").help(help);
+    }
+}
+
+/// It may be switched off, and then asks for nothing.
+fn may_be_off(call: &Call) -> bool {
+    call.is_open() || call.keyword("enabled").is_some_and(|argument| argument.value.truth() != Some(true))
+}
