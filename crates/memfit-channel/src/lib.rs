@@ -33,7 +33,7 @@ pub use hash::hash;
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use planned::{LeverSetup, Planned};
-pub use run_dir::RunDir;
+pub use run_dir::{RunDir, made_mark};
 pub use setup::{CardSetup, ChannelError, Setup, Synthetic, SyntheticData, SyntheticField};
 pub use value_policy::ValuePolicy;
 

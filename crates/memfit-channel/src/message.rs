@@ -17,6 +17,9 @@ pub enum Message {
     Hello {
         /// Process id.
         pid: u32,
+        /// The process that started it.
+        #[serde(default)]
+        parent: Option<u32>,
         /// `sys.version_info` as text.
         python: String,
         /// `sys.executable`.
@@ -78,6 +81,11 @@ pub enum Message {
         traceback: String,
         /// Whether it is an out-of-memory error.
         oom: bool,
+    },
+    /// An integer was read back that only a GPU computes.
+    ReadBack {
+        /// The line that read it.
+        place: String,
     },
     /// A lever that could not be applied.
     Refused {
@@ -267,6 +275,10 @@ pub struct Done {
     pub epoch_end: bool,
     /// Bytes by which the allocated memory grew from one step's end to the next, in the steady part.
     pub growth_per_step: Option<i64>,
+    /// Bytes of optimizer state and gradients on the card after the only step, which no forward pass has met
+    /// yet.
+    #[serde(default)]
+    pub unmet: u64,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "by_index")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -315,6 +327,7 @@ mod tests {
             largest_batch: false,
             epoch_end: true,
             growth_per_step: Some(-1),
+            unmet: 0,
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

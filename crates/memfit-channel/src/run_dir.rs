@@ -11,6 +11,11 @@ use crate::env::RUN_DIR;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 
+/// The name of the mark of a file that the run made, by its device and inode.
+pub fn made_mark(device: u64, inode: u64) -> String {
+    format!("{device:x}-{inode:x}")
+}
+
 impl RunDir {
     /// The run directory at `path`, which must exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -97,6 +102,31 @@ impl RunDir {
     /// Absent where none is.
     pub fn edits(&self) -> PathBuf {
         self.0.join("edits.json")
+    }
+
+    /// The layer in front of the user's files. Absent where a script's writes go to the disk as they are.
+    pub fn overlay(&self) -> PathBuf {
+        self.0.join("overlay")
+    }
+
+    /// Its files, at their own absolute paths.
+    pub fn overlay_tree(&self) -> PathBuf {
+        self.overlay().join("tree")
+    }
+
+    /// A mark for each file that the run made on the user's disk.
+    pub fn overlay_made(&self) -> PathBuf {
+        self.overlay().join("made")
+    }
+
+    /// Is there once a checkpoint has been led to the layer.
+    pub fn saved_checkpoints(&self) -> PathBuf {
+        self.overlay().join("saved")
+    }
+
+    /// Is there once a file of the user's has been kept from the script.
+    pub fn kept_files(&self) -> PathBuf {
+        self.overlay().join("kept")
     }
 
     /// The folder with the libraries under the names that the loader looks for.

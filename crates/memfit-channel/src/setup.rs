@@ -10,6 +10,7 @@ use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 /// Limits and options of one run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Setup {
     /// The version of the channel; must equal [`PROTOCOL`].
     pub protocol: u32,
@@ -29,6 +30,12 @@ pub struct Setup {
     /// Which size a read-back answers where a kernel would have computed it.
     #[serde(default)]
     pub values: ValuePolicy,
+    /// Whether unknown integers are read as another number than zero, to see whether anything depends on it.
+    #[serde(default)]
+    pub other_numbers: bool,
+    /// Whether the probe seeds the generators of random numbers, so that two runs draw the same.
+    #[serde(default)]
+    pub seeded: bool,
     /// What the probe puts in the place of what this machine lacks.
     #[serde(default)]
     pub synthetic: Synthetic,
@@ -141,6 +148,8 @@ impl Setup {
             cover_full: false,
             stacks: false,
             values: ValuePolicy::default(),
+            other_numbers: false,
+            seeded: false,
             synthetic: Synthetic::default(),
             clock: ClockMode::default(),
             host_time: HostTime::default(),

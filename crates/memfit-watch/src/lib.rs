@@ -9,6 +9,9 @@
 //! In a process that belongs to no run it does nothing but pass calls on. It knows neither the device, nor
 //! how a log is judged; of Python it knows how it ends ([`farewell`]).
 
+// Linked for the functions that it exports to the process.
+extern crate memfit_overlay;
+
 pub mod api;
 pub mod farewell;
 pub mod interpose;

@@ -1,0 +1,305 @@
+//! The layer on disk, and what is in it.
+//!
+//! `tree/` has the files at their own absolute paths. Two kinds of entries stand for something else, as
+//! symbolic links with targets that no script writes: a removed file, and a user's file that the script has
+//! renamed. A folder that hides the user's folder of the same path has a marker in it. `made/` has an empty
+//! file for each file, folder or link that the run itself made on the user's disk, by device and inode:
+//! these the script may remove, as without memfit.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+    path::{Path, PathBuf},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use memfit_channel::{RunDir, made_mark};
+use rustix::{
+    fs::{self, Access, Dir, FileType, Mode, OFlags, SeekFrom, Stat},
+    io::Errno,
+};
+
+/// The target of a link that stands for a removed file.
+const REMOVED: &[u8] = b"memfit: removed";
+/// What the target of a link begins with that stands for a renamed file of the user's.
+const RENAMED: &[u8] = b"memfit: renamed from ";
+/// The entry of a folder that hides the user's folder of the same path.
+pub(crate) const HIDES: &[u8] = b".memfit: hides what is below";
+
+/// The layer of a run.
+#[derive(Debug)]
+pub struct Layer {
+    /// The run directory, which belongs to memfit itself.
+    run: PathBuf,
+    folder: PathBuf,
+    tree: PathBuf,
+    made: PathBuf,
+    live: PathBuf,
+    saved: PathBuf,
+    kept: PathBuf,
+    is_live: AtomicBool,
+}
+
+/// An entry of the layer.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// There is none: the user's disk decides.
+    Absent,
+    /// The script has removed the user's file.
+    Removed,
+    /// The script has renamed the user's file at this path.
+    Renamed(PathBuf),
+    /// A file, folder or link.
+    There(FileType),
+}
+
+impl Layer {
+    /// The layer of the run that this process belongs to.
+    pub fn get() -> Option<&'static Self> {
+        let run = RUN.load(Ordering::Acquire).min(LAYERS.len() - 1);
+        LAYERS[run].get_or_init(|| RunDir::from_env().as_ref().and_then(Self::of)).as_ref()
+    }
+
+    /// This process belongs to another run from here on: a forked child becomes a run of its own, which goes
+    /// on with the files as they are.
+    pub fn become_another() {
+        let before = Self::get();
+        RUN.fetch_add(1, Ordering::AcqRel);
+        if let (Some(before), Some(now)) = (before, Self::get())
+            && before.run != now.run
+            && before.is_live()
+        {
+            let _ = copy_folder(&before.folder, &now.folder);
+        }
+    }
+
+    /// The layer in a run directory, if the run has one.
+    pub fn of(run: &RunDir) -> Option<Self> {
+        let folder = run.overlay();
+        fs::access(&folder, Access::EXISTS).ok()?;
+        Some(Self {
+            run: run.path().to_owned(),
+            tree: run.overlay_tree(),
+            made: run.overlay_made(),
+            live: folder.join("live"),
+            saved: run.saved_checkpoints(),
+            kept: run.kept_files(),
+            folder,
+            is_live: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether anything is in the layer yet. Until then, reading needs no look at it.
+    pub(crate) fn is_live(&self) -> bool {
+        if self.is_live.load(Ordering::Relaxed) {
+            return true;
+        }
+        let live = fs::access(&self.live, Access::EXISTS).is_ok();
+        if live {
+            self.is_live.store(true, Ordering::Relaxed);
+        }
+        live
+    }
+
+    /// The place of an absolute path in the layer.
+    pub(crate) fn place(&self, path: &Path) -> PathBuf {
+        let mut place = self.tree.clone().into_os_string().into_vec();
+        place.extend_from_slice(path.as_os_str().as_bytes());
+        PathBuf::from(OsStr::from_bytes(&place))
+    }
+
+    /// The path that a path in the layer stands for; any other is itself.
+    pub(crate) fn outside<'path>(&self, path: &'path Path) -> Option<&'path [u8]> {
+        let rest = path.as_os_str().as_bytes().strip_prefix(self.tree.as_os_str().as_bytes())?;
+        match rest {
+            [] => Some(b"/"),
+            [b'/', ..] => Some(rest),
+            _ => None,
+        }
+    }
+
+    /// Whether calls with this absolute path are not the script's affair: memfit's own files, and what the
+    /// kernel shows as files.
+    pub(crate) fn is_exempt(&self, path: &Path) -> bool {
+        (path.starts_with(&self.run) && !path.starts_with(&self.tree))
+            || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel))
+    }
+
+    /// The entry at an absolute path.
+    pub(crate) fn entry(&self, path: &Path) -> Entry {
+        let place = self.place(path);
+        let Ok(stat) = fs::lstat(&place) else { return Entry::Absent };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Symlink
+            && let Ok(target) = fs::readlink(&place, Vec::new())
+        {
+            let target = target.as_bytes();
+            if target == REMOVED {
+                return Entry::Removed;
+            }
+            if let Some(from) = target.strip_prefix(RENAMED) {
+                return Entry::Renamed(PathBuf::from(OsStr::from_bytes(from)));
+            }
+        }
+        Entry::There(kind)
+    }
+
+    /// Whether the folder at this path hides the user's folder there.
+    pub(crate) fn hides(&self, path: &Path) -> bool {
+        fs::access(self.place(path).join(OsStr::from_bytes(HIDES)), Access::EXISTS).is_ok()
+    }
+
+    /// Lets the folder at this path hide the user's.
+    pub(crate) fn hide(&self, path: &Path) -> Result<(), Errno> {
+        touch(&self.place(path).join(OsStr::from_bytes(HIDES)))
+    }
+
+    /// Makes the folders above a path, and takes away a link there that stands for something else.
+    pub(crate) fn prepare(&self, path: &Path) -> Result<PathBuf, Errno> {
+        let place = self.place(path);
+        if let Some(parent) = place.parent() {
+            make_folders(parent)?;
+        }
+        if matches!(self.entry(path), Entry::Removed | Entry::Renamed(_)) {
+            fs::unlink(&place)?;
+        }
+        if !self.is_live() {
+            touch(&self.live)?;
+        }
+        Ok(place)
+    }
+
+    /// Notes that the script has removed the user's file at this path.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), Errno> {
+        let place = self.prepare(path)?;
+        fs::symlink(OsStr::from_bytes(REMOVED), place)
+    }
+
+    /// Notes that the user's file at `from` is at `path` for the script.
+    pub(crate) fn rename(&self, from: &Path, path: &Path) -> Result<(), Errno> {
+        let place = self.prepare(path)?;
+        // A file that was written there before gives way.
+        let _ = fs::unlink(&place);
+        let target = [RENAMED, from.as_os_str().as_bytes()].concat();
+        fs::symlink(OsStr::from_bytes(&target), place)
+    }
+
+    /// Says that a file of the user's has been kept from the script, for the report.
+    pub(crate) fn tell_kept(&self) {
+        let _ = touch(&self.kept);
+    }
+
+    /// Says that a checkpoint has been written, for the report.
+    pub(crate) fn tell_checkpoint(&self) {
+        let _ = touch(&self.saved);
+    }
+
+    // What the run made itself
+
+    /// Whether the run made this file, folder or link on the user's disk.
+    pub(crate) fn has_made(&self, stat: &Stat) -> bool {
+        fs::access(self.mark(stat), Access::EXISTS).is_ok()
+    }
+
+    /// Notes that the run made it.
+    pub(crate) fn note_made(&self, stat: &Stat) {
+        let _ = touch(&self.mark(stat));
+    }
+
+    /// It is about to go: its inode may be another file's next.
+    pub(crate) fn forget_made(&self, stat: &Stat) {
+        let _ = fs::unlink(self.mark(stat));
+    }
+
+    fn mark(&self, stat: &Stat) -> PathBuf {
+        self.made.join(made_mark(stat.st_dev, stat.st_ino))
+    }
+}
+
+/// The layers of the runs that this process has belonged to, one after the other.
+static LAYERS: [OnceLock<Option<Layer>>; 4] = [const { OnceLock::new() }; 4];
+/// The one that it belongs to now.
+static RUN: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes an empty file, unless it is there.
+pub(crate) fn touch(path: &Path) -> Result<(), Errno> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(drop)
+}
+
+/// The names in a folder, without `.` and `..`.
+pub(crate) fn names(folder: &Path) -> Result<Vec<Vec<u8>>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = Dir::new(fs::open(folder, flags, Mode::empty())?)?;
+    let mut names = Vec::new();
+    for entry in folder {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Copies a folder with all that is in it.
+fn copy_folder(from: &Path, to: &Path) -> Result<(), Errno> {
+    make_folders(to)?;
+    for name in names(from)? {
+        let (from, to) = (from.join(OsStr::from_bytes(&name)), to.join(OsStr::from_bytes(&name)));
+        let stat = fs::lstat(&from)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => copy_folder(&from, &to)?,
+            FileType::Symlink => {
+                let target = fs::readlink(&from, Vec::new())?;
+                fs::symlink(target.as_c_str(), &to)?;
+            }
+            _ => copy(&from, &to)?,
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file's contents, leaving out the holes.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Errno> {
+    let source = fs::open(from, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fs::fstat(&source)?;
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o777) | Mode::RUSR | Mode::WUSR;
+    let target = fs::open(to, OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC, mode)?;
+    let end = stat.st_size as u64;
+    fs::ftruncate(&target, end)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < end {
+        let Ok(data) = fs::seek(&source, SeekFrom::Data(at)) else { break };
+        let hole = fs::seek(&source, SeekFrom::Hole(data)).unwrap_or(end);
+        at = data;
+        while at < hole {
+            let length = buffer.len().min((hole - at) as usize);
+            let read = rustix::io::pread(&source, &mut buffer[..length], at)?;
+            if read == 0 {
+                return Ok(());
+            }
+            let mut written = 0;
+            while written < read {
+                written += rustix::io::pwrite(&target, &buffer[written..read], at + written as u64)?;
+            }
+            at += read as u64;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a folder with those above it.
+fn make_folders(folder: &Path) -> Result<(), Errno> {
+    match fs::mkdir(folder, Mode::RWXU) {
+        Err(Errno::NOENT) => {
+            make_folders(folder.parent().ok_or(Errno::NOENT)?)?;
+            make_folders(folder)
+        }
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
