@@ -58,7 +58,20 @@ def __getattr__(name: str) -> Any:
         return import_module("memfit.data")
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
-    return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise _told(f"memfit.{name}", error) from None
+
+
+def _told(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error with its remedy, where the module that is missing is PyTorch."""
+    import sys
+
+    if error.name is None or error.name.split(".")[0] != "torch":
+        return error
+    remedy = f"install it: `{sys.executable} -m pip install torch`"
+    return ModuleNotFoundError(f"`{name}` needs PyTorch, which is not installed here; {remedy}", name="torch")
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import memfit
@@ -30,16 +31,18 @@ def optimizer_of(model: nn.Module, criterion: nn.Module) -> torch.optim.Optimize
 def begin(
     model: nn.Module, criterion: Margin, optimizer: torch.optim.Optimizer, fails: bool, **settings: Any
 ) -> memfit.Step:
-    failed = False
+    memory = SimpleNamespace(runs_out=False)
 
     def loss(module: nn.Module, batch: Any) -> torch.Tensor:
-        nonlocal failed
-        if fails and not failed and dist.get_rank() == 1 and len(batch[0]) > 3:
-            failed = True
+        if memory.runs_out and len(batch[0]) > 3:
+            memory.runs_out = False
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return criterion(module(batch[0]), batch[1])
 
-    return memfit.Step(DistributedDataParallel(model), optimizer, loss, timeout=60, **settings)
+    step = memfit.Step(DistributedDataParallel(model), optimizer, loss, timeout=60, **settings)
+    step.verify(batches("perceptron", [8], torch.float64)[0])
+    memory.runs_out = fails and dist.get_rank() == 1
+    return step
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import memfit
@@ -42,11 +43,11 @@ def train(
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     chance = random.Random(seed)
     victim, when = chance.randrange(world), chance.randrange(1, 2 * WINDOWS)
-    parts = 0
+    run = SimpleNamespace(parts=0)
 
     def loss(module: nn.Module, batch: Any) -> Any:
-        nonlocal parts
-        parts += 1
+        run.parts += 1
+        parts = run.parts
         if fault and rank == victim and parts == when:
             module(batch[0])
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -63,6 +64,8 @@ def train(
         micro_batch=micro,
         timeout=60,
     )
+    step.verify((torch.randn(5, 6), torch.arange(5)))
+    run.parts = 0
     for _ in range(WINDOWS):
         size = int(torch.randint(5, 9, (), generator=generator))
         batch = (

@@ -2,10 +2,9 @@
 reads what this prints on a virtual GPU.
 """
 
+import base64
 import io
 import os
-import sys
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -34,10 +33,10 @@ def growing():
 
 
 if __name__ == "__main__":
-    # Through memory: on a virtual card, what `torch.save` writes to files is led aside.
+    # As text: in a dry run, checkpoints that a script writes to files are led aside.
     checkpoint = io.BytesIO()
     torch.save(torch.zeros(1).cuda(), checkpoint)
-    Path(sys.argv[1]).write_bytes(checkpoint.getvalue())
+    print(f"checkpoint:{base64.b64encode(checkpoint.getvalue()).decode()}:")
     try:
         next(iter(DataLoader(Images(), num_workers=1, multiprocessing_context="fork")))
     except RuntimeError as error:

@@ -11,7 +11,8 @@ from typing import Any
 import memfit
 import pytest
 import torch
-from memfit._train.batches import Batch, join
+from memfit._train.batches import Batch
+from memfit._train.joining import join
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from training import Normalised, Perceptron, mean_loss

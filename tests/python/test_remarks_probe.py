@@ -50,6 +50,7 @@ class Unlike(Items):
 
 
 def no_watcher(probe: Any, session: Session) -> None:
+    session.setup = {}
     probe("session")
     probe("session").Session.arm(session)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import textwrap
+from pathlib import Path
 
-from runs import GIB, MIB, completed, invoke, run
+from runs import GIB, MIB, completed, invoke, memfit, run
 
 BAD_NEWS, NO_ANSWER = 1, 2
 
@@ -25,6 +28,101 @@ def test_a_script_that_exits_with_a_status():
     assert answer.status == NO_ANSWER
     assert answer.report["verdict"] == "error"
     assert answer.report["script"]["exit_status"] == 7
+
+
+def failing(folder, code, *options, command=(sys.executable,)):
+    path = folder / "train.py"
+    path.write_text("import torch\n" + textwrap.dedent(code), encoding="utf-8")
+    return invoke(
+        ["run", "--gpu", "rtx-4090", "--memory", "2GiB", "--no-prove", *options, "--", *command, str(path)],
+        cwd=folder,
+        env={"NO_COLOR": "1", "COLUMNS": "500"},
+    )
+
+
+def test_a_failure_after_an_assumed_value_is_not_the_scripts_own(tmp_path):
+    answer = failing(
+        tmp_path,
+        """
+        rate = torch.rand(8, device="cuda").mul(3).sum()
+        print(1 / int(rate.item() * 0))
+        """,
+    )
+    assert answer.status == NO_ANSWER
+    assert "by itself" not in answer.stdout
+    assert "memfit may have caused this failure" in answer.stdout
+    assert "read back" in answer.stdout
+    assert "train.py:4 in <module>: ZeroDivisionError" in answer.stdout
+
+
+def test_a_failure_before_anything_was_changed_is_the_scripts_own(tmp_path):
+    answer = failing(tmp_path, "raise KeyError('image')", "--format", "json")
+    assert answer.report["problem"]["kind"] == "exception"
+    assert answer.report["problem"]["message"] == "The script failed by itself: KeyError: 'image'"
+
+
+def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\nraise KeyError('image')\n")
+    code = """
+        import subprocess, sys
+        subprocess.run([sys.executable, "child.py"], check=True)
+    """
+    report = failing(tmp_path, code, "--format", "json").report
+    assert report["script"]["exception"]["type"] == "KeyError"
+    assert "KeyError" in report["problem"]["message"]
+
+
+STEPS = """
+    model = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
+    optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)
+    for step in range(9):
+        model(torch.zeros(8, 4096, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_peaks_of_whole_steps_are_told_though_the_script_fails(tmp_path):
+    code = STEPS.format(optimizer="AdamW") + "        assert step < 1, 'enough'\n"
+    answer = failing(tmp_path, code)
+    assert answer.status == NO_ANSWER
+    assert "AssertionError: enough" in answer.stdout
+    assert "What filled the card in the 2 steps before that:" in answer.stdout
+    assert re.search(r"optimizer +128 MiB", answer.stdout)
+
+
+def test_a_first_step_alone_decides_where_what_it_made_would_fit_too(tmp_path):
+    code = STEPS.format(optimizer="AdamW").replace("torch.zeros(8,", "torch.zeros({rows},")
+    small = failing(tmp_path, code.format(rows=8), "--steps", "1", "--format", "json")
+    assert (small.status, small.report["verdict"]) == (0, "fits")
+    # Most of the card in the forward pass: the 192 MiB that the step leaves behind do not fit beside it.
+    large = failing(tmp_path, code.format(rows=23_000), "--steps", "1", "--format", "json")
+    assert (large.status, large.report["verdict"]) == (NO_ANSWER, "unknown"), large.report["peak"]
+    assert large.report["problem"]["kind"] == "single-step"
+
+
+def test_the_report_names_the_interpreter(tmp_path):
+    report = failing(tmp_path, "torch.ones(8, device='cuda')", "--format", "json").report
+    assert report["script"]["interpreter"] == sys.executable
+
+
+def test_the_path_gives_way_only_where_it_has_no_torch(tmp_path):
+    bare = tmp_path / "bin" / "python"
+    bare.parent.mkdir()
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    script = tmp_path / "train.py"
+    script.write_text("import torch; torch.ones(8, device='cuda')")
+    beside = Path(memfit()).with_name("python")
+    env = {"PATH": f"{bare.parent}:/usr/bin:/bin", "VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
+    answer = invoke(["run", "--gpu", "t4", "--format", "json", "--", "python", str(script)], env=env)
+    if beside.exists():
+        assert answer.report["script"]["command"][0] == str(beside)
+        assert any(str(bare) in note for note in answer.report["fidelity"]["notes"])
+    else:
+        # A stand-alone memfit has no interpreter beside it.
+        assert answer.status == NO_ANSWER
+        assert "PyTorch is not installed" in answer.stderr
 
 
 def test_an_interpreter_that_leaves_the_probe_out():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from runs import MIB, ROOT, run
+from support import on_device
 
 SAYS = "says_its_peak.py --steps 3"
 UNWATCHED = f"{ROOT}/benches/unwatched.py {sys.executable}"
@@ -47,3 +48,22 @@ def test_a_compiled_model_is_compiled_as_often_as_unwatched():
 def test_a_model_that_works_in_place_trains():
     answer = run("gan.py --width 32 --critic-steps 2")
     assert answer.report["verdict"] == "fits", answer.stderr
+
+
+RESET = """
+    x = torch.empty(7 << 30, dtype=torch.uint8, device=device)
+    del x
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    y = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    answer(own=torch.cuda.max_memory_allocated())
+"""
+
+
+def test_peaks_are_those_of_the_whole_run_whatever_the_script_sets_back(tmp_path):
+    answer = on_device(RESET, tmp_path)
+    report = answer.report
+    assert answer.said["own"] == 1 << 30, answer.output
+    assert (report["peak"]["allocated"], report["peak"]["reserved"]) == (7 << 30, 7 << 30)
+    assert report["at_peak"]["allocated"] == 7 << 30
+    assert report["outside"]["other_processes"] == 0

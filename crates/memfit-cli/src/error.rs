@@ -38,6 +38,9 @@ pub enum CliError {
         /// What was named.
         paths: Vec<PathBuf>,
     },
+    /// The answer could not be written to standard output.
+    #[error("the answer could not be written to standard output")]
+    Output(#[source] std::io::Error),
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
@@ -231,7 +234,7 @@ impl CliError {
             Self::BrokenCalibration { .. } => "calibration",
             Self::NoHome => "no-home",
             Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
-            Self::Check(_) | Self::Io { .. } | Self::Json(_) => "io",
+            Self::Check(_) | Self::Io { .. } | Self::Output(_) | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",
             Self::Unopenable { .. } => "unreadable",
@@ -333,6 +336,7 @@ impl Hint for CliError {
             Self::Check(_)
             | Self::Server(_)
             | Self::Io { .. }
+            | Self::Output(_)
             | Self::Json(_) => Vec::new(),
         }
     }

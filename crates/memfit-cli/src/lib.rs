@@ -61,6 +61,14 @@ impl From<Verdict> for Exit {
 
 /// Runs the command with these arguments, the first of which is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
+    let exit = answer(arguments, home);
+    match printer::lost_answer() {
+        None => exit,
+        Some(error) => Printer::new(Colour::Auto, false).error(&CliError::Output(error)),
+    }
+}
+
+fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => return Printer::new(Colour::Auto, false).usage(&error),

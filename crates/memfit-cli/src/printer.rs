@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -92,14 +93,14 @@ impl Printer {
     pub fn answer(&self, text: &str) {
         let stream = io::stdout();
         let mut out = AutoStream::new(stream.lock(), self.colour.choice(&stream));
-        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        note_loss(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     }
 
     /// The answer, for programs.
     pub fn json(&self, value: &impl Serialize) -> Result<(), CliError> {
         let text = to_json(value)?;
         let mut out = io::stdout().lock();
-        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        note_loss(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
         Ok(())
     }
 
@@ -108,7 +109,7 @@ impl Printer {
         let mut text = serde_json::to_string(value).map_err(CliError::Json)?;
         text.push('\n');
         let mut out = io::stdout().lock();
-        let _gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        note_loss(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
         Ok(())
     }
 
@@ -171,6 +172,27 @@ impl Printer {
         let stream = io::stderr();
         let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
         let _gone = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    }
+}
+
+/// The error with which an answer could not be written, as the system's number; 0 for none.
+static LOST: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that an answer could not be written. A reader that has gone away is content with what it has.
+fn note_loss(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        LOST.store(error.raw_os_error().unwrap_or(-1), Ordering::Relaxed);
+    }
+}
+
+/// The error with which an answer could not be written, if one could not.
+pub(crate) fn lost_answer() -> Option<io::Error> {
+    match LOST.swap(0, Ordering::Relaxed) {
+        0 => None,
+        -1 => Some(io::Error::other("it is not known why")),
+        number => Some(io::Error::from_raw_os_error(number)),
     }
 }
 
@@ -241,7 +263,7 @@ impl Screen {
             let _gone = out.write_all(b"\n");
         }
         let mut out = AutoStream::new(out, choice);
-        let _gone = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+        note_loss(out.write_all(shown.as_bytes()).and_then(|()| out.flush()));
     }
 }
 

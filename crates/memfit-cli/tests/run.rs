@@ -72,6 +72,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 largest_batch: false,
                 epoch_end: false,
                 growth_per_step: None,
+                unmet: 0,
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));

@@ -12,6 +12,7 @@
 
 mod filter;
 mod memory;
+mod reads;
 mod shared;
 mod store;
 
@@ -63,11 +64,7 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64, is_
         clear(bytes);
     }
     let found = MEMORY.read(source, bytes);
-    for assumption in &found.answers {
-        machine::count(TallyKind::ValuePolicy, assumption.id());
-    }
-    if found.known == 0 && size <= MOST_VALUES {
-        let assumption = if size == 1 { Assumption::UnknownTruth } else { Assumption::UnknownNumber };
+    for assumption in reads::complete(bytes, found) {
         machine::count(TallyKind::ValuePolicy, assumption.id());
     }
 }

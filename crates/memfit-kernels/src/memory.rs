@@ -1,7 +1,11 @@
 //! The device's memory as kernels see it: which contents are known, and how far an address reaches.
 
+mod mask;
+
 use memfit_channel::ValuePolicy;
 use memfit_vocabulary::Assumption;
+
+pub use mask::Mask;
 
 /// Longer contents are not kept.
 pub const LARGEST_PIECE: usize = 1 << 20;
@@ -11,8 +15,8 @@ pub const LARGEST_GUESS: usize = 4096;
 /// The number of ones among elements that are zero or one each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ones {
-    /// Unknown.
-    Some,
+    /// Unknown: those of a mask.
+    Of(Mask),
     /// Known.
     Exactly(u64),
 }
@@ -44,6 +48,7 @@ impl Origin {
         match self {
             Self::True => None,
             Self::Answer(rule) | Self::Guess(rule) => Some(rule),
+            Self::Flags(Ones::Of(Mask { supposed: Some(_), .. })) => Some(Assumption::Finite),
             Self::Flags(_) => Some(Assumption::UnknownNumber),
         }
     }
@@ -81,6 +86,11 @@ pub trait Memory {
 
     /// Where rules take a size between its bounds; `None` where rules do not answer.
     fn policy(&self) -> Option<ValuePolicy>;
+
+    /// The size that the operator under way computes, where someone has computed it.
+    fn expected(&self) -> Option<u64> {
+        None
+    }
 
     /// False if surely nothing is known about this address.
     fn perhaps(&self, address: u64) -> bool;
@@ -126,8 +136,9 @@ pub trait Memory {
 
     /// Records that each of the elements from this address on is zero or one.
     fn mark_flags(&self, address: u64, length: u64, ones: Ones) {
-        // Who asks looks at the first of them.
-        self.fill(address, 0, length.min(LARGEST_GUESS as u64), Origin::Flags(ones));
+        // Who asks looks at the first of them; the host reads what they are supposed to be.
+        let byte = matches!(ones, Ones::Of(Mask { supposed: Some(true), .. }));
+        self.fill(address, u8::from(byte), length.min(LARGEST_GUESS as u64), Origin::Flags(ones));
     }
 
     /// The content of a range as the host would read it, and whether a rule answered for some of it; `None`

@@ -6,8 +6,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::script;
-use crate::{Home, RunError};
+use crate::{Home, RunError, preflight, script};
 
 /// A command that can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +17,8 @@ pub struct Command {
     pub args: Vec<OsString>,
     /// The interpreter that will import torch, where that can be told.
     pub python: Option<PathBuf>,
+    /// What stands on `PATH` under the same name, and was passed over because it has no torch.
+    pub skipped: Option<PathBuf>,
 }
 
 impl Command {
@@ -31,23 +32,34 @@ impl Command {
     }
 }
 
-/// Finds what the words mean. A path is taken as it is; a name is looked up in the activated environment,
-/// then beside memfit, then on `PATH`. A Python file that cannot be executed is given to `python`.
+/// Finds what the words mean. A path is taken as it is. A name means the activated environment's program;
+/// else the one on `PATH`, unless it is Python's and has no torch; else the one beside memfit. A Python file
+/// that cannot be executed is given to `python`.
 pub fn resolve(words: &[OsString], home: &Home) -> Result<Command, RunError> {
+    let has_torch = |python: &Path| preflight::interpreter(python).is_ok_and(|found| found.has_torch());
+    resolve_in(words, &Folders::here(home), &has_torch)
+}
+
+fn resolve_in(
+    words: &[OsString],
+    folders: &Folders,
+    has_torch: &dyn Fn(&Path) -> bool,
+) -> Result<Command, RunError> {
     let (first, rest) = words.split_first().ok_or_else(|| not_found(OsStr::new(""), Vec::new()))?;
     let path = Path::new(first);
     let is_file_of_python = path.extension().is_some_and(|extension| extension == "py");
     if is_file_of_python && !is_executable(path) {
         let words: Vec<_> = std::iter::once("python".into()).chain(words.iter().cloned()).collect();
-        return resolve(&words, home);
+        return resolve_in(&words, folders, has_torch);
     }
+    let mut skipped = None;
     let program = if first.as_bytes().contains(&b'/') {
         if !is_executable(path) {
             return Err(not_found(first, vec![path.to_owned()]));
         }
         path.to_owned()
     } else {
-        look_up(first, &folders(home))?
+        folders.choose(first, has_torch, &mut skipped)?
     };
     let args = rest.to_vec();
     let python = if is_python(&program) {
@@ -56,38 +68,73 @@ pub fn resolve(words: &[OsString], home: &Home) -> Result<Command, RunError> {
         }
         Some(program.clone())
     } else {
-        interpreter_of(&program, home)
+        interpreter_of(&program, folders)
     };
-    Ok(Command { program, args, python })
+    Ok(Command { program, args, python, skipped })
 }
 
 fn not_found(name: &OsStr, looked: Vec<PathBuf>) -> RunError {
     RunError::CommandNotFound { name: name.to_string_lossy().into_owned(), looked }
 }
 
-/// Where programs are looked for, in order.
-fn folders(home: &Home) -> Vec<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let mut folders: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-        .iter()
-        .filter_map(|name| set(name))
-        .map(|path| path.join("bin"))
-        .collect();
-    // What memfit is installed beside: an environment's interpreter, whose own folder holds its other
-    // programs.
-    folders.extend(home.python.as_deref().and_then(Path::parent).map(Path::to_owned));
-    folders.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
-    // A stand-alone memfit that is on no path can still run itself.
-    folders.extend(std::env::current_exe().ok().as_deref().and_then(Path::parent).map(Path::to_owned));
-    folders
+/// Where programs are looked for.
+#[derive(Clone, Debug, Default)]
+struct Folders {
+    /// Those of an activated environment.
+    activated: Vec<PathBuf>,
+    /// Those of `PATH`.
+    path: Vec<PathBuf>,
+    /// Beside memfit: the folder of the interpreter that it is installed in, and its own.
+    beside: Vec<PathBuf>,
 }
 
-fn look_up(name: &OsStr, folders: &[PathBuf]) -> Result<PathBuf, RunError> {
-    folders
-        .iter()
-        .map(|folder| folder.join(name))
-        .find(|path| is_executable(path))
-        .ok_or_else(|| not_found(name, folders.to_vec()))
+impl Folders {
+    fn here(home: &Home) -> Self {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let installed = home.python.as_deref().and_then(Path::parent).map(Path::to_owned);
+        // A stand-alone memfit that is on no path can still run itself.
+        let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+        Self {
+            activated: ["VIRTUAL_ENV", "CONDA_PREFIX"]
+                .iter()
+                .filter_map(|name| set(name))
+                .map(|path| path.join("bin"))
+                .collect(),
+            path: std::env::var_os("PATH").iter().flat_map(std::env::split_paths).collect(),
+            beside: installed.into_iter().chain(own).collect(),
+        }
+    }
+
+    /// All of them, in order.
+    fn all(&self) -> Vec<PathBuf> {
+        [&self.activated, &self.path, &self.beside].into_iter().flatten().cloned().collect()
+    }
+
+    /// The program of a name. One of Python's on `PATH` that has no torch gives way to one beside memfit, and
+    /// is `skipped`.
+    fn choose(
+        &self,
+        name: &OsStr,
+        has_torch: &dyn Fn(&Path) -> bool,
+        skipped: &mut Option<PathBuf>,
+    ) -> Result<PathBuf, RunError> {
+        if let Some(program) = find(name, &self.activated) {
+            return Ok(program);
+        }
+        let (on_path, beside) = (find(name, &self.path), find(name, &self.beside));
+        let Some(on_path) = on_path else { return beside.ok_or_else(|| not_found(name, self.all())) };
+        let Some(beside) = beside.filter(|beside| *beside != on_path) else { return Ok(on_path) };
+        let python = if is_python(&on_path) { Some(on_path.clone()) } else { interpreter_of(&on_path, self) };
+        if python.is_none_or(|python| has_torch(&python)) {
+            return Ok(on_path);
+        }
+        *skipped = Some(on_path);
+        Ok(beside)
+    }
+}
+
+fn find(name: &OsStr, folders: &[PathBuf]) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(name)).find(|path| is_executable(path))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -104,11 +151,10 @@ fn is_python(program: &Path) -> bool {
 
 /// The interpreter of a program written in Python (`torchrun`, `accelerate`): the one its first line names,
 /// else the one that stands beside it.
-fn interpreter_of(program: &Path, home: &Home) -> Option<PathBuf> {
+fn interpreter_of(program: &Path, folders: &Folders) -> Option<PathBuf> {
     let named = first_line(program).and_then(|line| interpreter_in_shebang(&line));
     if let Some(named) = named {
-        let path =
-            if named.is_absolute() { named } else { look_up(named.as_os_str(), &folders(home)).ok()? };
+        let path = if named.is_absolute() { named } else { find(named.as_os_str(), &folders.all())? };
         return is_python(&path).then_some(path);
     }
     let beside = program.with_file_name("python");
@@ -173,16 +219,41 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_memfit_is_installed_beside_comes_before_the_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let python = folder.path().join("python");
-        std::fs::write(&python, "#!/bin/sh\n").unwrap();
-        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let home = Home { python: Some(python.clone()), ..Home::default() };
-        if std::env::var_os("VIRTUAL_ENV").is_none() && std::env::var_os("CONDA_PREFIX").is_none() {
-            assert_eq!(resolve(&["python".into()], &home).unwrap().program, python);
-        }
-        let script = resolve(&["python".into(), "no-such-script.py".into()], &home);
+    fn python_is_the_environments_then_the_paths_then_the_one_beside_memfit() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let folder = root.path().join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            for program in ["python", "torchrun"] {
+                let text = format!("#!{}\n", folder.join("python").display());
+                std::fs::write(folder.join(program), text).unwrap();
+                let mode = std::fs::Permissions::from_mode(0o755);
+                std::fs::set_permissions(folder.join(program), mode).unwrap();
+            }
+            folder
+        };
+        let (active, path, beside) = (folder("active"), folder("path"), folder("beside"));
+        let check = |activated: bool, torch_on_path: bool, wanted: &Path, skips: bool| {
+            let folders = Folders {
+                activated: activated.then(|| active.clone()).into_iter().collect(),
+                path: vec![path.clone()],
+                beside: vec![beside.clone()],
+            };
+            let has_torch = |python: &Path| !python.starts_with(&path) || torch_on_path;
+            for program in ["python", "torchrun"] {
+                let command = resolve_in(&[program.into()], &folders, &has_torch).unwrap();
+                assert_eq!(command.program, wanted.join(program));
+                assert_eq!(command.python, Some(wanted.join("python")));
+                assert_eq!(command.skipped, skips.then(|| path.join(program)));
+            }
+        };
+        check(true, true, &active, false);
+        check(false, true, &path, false);
+        check(false, false, &beside, true);
+        let alone = Folders { path: vec![path.clone()], ..Folders::default() };
+        let command = resolve_in(&["python".into()], &alone, &|_| false).unwrap();
+        assert_eq!((command.program, command.skipped), (path.join("python"), None));
+        let script = resolve_in(&["python".into(), "no-such-script.py".into()], &alone, &|_| true);
         assert!(matches!(script, Err(RunError::ScriptNotFound { .. })));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
 use memfit_channel::message::{DeviceStats, Done, Oom, Training};
-use memfit_channel::{ClockMark, Setup, ValuePolicy};
+use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
@@ -26,6 +26,20 @@ use crate::watch::{Ended, RealCard, Watched};
 
 /// How much of the end of what a script printed is kept.
 const TAIL: u64 = 64 << 10;
+
+/// Calls that, refused or not, have nothing to do with what a training holds on a card: telemetry, profilers,
+/// logs, and the table by which NVIDIA's tools find each other, which its libraries ask for and do without.
+const BESIDE_THE_POINT: &[&str] = &[
+    "nvml",
+    "cupti",
+    "cuFile",
+    "nvtx",
+    "cudaProfiler",
+    "cuProfiler",
+    "cuLogs",
+    "cudaLogs",
+    "cuGetExportTable",
+];
 
 /// Everything that is known of a run that is over.
 #[derive(Debug)]
@@ -46,12 +60,18 @@ pub struct Facts {
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<Note>,
+    /// Lines that read integers back which only a GPU computes.
+    pub(crate) read_back: Vec<String>,
+    /// What the allocators of the processes handed out.
+    pub(crate) handed_out: Vec<HandedOut>,
     /// Whether the probe came into any of the script's processes.
     pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub oom: Option<OomFacts>,
     /// An exception that nothing caught and that is no out-of-memory error.
     pub exception: Option<Exception>,
+    /// The interpreter that ran the script.
+    pub(crate) interpreter: Option<String>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
     /// The allocator's settings: those of the script's own process where it told them.
@@ -67,6 +87,26 @@ pub struct Facts {
     /// The end of what the script wrote to its standard error, or to its standard output where that is
     /// empty.
     pub last_output: String,
+}
+
+/// All that an allocator handed out in the course of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HandedOut {
+    blocks: u64,
+    bytes: u64,
+}
+
+impl HandedOut {
+    /// For each process, in an order that does not depend on their numbers.
+    fn by_process(tracks: &[Track]) -> Vec<Self> {
+        let of = |track: &Track| Self {
+            blocks: track.blocks().len() as u64,
+            bytes: track.blocks().iter().map(|block| block.bytes).sum(),
+        };
+        let mut all: Vec<Self> = tracks.iter().map(of).collect();
+        all.sort_unstable();
+        all
+    }
 }
 
 /// What the device counted by name.
@@ -209,7 +249,10 @@ pub(crate) fn gather(
         command: command.words(),
         fullest,
         tally: tally(&ledger, setup.values),
-        notes: notes(&inbox, tracks),
+        notes: notes(&inbox, tracks, stage.run_dir(), command),
+        read_back: read_back(&inbox),
+        handed_out: HandedOut::by_process(tracks),
+        interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
         exception: exception(&inbox),
@@ -280,7 +323,8 @@ fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats)
     let (device, mut stats) = last_words.unwrap_or_default();
     stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
     match logged {
-        Some(logged) if last_words.is_none() => {
+        // The log has the same totals, block by block; a script may have set PyTorch's own peaks back.
+        Some(logged) if last_words.is_none() || logged.device == device => {
             stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
             stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
             (logged.device, stats)
@@ -308,7 +352,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
                 let call = match stake {
                     Stake::Size => format!("{text}, {policy} used"),
                     Stake::Unbounded => format!("{text}; no bound follows"),
-                    Stake::Value => text.to_owned(),
+                    Stake::Value | Stake::Number => text.to_owned(),
                 };
                 tally.stakes.push(stake);
                 tally.values.push(CallCount { call, count: entry.count });
@@ -325,7 +369,15 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
     tally
 }
 
-fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<Note> {
+/// The interpreter that imported torch, by its own account.
+fn interpreter(inbox: &Inbox, command: &Command) -> Option<String> {
+    let said = inbox.processes.values().find(|speaker| speaker.torch.is_some());
+    said.and_then(|speaker| speaker.executable.clone())
+        .filter(|path| !path.is_empty())
+        .or_else(|| command.python.as_ref().map(|path| path.display().to_string()))
+}
+
+fn notes(inbox: &Inbox, tracks: &[Track], run_dir: &RunDir, command: &Command) -> Vec<Note> {
     let mut notes = Vec::new();
     for note in inbox.processes.values().flat_map(|speaker| &speaker.notes) {
         if !notes.contains(note) {
@@ -338,7 +390,28 @@ fn notes(inbox: &Inbox, tracks: &[Track]) -> Vec<Note> {
     if tracks.iter().any(|track| track.truncated) {
         notes.push(Note::new(Remark::LogFull));
     }
+    if let Some(skipped) = &command.skipped {
+        let note = Note::new(Remark::PythonSkipped).with("path", skipped.display().to_string());
+        notes.push(note.with("python", command.program.display().to_string()));
+    }
+    let led_aside =
+        [(run_dir.saved_checkpoints(), Remark::Checkpoints), (run_dir.kept_files(), Remark::FilesKept)];
+    for (mark, remark) in led_aside {
+        if mark.exists() {
+            notes.push(Note::new(remark));
+        }
+    }
     notes
+}
+
+fn read_back(inbox: &Inbox) -> Vec<String> {
+    let mut places = Vec::new();
+    for place in inbox.processes.values().flat_map(|speaker| &speaker.read_back) {
+        if !places.contains(place) {
+            places.push(place.clone());
+        }
+    }
+    places
 }
 
 fn oom(inbox: &Inbox) -> Option<OomFacts> {
@@ -369,13 +442,35 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
-/// A rank's own exception tells more than its launcher's, which only says that a rank failed.
+/// The exception to tell. A launcher's only says that a process which it started has failed.
 fn exception(inbox: &Inbox) -> Option<Exception> {
-    let failed = inbox.processes.values().filter_map(|speaker| {
-        let (exception, oom) = speaker.exception.as_ref()?;
-        (!oom).then_some((speaker.rank.is_none(), exception))
-    });
-    failed.min_by_key(|(launcher, _)| *launcher).map(|(_, exception)| exception.clone())
+    let failed: Vec<(u32, &Speaker)> = inbox
+        .processes
+        .iter()
+        .filter(|(_, speaker)| speaker.exception.is_some())
+        .map(|(pid, speaker)| (*pid, speaker))
+        .collect();
+    let started = |launcher: u32, speaker: &Speaker| {
+        let mut parent = speaker.parent;
+        // Process ids may be used again: no more steps than there are processes.
+        for _ in 0..inbox.processes.len() {
+            match parent {
+                Some(pid) if pid == launcher => return true,
+                Some(pid) => parent = inbox.processes.get(&pid).and_then(|speaker| speaker.parent),
+                None => return false,
+            }
+        }
+        false
+    };
+    let is_launcher = |pid: u32| failed.iter().any(|(other, speaker)| *other != pid && started(pid, speaker));
+    failed
+        .iter()
+        .filter_map(|(pid, speaker)| {
+            let (exception, oom) = speaker.exception.as_ref()?;
+            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), exception))
+        })
+        .min_by_key(|(order, _)| *order)
+        .map(|(_, exception)| exception.clone())
 }
 
 fn last_output(stage: &Stage) -> String {
@@ -393,4 +488,20 @@ fn tail(path: &Path) -> String {
         Ok(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// Whether a refused call may have to do with memory.
+pub(crate) fn matters(call: &str) -> bool {
+    !BESIDE_THE_POINT.iter().any(|prefix| call.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_hold_no_memory_raise_no_doubt() {
+        assert!(!matters("nvmlDeviceGetFanSpeed") && !matters("cuptiActivityEnable"));
+        assert!(matters("cudaGraphicsMapResources") && matters("cuMemCreate"));
+    }
 }

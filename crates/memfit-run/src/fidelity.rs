@@ -8,8 +8,9 @@ use memfit_report::wire::{Fidelity, PossibleEffect};
 use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
+use crate::verdict::Numbers;
 use crate::watch::Ended;
-use crate::{Card, Outcome, Request, outside, time, verdict};
+use crate::{Card, Outcome, Request, facts, outside, time};
 
 /// The fidelity of a run's figures.
 pub(crate) fn of(request: &Request, outcome: &Outcome) -> Fidelity {
@@ -73,7 +74,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
         why: why.to_owned(),
     };
     let refused = facts.tally.unmodelled.iter().map(|call| {
-        if verdict::matters(&call.call) {
+        if facts::matters(&call.call) {
             effect("unmodelled", &call.call, None, "what it would have done to memory is not known")
         } else {
             effect("unmodelled", &call.call, Some(0), "it has nothing to do with what a training holds")
@@ -88,6 +89,21 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 None,
                 "no size: a peak changes only where the script turns on it",
             ),
+            (Stake::Number, _) => match outcome.numbers {
+                Numbers::Harmless => effect(
+                    "number",
+                    &value.call,
+                    Some(0),
+                    "a second run, with another number in its place, allocated the same",
+                ),
+                Numbers::Decisive => effect("number", &value.call, None, "what is allocated depends on it"),
+                Numbers::Untried => effect(
+                    "number",
+                    &value.call,
+                    None,
+                    "nothing bounds it if it becomes a size, which was not tried",
+                ),
+            },
             (Stake::Unbounded, _) => {
                 effect("size-unbounded", &value.call, None, "no bound follows from the arguments")
             }

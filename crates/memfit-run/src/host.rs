@@ -4,6 +4,58 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::{Duration, Instant};
+
+/// Something that is done again and again, at most so often that it takes a small part of one processor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    least: Duration,
+    most: Duration,
+    interval: Duration,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Work is followed by this many times as much rest. Three things have a pace of their own, so together
+    /// they take a hundredth of one processor.
+    const REST: u32 = 300;
+
+    /// Between `least` and `most` between two times, whatever they cost.
+    pub(crate) const fn new(least: Duration, most: Duration) -> Self {
+        Self { least, most, interval: least, last: None }
+    }
+
+    /// Whether it is time.
+    pub(crate) fn is_due(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= self.interval)
+    }
+
+    /// How long to wait until the next time.
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Does it, and sets the pace by the processor time that it takes.
+    pub(crate) fn work<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let before = processor_time();
+        let result = work();
+        self.took(processor_time().saturating_sub(before));
+        result
+    }
+
+    fn took(&mut self, cost: Duration) {
+        self.interval = (cost * Self::REST).clamp(self.least, self.most);
+        self.last = Some(Instant::now());
+    }
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for the structure that the call writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
 
 /// Peaks of what the processes of a run have had on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,21 +71,32 @@ pub(crate) struct HostPeaks {
 pub(crate) struct HostWatch {
     shm_before: u64,
     peaks: HostPeaks,
+    proportional: Pace,
 }
+
+/// How often the proportional sizes of processes are read: the kernel goes over all of their pages for it.
+const PROPORTIONAL: Pace = Pace::new(Duration::from_millis(200), Duration::from_mins(5));
 
 impl HostWatch {
     /// Begins to watch, before the first process starts.
     pub(crate) fn start() -> Self {
-        Self { shm_before: used_shared_memory().unwrap_or(0), peaks: HostPeaks::default() }
+        Self {
+            shm_before: used_shared_memory().unwrap_or(0),
+            peaks: HostPeaks::default(),
+            proportional: PROPORTIONAL,
+        }
     }
 
-    /// Looks at these processes.
-    pub(crate) fn sample(&mut self, pids: &BTreeSet<u32>) {
+    /// Looks at these processes; `whole` at all that they have, whatever it costs.
+    pub(crate) fn sample(&mut self, pids: &BTreeSet<u32>, whole: bool) {
         let memories: Vec<Memory> = pids.iter().filter_map(|pid| Memory::of(*pid)).collect();
         let together: u64 = match memories.as_slice() {
             [one] => one.resident,
             // Forked workers share most pages with their parent: only the proportional size adds up.
-            _ => pids.iter().map(|pid| proportional(*pid).unwrap_or(0)).sum(),
+            _ if whole || self.proportional.is_due() => {
+                self.proportional.work(|| pids.iter().map(|pid| proportional(*pid).unwrap_or(0)).sum())
+            }
+            _ => 0,
         };
         // Between two samples a process may have had more: the kernel remembers that for each process alone.
         let alone = memories.iter().map(|memory| memory.peak).max().unwrap_or(0);
@@ -142,9 +205,25 @@ mod tests {
     }
 
     #[test]
+    fn what_costs_more_is_done_less_often() {
+        let (least, most) = (Duration::from_millis(10), Duration::from_secs(9));
+        let mut pace = Pace::new(least, most);
+        assert!(pace.is_due(), "the first time is at once");
+        for (cost, interval) in [
+            (Duration::from_micros(1), least),
+            (Duration::from_millis(10), Duration::from_secs(3)),
+            (Duration::from_secs(1), most),
+        ] {
+            pace.took(cost);
+            assert_eq!(pace.interval(), interval);
+        }
+        assert!(!pace.is_due());
+    }
+
+    #[test]
     fn this_process_is_seen() {
         let mut watch = HostWatch::start();
-        watch.sample(&BTreeSet::from([std::process::id()]));
+        watch.sample(&BTreeSet::from([std::process::id()]), false);
         assert!(watch.peaks().resident > 1 << 20);
     }
 }

@@ -27,6 +27,10 @@ pub(crate) struct Inbox {
 /// One process and what it said.
 #[derive(Debug, Default)]
 pub(crate) struct Speaker {
+    /// The process that started it.
+    pub(crate) parent: Option<u32>,
+    /// Its interpreter.
+    pub(crate) executable: Option<String>,
     /// `RANK`.
     pub(crate) rank: Option<u32>,
     /// `WORLD_SIZE`.
@@ -47,6 +51,8 @@ pub(crate) struct Speaker {
     pub(crate) ooms: Vec<(Oom, u64)>,
     /// Their texts.
     pub(crate) oom_texts: Vec<String>,
+    /// Lines that read integers back which only a GPU computes.
+    pub(crate) read_back: Vec<String>,
     /// Remarks on how far the figures can be trusted.
     pub(crate) notes: Vec<Note>,
     /// What nothing caught, and whether it was an out-of-memory error.
@@ -72,7 +78,9 @@ impl Speaker {
 
     fn hear(&mut self, message: Message) {
         match message {
-            Message::Hello { rank, world_size, .. } => {
+            Message::Hello { parent, executable, rank, world_size, .. } => {
+                self.parent = parent;
+                self.executable = Some(executable);
                 self.rank = rank;
                 self.world_size = world_size;
             }
@@ -99,6 +107,7 @@ impl Speaker {
             Message::Exception { r#type, message, traceback, oom } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
             }
+            Message::ReadBack { place } => self.read_back.push(place),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
             Message::Done(done) => self.done = Some(done),

@@ -55,7 +55,7 @@ pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
             }
             let args: Vec<OsString> = std::iter::once(word).chain(words).cloned().collect();
             let script = PathBuf::from(word);
-            let alone = Command { program: python.clone(), args, python: Some(python) };
+            let alone = Command { program: python.clone(), args, python: Some(python), skipped: None };
             return Some(Launched { alone, processes: processes?, script });
         };
         let (name, joined) = match option.split_once('=') {
@@ -107,7 +107,8 @@ mod tests {
     fn check(line: &str, wanted: Option<(u32, &str)>) {
         let mut words = line.split_whitespace().map(OsString::from);
         let program = PathBuf::from(words.next().unwrap());
-        let command = Command { program, args: words.collect(), python: Some("/v/python".into()) };
+        let command =
+            Command { program, args: words.collect(), python: Some("/v/python".into()), skipped: None };
         let found = launched(&command, 4);
         let told = found.as_ref().map(|found| {
             assert_eq!(found.alone.program, PathBuf::from("/v/python"), "{line}");

@@ -10,6 +10,7 @@
 //! `facts` collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
 //! [`report`](fn@report) puts all of it into the wire type.
 
+mod blame;
 mod console;
 pub mod environment;
 mod error;
@@ -21,6 +22,7 @@ mod inbox;
 mod interrupt;
 mod keeper;
 mod launcher;
+mod leftovers;
 mod libraries;
 mod live;
 mod local;
@@ -68,6 +70,7 @@ use self::environment::Command;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
 use self::stage::Stage;
+use self::verdict::Numbers;
 
 /// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -89,6 +92,8 @@ pub struct Outcome {
     pub facts: Facts,
     /// The facts of a second run with each size that is read back at its lower bound; `None` without one.
     lower: Option<Facts>,
+    /// Whether anything depends on integers that were answered zero.
+    numbers: Numbers,
     /// The reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
     /// The saved recording.
@@ -123,9 +128,15 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     } else {
         None
     };
+    let numbers = if verdict::hangs_on_numbers(request, &first.facts) {
+        runner.numbers(request, policy, &first.facts)?
+    } else {
+        Numbers::Untried
+    };
     let mut outcome = Outcome {
         facts: first.facts,
         lower,
+        numbers,
         diagnosis: first.explanation.map(Diagnosis::new),
         recording: request.output.clone(),
     };
@@ -152,6 +163,20 @@ impl Runner<'_> {
     /// The run that was asked for: what it recorded is saved, and explained where memory ran out.
     fn first(&self, request: &Request, values: ValuePolicy) -> Result<Ran, RunError> {
         self.once(request, values, &Changes::default())
+    }
+
+    /// Whether anything depends on integers that were answered zero: runs once more with others. A script
+    /// that draws random sizes allocates something else each time; then two runs that draw the same tell.
+    fn numbers(&self, request: &Request, values: ValuePolicy, zeros: &Facts) -> Result<Numbers, RunError> {
+        self.console.remark("once more, with another number for each integer that only a GPU computes");
+        let trial = Request { output: None, ..request.clone() };
+        let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..Changes::default() };
+        let others = self.once(&trial, values, &seeded(true))?.facts;
+        if Numbers::compare(zeros, &others) == Numbers::Harmless {
+            return Ok(Numbers::Harmless);
+        }
+        self.console.remark("and once more, with the same random numbers");
+        Ok(Numbers::compare(&self.once(&trial, values, &seeded(false))?.facts, &others))
     }
 
     /// One run, with something changed about it. What it recorded is saved where the request says so.

@@ -28,6 +28,13 @@ pub struct Interpreter {
     torch: Option<PathBuf>,
 }
 
+impl Interpreter {
+    /// Whether an import of torch would find something.
+    pub fn has_torch(&self) -> bool {
+        self.torch.is_some()
+    }
+}
+
 /// A torch with CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {

@@ -10,6 +10,7 @@ use crate::launcher::{self, Launched};
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
+use crate::verdict::Numbers;
 use crate::{Card, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, RunError};
 
@@ -89,7 +90,7 @@ impl<'a> Rehearsal<'a> {
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
-        Ok(Outcome { facts, lower: None, diagnosis: None, recording: None })
+        Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
     }
 
     /// How many processes the one that is run stands for.

@@ -93,7 +93,7 @@ pub(crate) fn prove(
     runner: &Runner<'_>,
     policy: ValuePolicy,
 ) -> Result<(), RunError> {
-    let (verdict, _) = verdict::of(request, &outcome.facts, outcome.lower.as_ref());
+    let (verdict, _) = verdict::of(request, &outcome.facts, outcome.lower.as_ref(), outcome.numbers);
     if verdict != Verdict::Oom
         || !request.prove
         || request.card.is_local()
@@ -125,7 +125,7 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; once more with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let (verdict, _) = verdict::of(&trial.request, &facts, None);
+        let (verdict, _) = verdict::of(&trial.request, &facts, None, verdict::Numbers::Untried);
         let holds = match verdict {
             Verdict::Fits => true,
             Verdict::Oom => false,

@@ -16,7 +16,7 @@ use crate::{Outcome, Request, fidelity, outside, time, verdict};
 pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
     let device = facts.device(request);
-    let (verdict, problem) = verdict::of(request, facts, outcome.lower.as_ref());
+    let (verdict, problem) = verdict::of(request, facts, outcome.lower.as_ref(), outcome.numbers);
     let fullest = facts.fullest();
     let peak = facts.peak();
     let outside = fullest.map(|rank| outside::of(facts, rank.outside, &rank.peak)).unwrap_or_default();
@@ -114,5 +114,11 @@ fn script(facts: &Facts) -> Script {
         Ended::Signalled(signal) => (None, Some(signal_name(signal))),
         Ended::Complete | Ended::Stalled | Ended::Interrupted | Ended::TimedOut => (None, None),
     };
-    Script { command: facts.command.clone(), exit_status, signal, exception: facts.exception.clone() }
+    Script {
+        command: facts.command.clone(),
+        interpreter: facts.interpreter.clone(),
+        exit_status,
+        signal,
+        exception: facts.exception.clone(),
+    }
 }

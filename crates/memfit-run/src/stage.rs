@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memfit_channel::env::RUN_DIR;
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 use crate::libraries::Library;
 use crate::preflight::Torch;
 use crate::request::LoneRank;
-use crate::{Card, Home, Request, RunError};
+use crate::{Card, Home, Request, RunError, leftovers};
 
 /// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
 const UNKNOWN_CUDA: u32 = 12;
@@ -46,6 +47,10 @@ pub struct Changes {
     pub files: BTreeMap<String, String>,
     /// Whether each allocation's place in the program is recorded, though nobody asked for a recording.
     pub stacks: bool,
+    /// Whether unknown integers are read as another number than zero.
+    pub other_numbers: bool,
+    /// Whether random numbers are the same as in another run like this.
+    pub seeded: bool,
 }
 
 impl Changes {
@@ -69,6 +74,8 @@ impl Stage {
         let overhead = overhead(request, torch);
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
+        setup.other_numbers = changes.other_numbers;
+        setup.seeded = changes.seeded;
         setup.write(&run_dir)?;
         if !changes.files.is_empty() {
             let path = run_dir.edits();
@@ -77,6 +84,9 @@ impl Stage {
         }
         if let Some(planned) = &request.planned {
             planned.write(&run_dir)?;
+        }
+        if !request.card.is_local() {
+            make_overlay(&run_dir)?;
         }
         write_probe(&run_dir.probe())?;
         link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
@@ -144,6 +154,12 @@ impl Stage {
     }
 }
 
+impl Drop for Stage {
+    fn drop(&mut self) {
+        leftovers::clear(&self.run_dir);
+    }
+}
+
 /// An empty folder whose path can stand in `LD_PRELOAD`, which is split at spaces and colons and knows no
 /// quotes.
 fn folder() -> Result<TempDir, RunError> {
@@ -155,6 +171,8 @@ fn folder() -> Result<TempDir, RunError> {
         wanted.canonicalize().ok().filter(|path| plain(path)).unwrap_or_else(|| PathBuf::from("/tmp"));
     tempfile::Builder::new()
         .prefix("memfit-")
+        // What a script prints, and what it is given, is nobody else's business.
+        .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&parent)
         .map_err(RunError::io("make a folder in", parent))
 }
@@ -204,6 +222,14 @@ fn in_front<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsStr
 
 fn preloads(local: bool) -> &'static [Library] {
     if local { &[Library::Watch] } else { &[Library::Device, Library::Watch] }
+}
+
+/// Makes the empty layer in front of the user's files: what a virtual card computes is not worth saving.
+fn make_overlay(run_dir: &RunDir) -> Result<(), RunError> {
+    for folder in [run_dir.overlay(), run_dir.overlay_tree(), run_dir.overlay_made()] {
+        std::fs::create_dir(&folder).map_err(RunError::io("make the folder", folder))?;
+    }
+    Ok(())
 }
 
 fn write_probe(folder: &Path) -> Result<(), RunError> {

@@ -13,16 +13,24 @@
 //! * `oom`, after a size that a kernel would have computed was answered by its upper bound, unless a second
 //!   run with such sizes at their lower bound runs out of memory as well;
 //! * `fits`, after a size was answered for which the arguments give no bound;
+//! * `fits`, after integers were answered zero that only a GPU computes, if a second run with another number
+//!   in their place allocates anything else;
 //! * `fits`, with less than [`DOUBT`] of the card left, after such a size was read back (its bound may not
 //!   bound what the script does with it), or after a call was refused that may have to do with memory.
+//!
+//! * `fits`, where the run was stopped after a single step, and what that step has made (optimizer state,
+//!   gradients) together with the peak before it would not fit;
+//! * `fits`, where a rank that stood still had not completed a step.
 //!
 //! Where the user said at which part of their bounds sizes lie, the verdict is about that, and such sizes
 //! raise no doubt.
 
 use memfit_report::remarks::Stake;
+use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
-use crate::facts::{Facts, OomFacts};
+use crate::blame;
+use crate::facts::{Facts, OomFacts, matters};
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
@@ -30,20 +38,8 @@ use crate::watch::Ended;
 
 /// The part of a card that must be left for a doubt not to matter: one in so many.
 const DOUBT: u64 = 10;
-
-/// Calls that, refused or not, have nothing to do with what a training holds on a card: telemetry, profilers,
-/// logs, and the table by which NVIDIA's tools find each other, which its libraries ask for and do without.
-const BESIDE_THE_POINT: &[&str] = &[
-    "nvml",
-    "cupti",
-    "cuFile",
-    "nvtx",
-    "cudaProfiler",
-    "cuProfiler",
-    "cuLogs",
-    "cudaLogs",
-    "cuGetExportTable",
-];
+/// Lines that a message names.
+const MAX_LINES: usize = 3;
 
 /// What the facts say, apart from how they were come by.
 #[derive(Clone, Debug)]
@@ -61,9 +57,39 @@ struct Evidence {
     refused: Option<String>,
     capacity: u64,
     device_upper: u64,
+    /// Bytes that the only step has made, and that were not there at the peak.
+    unmet: u64,
+    /// Whether a rank was ended before it had completed a step.
+    stepless: bool,
     /// Whether a run with such sizes at their lower bound ran out of memory as well; nothing if there was
     /// none.
     lower_fails: Option<bool>,
+    numbers: Numbers,
+}
+
+/// Whether anything depends on integers that were answered zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// There were none, or no second run.
+    #[default]
+    Untried,
+    /// A second run with another number in their place allocated the same.
+    Harmless,
+    /// It did not, or could not be completed.
+    Decisive,
+}
+
+impl Numbers {
+    /// By the facts of the two runs.
+    pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
+        let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
+        let same = others.exception.is_none()
+            && others.ended == zeros.ended
+            && others.steps() == zeros.steps()
+            && others.handed_out == zeros.handed_out
+            && peaks(others) == peaks(zeros);
+        if same { Self::Harmless } else { Self::Decisive }
+    }
 }
 
 /// Sizes that a kernel would have computed, and that the script read back.
@@ -81,7 +107,7 @@ struct Oom {
 
 impl Evidence {
     /// What of the facts matters for the verdict.
-    fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool) -> Self {
+    fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool, numbers: Numbers) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -98,7 +124,10 @@ impl Evidence {
             refused: facts.tally.unmodelled.iter().map(|call| call.call.clone()).find(|call| matters(call)),
             capacity,
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
+            unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
+            stepless: facts.ended == Ended::Stalled && facts.steps() == 0,
             lower_fails: lower.map(|facts| facts.oom.is_some()),
+            numbers,
         }
     }
 
@@ -119,23 +148,45 @@ impl Evidence {
 
 /// Whether a size that a kernel would have computed was read back.
 pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.tally.stakes.iter().any(|stake| *stake != Stake::Value)
+    facts.tally.stakes.iter().any(|stake| matches!(stake, Stake::Size | Stake::Unbounded))
 }
 
-pub(crate) fn matters(call: &str) -> bool {
-    !BESIDE_THE_POINT.iter().any(|prefix| call.starts_with(prefix))
+/// Whether the verdict would be `fits`, but for integers that were answered zero.
+pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
+    facts.tally.stakes.contains(&Stake::Number)
+        && !request.card.is_local()
+        && of(request, facts, None, Numbers::Untried).0 == Verdict::Fits
+        && !matches!(request.sizes, Sizes::At(_))
 }
 
 /// The verdict on a run, with the reason where it is not a plain one. `lower` are the facts of a second run
 /// with sizes at their lower bounds.
-pub(crate) fn of(request: &Request, facts: &Facts, lower: Option<&Facts>) -> (Verdict, Option<Problem>) {
+pub(crate) fn of(
+    request: &Request,
+    facts: &Facts,
+    lower: Option<&Facts>,
+    numbers: Numbers,
+) -> (Verdict, Option<Problem>) {
     let told = matches!(request.sizes, Sizes::At(_));
-    let (verdict, mut problem) = judge(&Evidence::of(facts, facts.device(request).capacity, lower, told));
+    let evidence = Evidence::of(facts, facts.device(request).capacity, lower, told, numbers);
+    let (verdict, mut problem) = judge(&evidence);
+    let lines = facts.read_back.iter().take(MAX_LINES).cloned().collect::<Vec<_>>().join(", ");
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
-        let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-        problem.message = format!("The script failed by itself: {}: {said}", exception.r#type);
+        let (message, caused) = blame::sentence(request, facts, exception);
+        problem.message = message;
+        if caused {
+            "exception-after-change".clone_into(&mut problem.kind);
+            problem.hint = Some(
+                "on a GPU the script may go on from there: `--gpu local` runs it on one; fewer `--steps` may end before it".to_owned(),
+            );
+        }
+    }
+    if let Some(problem) = problem.as_mut().filter(|problem| problem.kind == "number-read-back")
+        && !lines.is_empty()
+    {
+        problem.message = format!("{} They are read at {lines}.", problem.message);
     }
     (verdict, problem)
 }
@@ -165,11 +216,34 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 }
 
 fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
+    if evidence.stepless {
+        let message = "It ended before every rank had completed a step, so gradients and optimizer state were never there.";
+        let hint = "`--timeout` gives it longer; `--show-output` shows what it does";
+        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+    }
+    if evidence.unmet > 0 {
+        // The allocator rounds sizes up, and leaves gaps.
+        let unmet = evidence.unmet + evidence.unmet / DOUBT;
+        if evidence.device_upper.saturating_add(unmet) > evidence.capacity {
+            let message = format!(
+                "A single step fits, but it was the first one: {} of optimizer state and gradients came about in it, and the next step needs them beside its activations.",
+                size(evidence.unmet)
+            );
+            let hint = "`--steps 2` or more decides";
+            return (Verdict::Unknown, problem("single-step", &message, Some(hint)));
+        }
+    }
     if evidence.sizes.unbounded && !evidence.told {
         let message = "It fits with what was assumed, but the script reads back sizes that only a real GPU computes, and nothing bounds them: see `values`.";
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
+    }
+    if evidence.numbers == Numbers::Decisive && !evidence.told {
+        let message = "It fits with 0 in the place of integers that only a real GPU computes, but what it allocates depends on them.";
+        let hint =
+            "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
+        return (Verdict::Unknown, problem("number-read-back", message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
         let message = "It fits with little to spare, but the script reads back sizes that only a real GPU computes, and what it does with the real ones may need more.";
@@ -246,7 +320,10 @@ mod tests {
             refused: None,
             capacity: 24 * GIB,
             device_upper: 12 * GIB,
+            unmet: 0,
+            stepless: false,
             lower_fails: None,
+            numbers: Numbers::Untried,
         }
     }
 
@@ -321,6 +398,14 @@ mod tests {
         ] {
             check(&Evidence { sizes, told, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
+        for (numbers, told, verdict, kind) in [
+            (Numbers::Untried, false, Fits, None),
+            (Numbers::Harmless, false, Fits, None),
+            (Numbers::Decisive, false, Unknown, Some("number-read-back")),
+            (Numbers::Decisive, true, Fits, None),
+        ] {
+            check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);
+        }
         for (refused, device_upper, verdict, kind) in [
             ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
             ("cudaGraphicsMapResources", GIB, Fits, None),
@@ -341,8 +426,16 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_hold_no_memory_raise_no_doubt() {
-        assert!(!matters("nvmlDeviceGetFanSpeed") && !matters("cuptiActivityEnable"));
-        assert!(matters("cudaGraphicsMapResources") && matters("cuMemCreate"));
+    fn a_first_step_decides_only_where_what_it_made_fits_as_well() {
+        use Verdict::{Fits, Unknown};
+        for (unmet, verdict, kind) in [
+            (0, Fits, None),
+            (10 * GIB, Fits, None),
+            (11 * GIB, Unknown, Some("single-step")),
+            (20 * GIB, Unknown, Some("single-step")),
+        ] {
+            check(&Evidence { unmet, ..plain(Ended::Complete) }, verdict, kind);
+        }
+        check(&Evidence { stepless: true, ..plain(Ended::Stalled) }, Unknown, Some("no-step"));
     }
 }

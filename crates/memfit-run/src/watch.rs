@@ -13,7 +13,7 @@ use memfit_channel::proc::Stat;
 
 use crate::environment::Command;
 use crate::forks::Server;
-use crate::host::{HostPeaks, HostWatch};
+use crate::host::{HostPeaks, HostWatch, Pace};
 use crate::inbox::{Inbox, Speaker};
 use crate::keeper::Keeper;
 use crate::local::{LocalGpu, Reading};
@@ -25,9 +25,9 @@ use crate::{Console, RunError};
 use crate::{Interrupt, Request};
 
 /// How often messages are read.
-const TICK: Duration = Duration::from_millis(10);
+const HEAR: Pace = Pace::new(Duration::from_millis(10), Duration::from_millis(250));
 /// How often everything that costs more is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Pace = Pace::new(Duration::from_millis(200), Duration::from_secs(2));
 /// How long a rank that is not done may show no sign of life once another is done.
 const STALL: Duration = Duration::from_secs(10);
 
@@ -104,12 +104,13 @@ pub(crate) fn run(
         line: Line::new(console.progress(), request.steps),
         output: [Show::new(&stage.run_dir().stdout()), Show::new(&stage.run_dir().stderr())],
         started: Instant::now(),
-        looked: None,
+        hearing: HEAR,
+        looking: LOOK,
         life: Life::default(),
     };
     let ended = watch.follow(&mut child, &interrupted);
     // Once more before the end, for what a process has as long as it lives, and after it, for its last words.
-    watch.look(child.id());
+    watch.look(child.id(), true);
     process::end_all(&mut child, stage.run_dir());
     drop(keeper);
     watch.hear();
@@ -130,7 +131,8 @@ struct Watch<'a> {
     line: Line,
     output: [Show; 2],
     started: Instant,
-    looked: Option<Instant>,
+    hearing: Pace,
+    looking: Pace,
     life: Life,
 }
 
@@ -139,9 +141,13 @@ impl Watch<'_> {
         loop {
             // The status first: what a process said before its end has been written by the time it is reaped.
             let status = child.try_wait();
-            self.hear();
-            if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
-                self.look(child.id());
+            let mut hearing = self.hearing;
+            hearing.work(|| self.hear());
+            self.hearing = hearing;
+            if self.looking.is_due() {
+                let mut looking = self.looking;
+                looking.work(|| self.look(child.id(), false));
+                self.looking = looking;
             }
             if let Some(ended) = self.complete() {
                 return ended;
@@ -155,7 +161,7 @@ impl Watch<'_> {
             if self.request.timeout.is_some_and(|timeout| self.started.elapsed() >= timeout) {
                 return Ended::TimedOut;
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(self.hearing.interval());
         }
     }
 
@@ -172,13 +178,12 @@ impl Watch<'_> {
         }
     }
 
-    /// Looks at the processes, the ledger and the host.
-    fn look(&mut self, root: u32) {
-        self.looked = Some(Instant::now());
+    /// Looks at the processes, the ledger and the host; at the `end` at all of it.
+    fn look(&mut self, root: u32, end: bool) {
         let all = tree::all();
         let mut pids = tree::descendants(&all, root);
         pids.extend(self.inbox.processes.keys().filter(|pid| all.contains_key(pid)));
-        self.host.sample(&pids);
+        self.host.sample(&pids, end);
         if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
             real.most_used = real.most_used.max(used);
         }

@@ -11,6 +11,8 @@ pub enum Assumption {
     Nonzero,
     /// `unique` and `unique_consecutive`.
     Unique,
+    /// Rounds of a loop over what `unique` found.
+    Groups,
     /// The number of true elements of a mask.
     TrueCount,
     /// `bincount`, `histc`: the number of elements in each bin.
@@ -37,8 +39,10 @@ pub enum Assumption {
     Random,
     /// A single unknown truth value.
     UnknownTruth,
-    /// A single unknown number.
+    /// Unknown floating-point numbers.
     UnknownNumber,
+    /// Unknown numbers that may be integers.
+    UnknownInteger,
     /// A value that another process of the run was answered by an assumption.
     Elsewhere,
 }

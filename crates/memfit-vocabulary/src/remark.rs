@@ -33,8 +33,12 @@ pub enum Remark {
     RankSilent,
     /// An extension brings a CUDA runtime of its own.
     StaticRuntime,
-    /// Files that a dry run wrote.
+    /// The interpreter on the path has no PyTorch.
+    PythonSkipped,
+    /// Checkpoints that a dry run wrote.
     Checkpoints,
+    /// Files of the user's that a dry run would have overwritten, renamed or removed.
+    FilesKept,
     /// A synthetic data set.
     SyntheticData,
     /// Synthetic weights.

@@ -23,7 +23,10 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
     if args.output.as_os_str() == "-" {
         let mut to = BufWriter::new(io::stdout().lock());
         write(input, format, args, printer, &mut to)?;
-        return Ok(Exit::Good);
+        return match to.flush() {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
+            _ => Ok(Exit::Good),
+        };
     }
     let mut options = OpenOptions::new();
     let options = if args.force { options.create(true).truncate(true) } else { options.create_new(true) };
@@ -31,7 +34,9 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
         io::ErrorKind::AlreadyExists => CliError::OutputExists { path: args.output.clone() },
         _ => CliError::io("write", &args.output)(error),
     })?;
-    let written = write(input, format, args, printer, &mut BufWriter::new(file));
+    let mut to = BufWriter::new(file);
+    let written = write(input, format, args, printer, &mut to)
+        .and_then(|()| to.flush().map_err(CliError::io("write", &args.output)));
     if written.is_err() {
         // Half a file is no answer.
         let _ = std::fs::remove_file(&args.output);

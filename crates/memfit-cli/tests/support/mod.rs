@@ -128,7 +128,8 @@ impl Script {
         let messages = File::create(run_dir.messages(pid)).unwrap();
         let mut script = Self { run_dir, setup, ledger, messages };
         let (python, executable) = ("3.11.7".to_owned(), "python".to_owned());
-        script.say(&Message::Hello { pid, python, executable, rank, world_size });
+        let parent = Some(std::os::unix::process::parent_id());
+        script.say(&Message::Hello { pid, parent, python, executable, rank, world_size });
         script.say(&Message::Torch { version: "2.15.0".into(), cuda: Some("13.2".into()), alloc_conf: None });
         note_pid();
         script
@@ -189,6 +190,7 @@ impl Script {
             largest_batch: false,
             epoch_end: true,
             growth_per_step: Some(0),
+            unmet: 0,
             devices: [(0, stats)].into(),
         }));
     }

@@ -9,6 +9,7 @@ use memfit_vocabulary::Assumption;
 
 use super::{
     filter::Filter,
+    reads,
     shared::{self, Change},
     store::Store,
 };
@@ -84,6 +85,10 @@ impl Memory for KnownMemory {
 
     fn policy(&self) -> Option<ValuePolicy> {
         *self.policy.get_or_init(self.decide)
+    }
+
+    fn expected(&self) -> Option<u64> {
+        reads::expected()
     }
 
     fn flags(&self, address: u64) -> Option<Ones> {

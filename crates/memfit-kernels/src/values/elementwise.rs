@@ -1,15 +1,13 @@
 //! PyTorch's elementwise kernels: which elements of which tensors a launch computes, and from which.
 
-use memfit_vocabulary::Assumption;
-
 use super::{
-    functor::{Functor, enclosing},
+    functor::{Functor, Rule, enclosing},
     number::{Type, Value},
 };
 use crate::{
     launch::Arguments,
     layout::{ANY, Sizes, Strides, capturing},
-    memory::{LARGEST_PIECE, Memory, Ones, Origin},
+    memory::{Mask, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -281,39 +279,64 @@ impl Elementwise {
 /// Truth values that become numbers are zeros and ones, which bounds what they add up to.
 fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     let [_, input] = work.types.as_slice() else { return };
-    let flags = memory.flags(tensors.addresses[1]).or((*input == Type::Bool).then_some(Ones::Some));
+    let flags = memory.flags(tensors.addresses[1]);
+    let flags = flags.or_else(|| (*input == Type::Bool).then(|| Ones::Of(mask(1, tensors, work, memory))));
     if let Some(ones) = flags
         && work.strides.is_dense(0, work.types[0].size())
     {
         let bytes = (tensors.count * work.types[0].size()) as u64;
+        // Ones of more than a byte are not read as the host would.
+        let ones = match ones {
+            Ones::Of(mask) if work.types[0].size() > 1 => Ones::Of(mask.unsupposed()),
+            ones => ones,
+        };
         memory.mark_flags(tensors.addresses[0], bytes, ones);
     }
 }
 
-/// Answers what holds for all finite numbers; false if nothing does.
+/// The mask that a tensor of unknown truths is, from here on the same one for whoever looks at it.
+fn mask(tensor: usize, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> Mask {
+    let address = tensors.addresses[tensor];
+    if let Some(Ones::Of(mask)) = memory.flags(address) {
+        return mask;
+    }
+    let mask = Mask::new(None);
+    if !memory.perhaps(address) && work.strides.is_dense(tensor, 1) && memory.answers() {
+        memory.mark_flags(address, tensors.count as u64, Ones::Of(mask));
+    }
+    mask
+}
+
+/// Answers what holds for all finite numbers, where a single truth is asked for, and says which masks belong
+/// together; false if nothing follows.
 fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> bool {
     let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
     let same = inputs.len() == 2
         && tensors.addresses[1] == tensors.addresses[2]
         && inputs[0] == inputs[1]
         && work.strides.alike(1, 2);
-    match functor.always(&work.fields, same) {
-        Some(value) if work.strides.is_dense(0, 1) && memory.answers() => {
-            let count = tensors.count as u64;
-            if tensors.count <= LARGEST_PIECE {
-                let byte = u8::from(value.is_true());
-                memory.fill(tensors.addresses[0], byte, count, Origin::Answer(Assumption::Finite));
-            } else {
-                memory.forget(tensors.addresses[0], count);
-                memory.mark_flags(
-                    tensors.addresses[0],
-                    count,
-                    Ones::Exactly(if value.is_true() { count } else { 0 }),
-                );
-            }
+    let truths = inputs.iter().all(|kind| *kind == Type::Bool) && functor.takes_elements();
+    let supposed = |tensor: usize| match memory.flags(tensors.addresses[tensor]) {
+        Some(Ones::Of(mask)) => mask.supposed,
+        _ => None,
+    };
+    let made = match (functor.rule, inputs.len()) {
+        (Some(Rule::BitNot | Rule::LogicalNot), 1) if truths => Some(!mask(1, tensors, work, memory)),
+        (Some(Rule::And | Rule::LogicalAnd | Rule::Multiply), 2) if truths => {
+            supposed(1).zip(supposed(2)).map(|(a, b)| Mask::new(Some(a && b)))
+        }
+        (Some(Rule::Or | Rule::LogicalOr), 2) if truths => {
+            supposed(1).zip(supposed(2)).map(|(a, b)| Mask::new(Some(a || b)))
+        }
+        _ => functor.always(&work.fields, same).map(|value| Mask::new(Some(value.is_true()))),
+    };
+    match made.filter(|_| work.strides.is_dense(0, 1) && memory.answers()) {
+        Some(mask) => {
+            memory.forget(tensors.addresses[0], tensors.count as u64);
+            memory.mark_flags(tensors.addresses[0], tensors.count as u64, Ones::Of(mask));
             true
         }
-        _ => false,
+        None => false,
     }
 }
 

@@ -113,9 +113,14 @@ impl Functor {
         self.rule == Some(Rule::Copy) && (self.inputs == [Type::Bool] || self.output.is_integer())
     }
 
+    /// Whether all its parameters are elements.
+    pub(super) fn takes_elements(&self) -> bool {
+        self.given.is_none()
+    }
+
     /// Whether one operand may decide.
     pub(super) fn is_decisive(&self) -> bool {
-        self.given.is_none()
+        self.takes_elements()
             && matches!(
                 self.rule,
                 Some(Rule::And | Rule::LogicalAnd | Rule::Multiply | Rule::Or | Rule::LogicalOr)

@@ -217,24 +217,34 @@ impl Reduction {
         let policy = memory.policy()?;
         let zeros = || vec![0; kept * output.size()];
         Some(match fold {
-            Fold::All => {
+            Fold::All | Fold::Any => {
+                let supposed = match memory.flags(launch.source) {
+                    Some(Ones::Of(mask)) => mask.supposed.map(|truth| (truth, Assumption::Finite)),
+                    _ => None,
+                };
+                let (truth, rule) = supposed.unwrap_or(if fold == Fold::All {
+                    (true, Assumption::AllTrue)
+                } else {
+                    (false, Assumption::AnyFalse)
+                });
                 let mut bytes = zeros();
                 bytes
                     .chunks_exact_mut(output.size())
-                    .for_each(|element| output.store(Value::from(true), element));
-                (bytes, Origin::Answer(Assumption::AllTrue))
+                    .for_each(|element| output.store(Value::from(truth), element));
+                (bytes, Origin::Answer(rule))
             }
-            Fold::Any => (zeros(), Origin::Answer(Assumption::AnyFalse)),
             Fold::Sum if output.is_integer() => match memory.flags(launch.source) {
                 Some(ones) => {
                     let most = folded as u64;
                     let (counts, rule) = match ones {
-                        Ones::Exactly(0) => (vec![0; kept], Assumption::Finite),
                         Ones::Exactly(ones) if kept > 1 => {
                             (spread(ones, kept, most, policy), Assumption::Histogram)
                         }
                         Ones::Exactly(ones) => (vec![ones.min(most); kept], Assumption::TrueCount),
-                        Ones::Some => (vec![policy.between(0, most); kept], Assumption::TrueCount),
+                        Ones::Of(mask) => {
+                            let ones = mask.count(most * kept as u64, policy).div_ceil(kept.max(1) as u64);
+                            (vec![ones; kept], Assumption::TrueCount)
+                        }
                     };
                     let mut bytes = zeros();
                     for (element, count) in bytes.chunks_exact_mut(output.size()).zip(counts) {

@@ -9,7 +9,7 @@ use super::number::Type;
 use crate::{
     launch::Arguments,
     layout::{ANY, Sizes},
-    memory::{Memory, Origin},
+    memory::{Mask, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -88,10 +88,19 @@ impl Size {
             }
             None => None,
         };
+        let known =
+            memory.expected().filter(|size| *size <= items).map(|size| (size, Origin::True)).or(known);
         // What has elements has at least one that is unique.
         let least = u64::from(self.rule == Assumption::Unique).min(items);
-        let supposed =
-            || memory.policy().map(|policy| (policy.between(least, items), Origin::Answer(self.rule)));
+        let mask = match self.counted {
+            Some(Counted::Elements(Type::Bool)) => mask(items, arguments, memory),
+            _ => None,
+        };
+        let supposed = || {
+            let policy = memory.policy()?;
+            let size = mask.map_or_else(|| policy.between(least, items), |mask| mask.count(items, policy));
+            Some((size, Origin::Answer(self.rule)))
+        };
         let Some((size, origin)) = known.or_else(supposed) else {
             memory.forget(target, kind.size() as u64);
             return Some(());
@@ -100,6 +109,23 @@ impl Size {
         kind.store(super::number::Value::Int(size as i64), &mut bytes);
         memory.write(target, &bytes[..kind.size()], origin);
         Some(())
+    }
+}
+
+/// The mask that is counted.
+fn mask(items: u64, arguments: Arguments, memory: &dyn Memory) -> Option<Mask> {
+    let source = [0, 8]
+        .into_iter()
+        .filter_map(|offset| arguments.get_at::<u64>(0, offset))
+        .find(|word| memory.reach(*word).is_some())?;
+    match memory.flags(source) {
+        Some(Ones::Of(mask)) => Some(mask),
+        None if !memory.perhaps(source) => {
+            let mask = Mask::new(None);
+            memory.mark_flags(source, items, Ones::Of(mask));
+            Some(mask)
+        }
+        _ => None,
     }
 }
 

@@ -58,6 +58,8 @@ impl Writes {
             "distribution_elementwise_grid_stride_kernel" => Self::At(3, 0),
             // The operation of which nothing is known begins with the address of what is reduced.
             "reduce_kernel" => Self::BehindFirst(0),
+            // PyTorch's IndexKernelUtils.cu: the output, then what is read, and where; none is const.
+            "vectorized_gather_kernel" => Self::At(0, 0),
             // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
             "amp_update_scale_cuda_kernel" => Self::Nowhere,
             _ => Self::parameters(signature),
@@ -67,14 +69,8 @@ impl Writes {
     /// By the types of the parameters.
     fn parameters(signature: &Signature) -> Self {
         let access: Vec<Option<May>> = signature.params().map(may).collect();
-        let tells = access.contains(&Some(May::Read));
-        let mut written: Vec<usize> =
-            (0..access.len()).filter(|index| access[*index] == Some(May::Write)).collect();
-        if !tells && signature.is_pytorch() {
-            // Older kernels of PyTorch's declare nothing const; their output comes first.
-            written.truncate(1);
-        }
-        written.extend((0..access.len()).filter(|index| access[*index] == Some(May::Anything)));
+        let may_write = |index: &usize| matches!(access[*index], Some(May::Write | May::Anything));
+        let written: Vec<usize> = (0..access.len()).filter(may_write).collect();
         if access.is_empty() {
             Self::Nowhere
         } else {
@@ -173,7 +169,12 @@ fn may(text: &str) -> Option<May> {
         | "PackedTensorAccessor32"
         | "PackedTensorAccessor64"
         | "GenericPackedTensorAccessor" => {
-            Some(arguments.first().map_or(May::Anything, |element| constant(element)))
+            // Later releases name an accessor of fewer dimensions in the place of the element.
+            let element = arguments.first().map(|first| match type_parts(first) {
+                ("TensorAccessor", inner) => inner.get(1).copied().unwrap_or(first),
+                _ => first,
+            });
+            Some(element.map_or(May::Anything, constant))
         }
         _ if READ_ONLY.contains(&name) => Some(May::Read),
         _ => Some(May::Anything),
@@ -195,7 +196,7 @@ mod tests {
     fn pointers_that_are_not_const_are_written() {
         assert_eq!(written("_Z3addPKfPfiPKPKf"), [1]);
         assert_eq!(written("_Z4swapPfS_i"), [0, 1], "nothing is const: any of them");
-        assert_eq!(written("_ZN2at6native4swapEPfS1_i"), [0], "PyTorch's output comes first");
+        assert_eq!(written("_ZN2at6native4swapEPfS1_i"), [0, 1], "and so it is in PyTorch");
         for (text, expected) in [
             ("float*", Some(May::Write)),
             ("float const*", Some(May::Read)),
@@ -205,12 +206,22 @@ mod tests {
                 "at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>",
                 Some(May::Read),
             ),
+            (
+                "torch::headeronly::detail::GenericPackedTensorAccessor<torch::headeronly::detail::TensorAccessor<c10::ArrayRef<long>, float const, 3ul, torch::headeronly::DefaultPtrTraits, long>, at::detail::IndexBoundsCheck<4ul, long>, float const, 4ul, torch::headeronly::DefaultPtrTraits, long>",
+                Some(May::Read),
+            ),
             ("cutlass::Kernel::Params", Some(May::Anything)),
             ("at::PhiloxCudaState", Some(May::Read)),
             ("long", None),
         ] {
             assert_eq!(may(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_gather_leaves_its_indices() {
+        let mangled = "_ZN2at6native24vectorized_gather_kernelILi16ElEEvPcS2_PT0_illllb";
+        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()), Writes::At(0, 0));
     }
 
     #[test]

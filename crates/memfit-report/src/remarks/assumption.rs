@@ -9,6 +9,9 @@ use memfit_vocabulary::Assumption;
 pub enum Stake {
     /// Control flow at the most: a test that a correct script passes, or a number for a log.
     Value,
+    /// An integer that was answered zero. If it becomes a size, nothing bounds that; a second run with
+    /// another number in its place tells whether anything depends on it.
+    Number,
     /// A size between zero and a bound that follows from the arguments.
     Size,
     /// A size for which the arguments give no bound.
@@ -27,6 +30,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
     match assumption {
         Assumption::Nonzero => ("nonzero: size read back", Stake::Size),
         Assumption::Unique => ("unique: size read back", Stake::Size),
+        Assumption::Groups => ("loop over what unique found: its first 8 rounds were run", Stake::Size),
         Assumption::TrueCount => ("sum of a mask: size read back", Stake::Size),
         Assumption::Histogram => ("histogram: sizes read back", Stake::Size),
         Assumption::RunningTotal => ("running total of counts: read back, each 1", Stake::Unbounded),
@@ -35,12 +39,13 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::AllTrue => ("all: read back, answered true", Stake::Value),
         Assumption::AnyFalse => ("any: read back, answered false", Stake::Value),
         Assumption::Finite => ("computed values taken as finite, not negative", Stake::Value),
-        Assumption::IntegerSum => ("sum of integers: read back, answered 0", Stake::Value),
-        Assumption::IntegerExtreme => ("max, min of integers: read back, answered 0", Stake::Value),
-        Assumption::Position => ("argmax, argmin: read back, answered 0", Stake::Value),
+        Assumption::IntegerSum => ("sum of integers: read back, answered 0", Stake::Number),
+        Assumption::IntegerExtreme => ("max, min of integers: read back, answered 0", Stake::Number),
+        Assumption::Position => ("argmax, argmin: read back, answered 0", Stake::Number),
         Assumption::Random => ("random numbers of the device: read back", Stake::Value),
         Assumption::UnknownTruth => ("a computed truth: read back, answered false", Stake::Value),
         Assumption::UnknownNumber => ("a computed number: read back, answered 0", Stake::Value),
+        Assumption::UnknownInteger => ("a computed integer: read back, answered 0", Stake::Number),
         Assumption::Elsewhere => ("values that another process was answered", Stake::Unbounded),
     }
 }

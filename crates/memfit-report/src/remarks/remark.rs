@@ -63,9 +63,18 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::RanksFull => (Unbounded, "ranks cannot exchange values: run directory full"),
         Remark::RankSilent => (Unbounded, "a rank did not answer another: values guessed"),
         Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it has a CUDA runtime of its own"),
-        Remark::Checkpoints => {
-            (None, "checkpoints were written to the run's own folder: in a dry run they hold only zeros")
-        }
+        Remark::Checkpoints => (
+            None,
+            "checkpoints were written to the run's own folder, where the script finds them: in a dry run they hold zeros",
+        ),
+        Remark::PythonSkipped => (
+            None,
+            "`{path}`, which `PATH` names first, has no PyTorch: `{python}`, beside memfit, ran in its place",
+        ),
+        Remark::FilesKept => (
+            None,
+            "files that were there before the run stayed as they were: what the script wrote over them, renamed or removed, only the script sees",
+        ),
         Remark::SyntheticData => (Unbounded, "synthetic data: {what}"),
         Remark::SyntheticWeights => {
             (None, "synthetic weights: {what}; their values are zeros, their shapes and types true")

@@ -64,6 +64,7 @@ fn the_page_lists_each_remark_and_assumption() {
         let (text, stake) = assumption_text(assumption.id());
         let changes = match stake {
             Stake::Value => "control flow at the most",
+            Stake::Number => "a size without a bound, if it becomes one: a second run tells",
             Stake::Size => "a size, up to a bound that follows from the arguments",
             Stake::Unbounded => "a size without a bound",
         };

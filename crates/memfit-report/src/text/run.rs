@@ -38,8 +38,12 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             let _ = writeln!(out, "    {}", paint(DIM, &format!("at {frame}")));
         }
     }
-    if report.peak.device > 0 && !failed_by_itself(report) {
+    if report.peak.device > 0 && (!failed(report) || report.steps > 0) {
         out.push('\n');
+        if failed(report) {
+            let what = format!("What filled the card in the {} before that:", steps(&report.coverage));
+            out.push_str(&canvas.wrapped("  ", BOLD, &what));
+        }
         card(&mut out, report, canvas);
         modules(&mut out, report.at_peak.as_ref(), canvas);
         out.push('\n');
@@ -72,9 +76,9 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
 }
 
-/// Whether the script came to an end that has nothing to do with memory: what it held by then is of no
-/// interest.
-fn failed_by_itself(report: &RunReport) -> bool {
+/// Whether the script came to an end that has nothing to do with memory: without a whole step, what it held
+/// by then is of no interest.
+fn failed(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
     report.verdict == Verdict::Error && ended
@@ -307,7 +311,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("a step", &step);
     }
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
-    fact("with", &format!("{torch}{:.1} s", report.time.wall_s));
+    let python =
+        report.script.interpreter.as_ref().map(|python| format!("{python}{dot}")).unwrap_or_default();
+    fact("with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
 }
 
 /// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is

@@ -373,6 +373,8 @@ pub struct CallCount {
 pub struct Script {
     /// The command as it was started.
     pub command: Vec<String>,
+    /// The interpreter that ran it.
+    pub interpreter: Option<String>,
     /// Its exit status, if it came to an end by itself.
     pub exit_status: Option<i32>,
     /// The signal that ended it, if one did that memfit did not send.
@@ -395,8 +397,8 @@ pub struct Exception {
 /// Why there is no answer, and what to do then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A stable name: `exception`, `exit`, `signal`, `timeout`, `interrupted`, `no-gpu-use`,
-    /// `size-read-back`, `unmodelled-call`.
+    /// A stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
+    /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`.
     pub kind: String,
     /// What happened.
     pub message: String,

@@ -39,6 +39,7 @@ def start():
     channel.send(
         "hello",
         pid=os.getpid(),
+        parent=os.getppid(),
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable or "",
         rank=channel.number("RANK"),

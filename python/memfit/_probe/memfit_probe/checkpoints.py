@@ -1,89 +1,107 @@
-"""Keeps the user's checkpoints safe: in a dry run all weights are zeros, and must not be written over trained
-ones.
+"""Keeps checkpoints off the user's disk: in a dry run all weights are zeros.
 
-Files that `torch.save` and safetensors would write go to a folder in the run directory instead, and are found
-there when the script loads them again.
+The watcher library leads files aside, for all of a process and the programs that it starts
+(`memfit-overlay`); it is told here which file is a checkpoint.
 """
 
+import contextlib
+import ctypes
 import functools
+import io
 import os
 
-from . import channel, imports
+from . import imports
 
-FOLDER = "files"
+
+def find():
+    """The library's functions, or None where it is not loaded."""
+    try:
+        library = ctypes.CDLL(None)
+        return library if library.memfit_overlay_save else None
+    except (AttributeError, OSError):
+        return None
 
 
 class Checkpoints:
-    """Writes of tensors to paths, led aside."""
+    """The writers of checkpoints, each told of."""
 
-    def __init__(self, session):
-        self.session = session
-        self.redirected = {}
+    def __init__(self, torch):
+        self.torch = torch
+        self.library = find()
 
     def arm(self):
-        torch = self.session.torch
-        save, load = torch.save, torch.load
-        to, back = self._to, self._back
+        if self.library is None:
+            return
+        torch = self.torch
+        torch.save = torch.serialization.save = self._writer(torch.save, 1, "f")
+        imports.after("torch.jit", self._arm_scripts)
+        imports.after("safetensors", self._arm_safetensors)
 
-        @functools.wraps(save)
-        def save_aside(obj, f, *args, **kwargs):
-            return save(obj, to(f), *args, **kwargs)
+    def become(self):
+        """This forked child is a run of its own from here on, with files of its own."""
+        if self.library is not None:
+            self.library.memfit_overlay_become()
 
-        @functools.wraps(load)
-        def load_back(f, *args, **kwargs):
-            return load(back(f), *args, **kwargs)
-
-        torch.save, torch.load = save_aside, load_back
-        torch.serialization.save, torch.serialization.load = save_aside, load_back
-        imports.after("safetensors.torch", self._arm_safetensors)
+    def _arm_scripts(self, module):
+        module.save = self._writer(module.save, 1, "f")
 
     def _arm_safetensors(self, module):
-        to, back = self._to, self._back
-        for name in ("save_file", "save_model"):
-            original = getattr(module, name, None)
-            if original is not None:
-                setattr(module, name, _with_path(original, 1, "filename", to))
-        for name, position in (("load_file", 0), ("load_model", 1)):
-            original = getattr(module, name, None)
-            if original is not None:
-                setattr(module, name, _with_path(original, position, "filename", back))
+        """All of its faces (`safetensors.torch`, `.numpy`) write through these two."""
+        serialize, serialize_file = module.serialize, module.serialize_file
 
-    def _to(self, target):
-        """Where a write to `target` goes. Files that are open already are the script's own affair."""
-        path = _path(target)
-        if path is None:
-            return target
-        # Devices and pipes are not checkpoints.
-        if os.path.exists(path) and not os.path.isfile(path):
-            return target
-        aside = self.redirected.get(path)
-        if aside is None:
-            folder = os.path.join(channel.run_dir(), FOLDER, str(os.getpid()))
-            aside = os.path.join(folder, f"{len(self.redirected)}-{os.path.basename(path)}")
-            os.makedirs(folder, exist_ok=True)
-            self.redirected[path] = aside
-            self.session.remark("checkpoints")
-        return aside
+        @functools.wraps(serialize)
+        def in_memory(*args, **kwargs):
+            self.library.memfit_overlay_expect()
+            return serialize(*args, **kwargs)
 
-    def _back(self, source):
-        path = _path(source)
-        aside = self.redirected.get(path) if path is not None else None
-        return aside if aside is not None and os.path.exists(aside) else source
+        @functools.wraps(serialize_file)
+        def to_file(tensor_dict, filename, *args, **kwargs):
+            with self.writing():
+                # The library renames a temporary file by a system call of its own, which nothing leads aside:
+                # it is handed the place in the run directory.
+                descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                try:
+                    place = os.readlink(f"/proc/self/fd/{descriptor}")
+                finally:
+                    os.close(descriptor)
+                return serialize_file(tensor_dict, place, *args, **kwargs)
+
+        module.serialize, module.serialize_file = in_memory, to_file
+
+    @contextlib.contextmanager
+    def writing(self):
+        """What this thread opens for writing within this is a checkpoint."""
+        self.library.memfit_overlay_save(1)
+        try:
+            yield
+        finally:
+            self.library.memfit_overlay_save(0)
+
+    def _writer(self, original, position, name):
+        """A function that writes a checkpoint to the file that this argument is."""
+
+        @functools.wraps(original)
+        def save(*args, **kwargs):
+            target = args[position] if len(args) > position else kwargs.get(name)
+            if isinstance(target, (str, bytes, os.PathLike)):
+                with self.writing():
+                    return original(*args, **kwargs)
+            descriptor = descriptor_of(target)
+            if descriptor is None:
+                self.library.memfit_overlay_expect()
+            else:
+                # What was written before it belongs to the file as well.
+                with contextlib.suppress(Exception):
+                    target.flush()
+                self.library.memfit_overlay_divert(descriptor)
+            return original(*args, **kwargs)
+
+        return save
 
 
-def _path(target):
-    if isinstance(target, (str, os.PathLike)):
-        return os.path.realpath(os.fspath(target))
-    return None
-
-
-def _with_path(original, position, name, change):
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        if name in kwargs:
-            kwargs[name] = change(kwargs[name])
-        elif len(args) > position:
-            args = (*args[:position], change(args[position]), *args[position + 1 :])
-        return original(*args, **kwargs)
-
-    return call
+def descriptor_of(file):
+    """The descriptor of an open file, or None for what is in memory."""
+    try:
+        return file.fileno()
+    except (AttributeError, OSError, ValueError, io.UnsupportedOperation):
+        return None

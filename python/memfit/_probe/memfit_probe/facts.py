@@ -104,11 +104,11 @@ class Facts:
 
     def follow(self, model, arguments, samples):
         """From now on, what becomes of so many samples that a model is called with."""
-        from memfit_levers.coupling import Mixing
+        from .mixing import Mixing
 
         if samples < LEAST_SAMPLES or is_compiled(model):
             return
-        self.mixing = Mixing([], samples)
+        self.mixing = Mixing(samples)
         self.mixing.__enter__()
         self._follows(arguments)
 

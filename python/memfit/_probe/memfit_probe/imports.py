@@ -3,17 +3,29 @@
 import sys
 
 _waiting = {}
+_before = {}
 _finder = None
 
 
 def after(name, function):
     """Calls `function(module)` once `name` has been imported; at once if it has been."""
-    global _finder
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         function(module)
         return
     _waiting.setdefault(name, []).append(function)
+    _listen()
+
+
+def around(name, begin, end):
+    """Calls `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
+    if name not in sys.modules:
+        _before.setdefault(name, []).append(begin)
+        after(name, lambda module: end())
+
+
+def _listen():
+    global _finder
     if _finder is None:
         _finder = _Finder()
         sys.meta_path.insert(0, _finder)
@@ -35,6 +47,8 @@ class _Finder:
             # Only this one import sees the wrapper: the loader is the module's own again before its code
             # runs.
             del loader.exec_module
+            for function in _before.pop(name, ()):
+                function()
             execute(module)
             for function in _waiting.pop(name, ()):
                 function(module)

@@ -1,8 +1,45 @@
 """The last message of a process: its steps, what they covered, and the allocator's own statistics."""
 
+import functools
 import itertools
 
 from . import channel
+
+# By which a script sets its own peaks back, on a device or on the current one.
+RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+
+
+class Peaks:
+    """PyTorch's peaks of each device, whatever the script does to them in between."""
+
+    def __init__(self, session):
+        self.session = session
+        self.before = {}
+
+    def forget(self):
+        """In a forked child: nothing has happened yet."""
+        self.before.clear()
+
+    def arm(self):
+        functions = self.session.torch._C
+        for name in RESETS:
+            original = getattr(functions, name, None)
+            if original is not None:
+                setattr(functions, name, self._keeping(original))
+
+    def _keeping(self, original):
+        @functools.wraps(original)
+        def reset(*args, **kwargs):
+            for device in self.session.devices():
+                self.before[device] = self.of(device)
+            return original(*args, **kwargs)
+
+        return reset
+
+    def of(self, device):
+        """The statistics of a device, since the beginning."""
+        now, before = statistics(self.session.torch, device), self.before.get(device, {})
+        return {name: max(number, before.get(name, 0)) for name, number in now.items()}
 
 
 def send(session, reason):
@@ -18,7 +55,8 @@ def send(session, reason):
         largest_batch=session.loaders.largest_batch,
         epoch_end=session.loaders.epoch_end,
         growth_per_step=growth(session.after_step),
-        devices={device: statistics(session.torch, device) for device in session.devices()},
+        unmet=made_in_the_only_step(session) if reason == "steps" and steps == 1 and not forward_only else 0,
+        devices={device: session.peaks.of(device) for device in session.devices()},
     )
 
 
@@ -37,6 +75,24 @@ def statistics(torch, device):
         "retries": stats.get("num_alloc_retries", 0),
         "ooms": stats.get("num_ooms", 0),
     }
+
+
+def made_in_the_only_step(session):
+    """Bytes of optimizer state and of gradients on the card: the next step's forward pass would meet them."""
+    found = {}
+    for optimizer in list(session.optimizers):
+        kept = [
+            value
+            for state in optimizer.state.values()
+            for value in (state.values() if isinstance(state, dict) else (state,))
+        ]
+        gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
+        for value in (*kept, *gradients):
+            value = getattr(value, "_local_tensor", value)
+            if isinstance(value, session.torch.Tensor) and value.is_cuda:
+                storage = value.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
 
 
 def growth(after_step):

@@ -7,6 +7,9 @@ all, so that its memory is not taken either.
 """
 
 import functools
+import random
+
+from . import imports
 
 # So many numbers are long.
 LONG = 1 << 20
@@ -16,6 +19,13 @@ DRAWN = 1 << 16
 FILLS = ("normal_", "uniform_", "log_normal_", "exponential_")
 # New tensors, each with what fills it.
 MAKERS = {"randn": "normal_", "rand": "uniform_"}
+
+
+def seed(torch):
+    """Has this process draw the same numbers as another one that is seeded here."""
+    random.seed(0)
+    torch.manual_seed(0)
+    imports.after("numpy.random", lambda module: module.seed(0))
 
 
 def arm(torch):

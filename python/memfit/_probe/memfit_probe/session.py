@@ -24,8 +24,11 @@ from . import (
     notes,
     oom,
     planned,
+    random_numbers,
+    read_back,
     shards,
     sizes,
+    small,
     synthetic_data,
     synthetic_weights,
 )
@@ -85,7 +88,8 @@ class Session:
         self.oom = oom.OutOfMemory(self)
         self.loaders = loaders.Loaders(self)
         self.graphs = graphs.Graphs(self)
-        self.checkpoints = checkpoints.Checkpoints(self)
+        self.peaks = last_words.Peaks(self)
+        self.checkpoints = checkpoints.Checkpoints(torch)
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Where this process is forked for each try.
@@ -109,6 +113,8 @@ class Session:
         self.generating = False
 
     def arm(self):
+        if self.setup.get("seeded"):
+            random_numbers.seed(self.torch)
         if self.watch is None:
             self.remark("no-watcher")
         else:
@@ -116,6 +122,7 @@ class Session:
             self._arm_backward()
             self.sizes.arm()
         self._arm_optimizers()
+        self.peaks.arm()
         self.oom.arm()
         self.loaders.arm()
         shards.arm(self)
@@ -136,6 +143,8 @@ class Session:
         generation.arm(self)
         compiled.arm(self)
         masks.arm()
+        read_back.arm(self)
+        small.arm(self)
         synthetic = self.setup["synthetic"]
         if synthetic["weights"]:
             synthetic_weights.SyntheticWeights(self).arm()
@@ -151,10 +160,12 @@ class Session:
             self.planned.forget()
         self.modules.forget()
         self.sizes.forget()
+        self.peaks.forget()
 
     def become(self, setup, plan):
         """This child is a run of its own, with a set-up and a plan of its own."""
         self.setup = setup
+        self.checkpoints.become()
         self.planned.read(plan)
         self._forked()
         # Optimizers made before belong to this run as well.
@@ -164,6 +175,7 @@ class Session:
         channel.send(
             "hello",
             pid=os.getpid(),
+            parent=os.getppid(),
             python=".".join(map(str, sys.version_info[:3])),
             executable=sys.executable or "",
             rank=None,

@@ -212,7 +212,28 @@ fn what_follows_from_the_unknown_is_unknown() {
 fn an_unknown_number_equals_itself_by_rule() {
     let memory = memory();
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
-    assert_eq!(known(&memory, OUT, 2), Some((vec![1, 1], Some(Assumption::Finite))));
+    let mut read = [9; 2];
+    assert_eq!(memory.read(OUT, &mut read).answers, [Assumption::Finite]);
+    assert_eq!((read, known(&memory, OUT, 2)), ([1, 1], None), "the host reads it, and no count follows");
+    let (along, across) = (calculator(&[(2, &[1])], 1), calculator(&[], 2));
+    let mut reduced = reduction_of(1, 2, 1, &along, &across);
+    let source = reduced.len() - 48;
+    reduced[source..source + 8].copy_from_slice(&OUT.to_le_bytes());
+    reduced[source + 8..source + 16].copy_from_slice(&Y.to_le_bytes());
+    for kernel in [ALL_BOOL, ANY_BOOL] {
+        launch(&memory, kernel, std::slice::from_ref(&reduced), 1);
+        assert_eq!(known(&memory, Y, 1), Some((vec![1], Some(Assumption::Finite))));
+    }
+    let items = [addresses(&[OUT, 0]), addresses(&[Y]), bytes(&[2, 0]), vec![0], bytes(&[0]), vec![0]];
+    memory.block(OUT, 64);
+    for policy in [memfit_channel::ValuePolicy::UPPER, memfit_channel::ValuePolicy::LOWER] {
+        let memory = Bytes::new(Some(policy));
+        memory.block(OUT, 64);
+        launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, X])], 1);
+        launch(&memory, COUNT_BOOL, &items, 1);
+        let most = policy.between(0, 2) as u32;
+        assert_eq!(known(&memory, Y, 4), Some((bytes(&[most]), Some(Assumption::Nonzero))));
+    }
     launch(&memory, EQUAL_FLOAT, &[bytes(&[2]), bytes(&[0]), addresses(&[OUT, X, Y])], 1);
     assert_eq!(known(&memory, OUT, 1), None, "of two tensors nothing is known");
     let silent = Bytes::new(None);

@@ -1,0 +1,97 @@
+//! Masks that a kernel would have computed: a mask and its complement share one count.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+};
+
+use memfit_channel::ValuePolicy;
+
+/// A mask of which no element is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mask {
+    /// The same for the mask and its complement.
+    id: u32,
+    /// Whether it is the complement.
+    inverted: bool,
+    /// What each element is taken to be where a single truth is asked for: an element, `all` or `any`. A
+    /// count never follows from it.
+    pub supposed: Option<bool>,
+}
+
+/// Elements and ones of the masks that were counted, by id; the oldest go first.
+static COUNTED: Mutex<BTreeMap<u32, (u64, u64)>> = Mutex::new(BTreeMap::new());
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+const MAX_COUNTED: usize = 1 << 14;
+
+impl Mask {
+    /// A mask that has nothing to do with any other.
+    pub fn new(supposed: Option<bool>) -> Self {
+        Self { id: NEXT_ID.fetch_add(1, Relaxed), inverted: false, supposed }
+    }
+
+    /// The same mask, of whose elements nothing is supposed.
+    #[must_use]
+    pub fn unsupposed(self) -> Self {
+        Self { supposed: None, ..self }
+    }
+
+    /// The number of its true elements among `items`. The first of a mask and its complement that is counted
+    /// takes it from the policy; the other has the rest.
+    pub fn count(self, items: u64, policy: ValuePolicy) -> u64 {
+        let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let ones = match counted.get(&self.id) {
+            Some((whole, ones)) if *whole == items => *ones,
+            // A part of it: of that nothing follows.
+            Some(_) => return policy.between(0, items),
+            None => {
+                let asked = policy.between(0, items);
+                let ones = if self.inverted { items - asked } else { asked };
+                counted.insert(self.id, (items, ones));
+                if counted.len() > MAX_COUNTED {
+                    counted.pop_first();
+                }
+                ones
+            }
+        };
+        if self.inverted { items - ones } else { ones }
+    }
+}
+
+/// The complement.
+impl std::ops::Not for Mask {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self { inverted: !self.inverted, supposed: self.supposed.map(|truth| !truth), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_and_its_complement_share_one_count() {
+        for policy in [ValuePolicy::UPPER, ValuePolicy::LOWER, ValuePolicy::part(0.3).unwrap()] {
+            let asked = policy.between(0, 10);
+            let mask = Mask::new(None);
+            assert_eq!((mask.count(10, policy), (!mask).count(10, policy)), (asked, 10 - asked));
+            let mask = Mask::new(None);
+            assert_eq!(((!mask).count(10, policy), mask.count(10, policy)), (asked, 10 - asked));
+            assert_eq!((!!mask).count(10, policy), 10 - asked, "it is the mask again");
+            assert_eq!(Mask::new(None).count(10, policy), asked, "another mask");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_mask_has_its_own_bound() {
+        let mask = Mask::new(Some(true));
+        assert_eq!(mask.count(10, ValuePolicy::UPPER), 10);
+        assert_eq!((!mask).count(4, ValuePolicy::UPPER), 4);
+        assert_eq!((!mask).supposed, Some(false));
+    }
+}

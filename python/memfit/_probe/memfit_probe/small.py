@@ -1,0 +1,401 @@
+"""Small tensors that follow from what the script uploaded: PyTorch computes them on the host as well.
+
+The virtual card runs no kernel. Where all that an operator reads on the card is small and known, PyTorch's
+own kernel for the CPU runs on copies of it, and the device is told what the operator left in memory. So a
+size that a script computes of lengths, labels and masks is the true one, by whatever operator. An operator
+that is not reached here leaves contents that are unknown, which is safe.
+
+Scripts that compile are left alone from there on: the compiler looks at the functions themselves.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+
+from . import device, groups, imports, read_back
+
+# Elements of a tensor that is followed: integers, and others.
+MAX_INTEGERS = 1 << 16
+MAX_OTHERS = 1 << 12
+# The busiest operators of networks. The device follows what they do to small contents, or nobody looks at it.
+BUSY = frozenset(
+    [
+        "add",
+        "add_",
+        "sub",
+        "sub_",
+        "mul",
+        "mul_",
+        "div",
+        "div_",
+        "addcmul",
+        "addcmul_",
+        "addcdiv",
+        "addcdiv_",
+        "lerp",
+        "lerp_",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "convolution",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+        "instance_norm",
+        "rms_norm",
+        "relu",
+        "relu_",
+        "sigmoid",
+        "tanh",
+        "softmax",
+        "log_softmax",
+        "embedding",
+        "embedding_bag",
+        "scaled_dot_product_attention",
+        "cross_entropy_loss",
+        "nll_loss",
+        "clone",
+        "contiguous",
+        "copy_",
+        "to",
+        "type_as",
+        "detach",
+        "detach_",
+        "requires_grad_",
+        "zero_",
+        "fill_",
+        "cuda",
+        "cpu",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "long",
+        "int",
+        "bool",
+        "short",
+        "char",
+        "backward",
+        "record_stream",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "pin_memory",
+        "item",
+        "tolist",
+        "is_nonzero",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "max_pool2d",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "rsqrt",
+        "mean",
+        "cat",
+        "stack",
+    ]
+)
+# Their results are drawn, or are whatever was there.
+DRAWN = ("rand", "bernoulli", "multinomial", "normal", "poisson", "exponential", "geometric", "cauchy")
+DRAWN += ("uniform", "dropout", "rrelu", "binomial", "dirichlet", "gamma", "empty", "new_", "resize")
+# Operators of Python's, and functions that have no operator of their name.
+OPERATORS = ("__lshift__", "__rshift__", "__pow__", "__rpow__", "__and__", "__or__", "__xor__", "__mod__")
+OPERATORS += ("__floordiv__", "__rfloordiv__")
+FUNCTIONS = ("unique", "unique_consecutive", "cartesian_prod", "combinations", "block_diag", "meshgrid")
+# The size of their result is one that the card computes.
+SIZED = frozenset(("nonzero", "argwhere", "masked_select", "where", "unique", "unique_consecutive"))
+UNIQUE = ("unique", "unique_consecutive")
+# With these it is told where, of what or into what the result is made.
+OTHER_ARGUMENTS = frozenset(("device", "generator", "out"))
+
+
+def arm(session):
+    """Once the script uses CUDA; until a compiler comes."""
+    known = device.find()
+    if known is not None:
+        groups.arm(session, known)
+        small = Small(session, known)
+        session.torch.cuda._lazy_call(small.arm)
+
+
+class Small:
+    """The operators that are followed."""
+
+    def __init__(self, session, known):
+        self.session = session
+        self.torch = session.torch
+        self.known = known
+        self.under_way = threading.local()
+        self.replaced = []
+        self.left = False
+
+    def arm(self):
+        self._begin()
+        # The compiler keeps the functions that it finds, by their identity.
+        imports.around("torch._dynamo", self._pause, self._resume)
+        imports.after("torch._dynamo.eval_frame", self._listen)
+
+    def _begin(self):
+        torch = self.torch
+        functions = torch._C._VariableFunctions
+        for name in {*dir(functions), *FUNCTIONS}:
+            if hasattr(torch, name) and (name in FUNCTIONS or self._is_followed(name)):
+                self._replace(torch, name)
+        for name in {*dir(torch._C.TensorBase), *OPERATORS}:
+            # Attributes are no operators.
+            if callable(getattr(torch.Tensor, name)) and (name in OPERATORS or self._is_followed(name)):
+                self._replace(torch.Tensor, name)
+        self._replace_indexing()
+        self._forget_functions()
+
+    def _replace(self, owner, name):
+        original = getattr(owner, name)
+        self.replaced.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, self._following(name, original))
+
+    def _replace_indexing(self):
+        """Indexing by tensors makes a new one; all else is a view."""
+        tensor, original = self.torch.Tensor, self.torch.Tensor.__getitem__
+        following = self._following("__getitem__", original)
+
+        @functools.wraps(original)
+        def call(self, index):
+            kind = type(index)
+            if kind is tensor or (kind is tuple and any(type(each) is tensor for each in index)):
+                return following(self, index)
+            return original(self, index)
+
+        self.replaced.append((tensor, "__getitem__", vars(tensor).get("__getitem__")))
+        tensor.__getitem__ = call
+
+    def _is_followed(self, name):
+        """Whether an operator of this name makes new tensors of others, always the same ones."""
+        if name.startswith("_") or name in BUSY or any(part in name for part in DRAWN):
+            return False
+        for schema in self.torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+            makes = any("Tensor" in str(returned.type) for returned in schema.returns)
+            views = any(
+                returned.alias_info and not returned.alias_info.is_write for returned in schema.returns
+            )
+            reads = any("Tensor" in str(each.type) and not each.kwarg_only for each in schema.arguments)
+            if makes and reads and not views:
+                return True
+        return False
+
+    def _listen(self, module):
+        """Leaves before a compiler looks."""
+        context = module.OptimizeContext
+        made = context.__init__
+
+        @functools.wraps(made)
+        def init(*args, **kwargs):
+            self.leave()
+            return made(*args, **kwargs)
+
+        context.__init__ = init
+
+    def leave(self):
+        """Puts everything back."""
+        self.left = True
+        self._pause()
+
+    def _resume(self):
+        if not self.left:
+            self._begin()
+
+    def _pause(self):
+        for owner, name, original in self.replaced:
+            if original is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        self.replaced.clear()
+        self._forget_functions()
+
+    def _forget_functions(self):
+        """TorchScript and Dynamo find operators by the functions' identity, and keep what they found."""
+        with contextlib.suppress(AttributeError):
+            self.torch.jit._builtins._builtin_table = None
+        rules = sys.modules.get("torch._dynamo.trace_rules")
+        for kept in list(vars(rules).values()) if rules is not None else ():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+            elif hasattr(kept, "function_ids"):
+                kept.function_ids = None
+
+    def _following(self, name, original):
+        tensor, under_way, follow = self.torch.Tensor, self.under_way, self._follow
+
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            for first in args:
+                if type(first) in (list, tuple) and first:
+                    first = first[0]
+                if type(first) is tensor:
+                    break
+            else:
+                return original(*args, **kwargs)
+            if not first.is_cuda or first.numel() > MAX_INTEGERS or self.left or hasattr(under_way, "name"):
+                return original(*args, **kwargs)
+            return follow(name, original, args, kwargs)
+
+        return call
+
+    def _follow(self, name, original, args, kwargs):
+        """Runs an operator, and tells the device what it left, where that can be computed."""
+        known, under_way = self.known, self.under_way
+        before = known.reading(0)
+        under_way.name = name
+        try:
+            expected = None
+            twins = self._twins(args, kwargs)
+            size = self._repeats(args, kwargs) if name == "repeat_interleave" else None
+            if twins is not None and name in SIZED:
+                expected = self._compute(original, twins)
+                size = self._size(expected, args, kwargs)
+            known.expect(-1 if size is None else size)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                known.expect(-1)
+            if expected is None and twins is not None and self._is_short(result):
+                expected = self._compute(original, twins)
+        finally:
+            del under_way.name
+        if twins is None and name in UNIQUE:
+            groups.mark(result)
+        if expected is not None and not self._tell(result, expected):
+            # The card's own answer has another shape: whatever the script does with it is a guess.
+            known.assumed(b"unknown-integer")
+            read_back.tell(self.session)
+        elif known.reading(0) != before:
+            read_back.tell(self.session)
+        return result
+
+    # On the host
+
+    def _compute(self, original, twins):
+        """What the operator gives on the host, or None where the host's kernel refuses it."""
+        try:
+            with self.torch.no_grad():
+                return original(*twins[0], **twins[1])
+        except Exception:
+            return None
+
+    def _twins(self, args, kwargs):
+        """The arguments on the host, or None where they are not known."""
+        torch = self.torch
+        if (
+            self.session.is_compiling()
+            or not OTHER_ARGUMENTS.isdisjoint(kwargs)
+            or torch._C._get_tracing_state() is not None
+            or torch._C._len_torch_dispatch_stack()
+        ):
+            return None
+        try:
+            twins = self._twin(args), {key: self._twin(each) for key, each in kwargs.items()}
+        except LookupError:
+            return None
+        except Exception as error:
+            self.session.remark("probe-failed", error, where="at a small tensor")
+            return None
+        return None if torch.cuda.is_current_stream_capturing() else twins
+
+    def _twin(self, value):
+        """The same on the host. Raises LookupError where it is not known."""
+        torch = self.torch
+        if isinstance(value, (list, tuple)):
+            made = [self._twin(each) for each in value]
+            return made if type(value) is list else tuple(made)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if type(value) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise LookupError
+        if not value.is_cuda:
+            return value.detach().clone()
+        if not self._is_small(value) or value.requires_grad:
+            raise LookupError
+        if value.numel() == 0:
+            return torch.empty(value.shape, dtype=value.dtype, device="cpu")
+        extent = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+        if extent > 4 * MAX_INTEGERS:
+            raise LookupError
+        content = torch.empty(extent, dtype=value.dtype, device="cpu")
+        if not self.known.contents(value.data_ptr(), content.nbytes, content.data_ptr()):
+            raise LookupError
+        return content.as_strided(value.shape, value.stride())
+
+    def _is_small(self, tensor):
+        if tensor.layout is not self.torch.strided or tensor.is_conj() or tensor.is_neg():
+            return False
+        integers = not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor.numel() <= (MAX_INTEGERS if integers else MAX_OTHERS)
+
+    def _size(self, expected, args, kwargs):
+        """How many the card finds on the way to this result."""
+        if expected is None:
+            return None
+        first = expected[0] if isinstance(expected, (list, tuple)) else expected
+        return first.shape[kwargs.get("dim") or 0] if first.dim() else None
+
+    def _repeats(self, args, kwargs):
+        """The sum of the numbers of repeats, where they are known."""
+        repeats = kwargs.get("repeats", args[min(1, len(args) - 1)])
+        twins = self._twins((repeats,), {}) if isinstance(repeats, self.torch.Tensor) else None
+        return None if twins is None or repeats.numel() < 2 else int(twins[0][0].sum())
+
+    def _is_short(self, result):
+        """Whether it takes the host no time to make a result."""
+        if isinstance(result, (list, tuple)):
+            return all(map(self._is_short, result))
+        return not isinstance(result, self.torch.Tensor) or result.numel() <= MAX_INTEGERS
+
+    # On the card
+
+    def _tell(self, result, expected):
+        """Tells the device what a result holds; False if it has another shape."""
+        if isinstance(expected, (list, tuple)):
+            same = isinstance(result, (list, tuple)) and len(result) == len(expected)
+            return same and all(self._tell(one, other) for one, other in zip(result, expected, strict=True))
+        torch = self.torch
+        if not isinstance(expected, torch.Tensor):
+            return True
+        if not isinstance(result, torch.Tensor) or result.shape != expected.shape:
+            return False
+        if (
+            type(result) is torch.Tensor
+            and result.is_cuda
+            and result.dtype == expected.dtype
+            and result.numel() > 0
+            and self._is_small(result)
+        ):
+            self._write(result, expected)
+        return True
+
+    def _write(self, result, expected):
+        torch = self.torch
+        with torch.no_grad():
+            if result.is_contiguous():
+                content = expected.detach().resolve_conj().resolve_neg().contiguous()
+            else:
+                extent = 1 + sum(
+                    (n - 1) * step for n, step in zip(result.shape, result.stride(), strict=True)
+                )
+                if extent != result.numel():
+                    return
+                content = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="cpu")
+                content.copy_(expected.detach())
+        self.known.computed(result.data_ptr(), result.nbytes, content.data_ptr())
