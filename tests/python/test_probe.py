@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runs import ROOT
+from support import on_device
 
 PROBE = ROOT / "python" / "memfit" / "_probe"
 
@@ -219,3 +220,39 @@ def test_a_module_is_acted_on_right_after_its_import(probe, monkeypatch, tmp_pat
     assert seen == [1, "imported_late"]
     sys.meta_path.remove(imports._finder)
     del sys.modules["imported_late"]
+
+
+# What belongs to objects
+
+
+class Thing:
+    """Can be referred to weakly."""
+
+
+def test_a_value_ends_with_the_object_that_it_belongs_to(probe):
+    values = probe("identity").ByIdentity()
+    thing, other = Thing(), Thing()
+    values.put(thing, 3)
+    assert (values.get(thing), values.get(other), values.get(other, 0)) == (3, None, 0)
+    # An object made later may lie where an earlier one lay.
+    for _ in range(100):
+        later = Thing()
+        assert values.get(later) is None
+        values.put(later, 1)
+        del later
+    assert (values.get(thing), len(values._entries)) == (3, 1)
+    items = [1, 2]
+    values.put(items, 4)
+    assert values.get(items) == 4
+
+
+def test_models_made_and_dropped_in_a_loop_are_not_one_model_called_often(tmp_path):
+    pytest.importorskip("torch")
+    answer = on_device(
+        """
+        for _ in range(12):
+            torch.nn.Linear(8, 8).to(device)(torch.randn(4, 8, device=device)).sum().backward()
+        """,
+        tmp_path,
+    )
+    assert (answer.report["verdict"], answer.report["steps"]) == ("fits", 1)

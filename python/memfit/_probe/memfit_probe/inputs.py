@@ -7,6 +7,7 @@ import time
 import weakref
 
 from . import largest
+from .identity import ByIdentity
 
 # Before anything is tried, looking at a data set's items takes no longer than this.
 SECONDS_BEFORE = 2.0
@@ -27,8 +28,8 @@ class Inputs:
     def __init__(self, session):
         self.session = session
         self.loaders = weakref.WeakSet()
-        self.sizes = {}
-        self.item_ns = {}
+        self.sizes = ByIdentity()
+        self.item_ns = ByIdentity()
         # How many items were looked at, where batches are of the largest.
         self.sampled = ""
 
@@ -44,7 +45,7 @@ class Inputs:
 
     def _look(self, dataset, seconds):
         """Sizes of items by index, and whether these are all."""
-        known = self.sizes.get(id(dataset))
+        known = self.sizes.get(dataset)
         if known is None:
             begin = time.perf_counter_ns()
             try:
@@ -52,9 +53,9 @@ class Inputs:
                     known = largest.look(dataset, seconds)
             except Exception:
                 known = {}, False
-            self.sizes[id(dataset)] = known
+            self.sizes.put(dataset, known)
             if known[0]:
-                self.item_ns[id(dataset)] = (time.perf_counter_ns() - begin) // len(known[0])
+                self.item_ns.put(dataset, (time.perf_counter_ns() - begin) // len(known[0]))
         return known
 
     def worst(self, dataset, sampler):
@@ -76,7 +77,7 @@ class Inputs:
 
     def of(self, iterator):
         """Sizes of the items that a loader's iterator goes over, by index, as far as they were looked at."""
-        sizes, _ = self.sizes.get(id(getattr(iterator, "_dataset", None)), ({}, False))
+        sizes, _ = self.sizes.get(getattr(iterator, "_dataset", None), ({}, False))
         return sizes
 
     def loading(self, iterator):
@@ -84,10 +85,10 @@ class Inputs:
         measured.
         """
         dataset = getattr(iterator, "_dataset", None)
-        item_ns = self.item_ns.get(id(dataset))
+        item_ns = self.item_ns.get(dataset)
         if item_ns is None:
             return None
-        sizes, _ = self.sizes[id(dataset)]
+        sizes, _ = self.sizes.get(dataset)
         return {
             "workers": getattr(iterator, "_num_workers", 0),
             "pinned": bool(getattr(iterator, "_pin_memory", False)),

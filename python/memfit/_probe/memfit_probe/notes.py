@@ -8,6 +8,7 @@ everything is gone through once more.
 import gc
 
 from . import watch as codes
+from .identity import ByIdentity
 
 # An optimizer's state stays where it is once it is made; it is looked at again at these of its steps.
 LOOKS = frozenset((1, 2, 3, 8, 64, 512, 4096))
@@ -26,8 +27,8 @@ class Notes:
         # Whether some parameters are shards, of which whole ones are made for each call.
         self.sharded = False
         self._owner_of = {}
-        self._looked = {}
-        self._roots = {}
+        self._looked = ByIdentity()
+        self._roots = ByIdentity()
 
     def addresses(self, tensor):
         """Where a tensor's memory is, on CUDA devices: one address, or several for one that is made of
@@ -61,7 +62,7 @@ class Notes:
 
     def module(self, root):
         """The outermost module is called: its parameters and buffers, on its first calls."""
-        calls = self._roots[id(root)] = self._roots.get(id(root), 0) + 1
+        calls = self._roots.put(root, self._roots.get(root, 0) + 1)
         if calls <= 2 or self.sharded:
             self.all_of(root)
 
@@ -135,7 +136,7 @@ class Notes:
 
     def optimizer_state(self, optimizer, always=False):
         """What an optimizer keeps from step to step."""
-        looked = self._looked[id(optimizer)] = self._looked.get(id(optimizer), 0) + 1
+        looked = self._looked.put(optimizer, self._looked.get(optimizer, 0) + 1)
         if not always and looked not in LOOKS:
             return
         owner_of, tensor = self._owner_of, self.tensor

@@ -34,6 +34,7 @@ from . import (
 )
 from . import watch as codes
 from .counting import StepCounter
+from .identity import ByIdentity
 
 _session = None
 
@@ -109,7 +110,9 @@ class Session:
         self.evaluation = False
         self.had_backward = False
         self.after_step = []
-        self.passes = {}
+        self._passes = ByIdentity()
+        # Of the module that was called most often.
+        self.passes = 0
         self.generating = False
 
     def arm(self):
@@ -385,7 +388,8 @@ class Session:
     @guarded
     def passed(self, module):
         """A model has done its work on a batch."""
-        passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
+        passes = self._passes.put(module, self._passes.get(module, 0) + 1)
+        self.passes = max(self.passes, passes)
         if self.planned is not None and not self.optimizers and not self.torch.is_grad_enabled():
             self.mark_pass()
         asked = self.setup.get("forward_steps", 0)
