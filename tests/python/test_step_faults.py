@@ -161,6 +161,32 @@ def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
     assert retried[1] == expected[1]
 
 
+def test_a_comparison_within_a_window_leaves_its_beginning_as_it_was() -> None:
+    """The second batch of a window is compared and then runs out of memory: the window begins anew."""
+    torch.manual_seed(1)
+    model, seen, fault = Perceptron(), torch.zeros(1), SimpleNamespace(left=1)
+    generator, drawn = torch.Generator().manual_seed(3), []
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        seen.add_(len(batch[0]))
+        noise = torch.randn(len(batch[0]), 1, generator=generator)
+        if step.verification is not None and fault.left:
+            fault.left -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        if step.verification is not None:
+            drawn.append(noise)
+        return mean_loss(model, batch) + 0.0 * noise.mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = memfit.Step(model, optimizer, loss, micro_batch=4, accumulate=2)
+    for batch in batches("perceptron", [4, 8], torch.float32):
+        step(batch)
+    assert step.verification is not None and step.verification.equal
+    assert (fault.left, step.retries, step.steps, seen.item()) == (0, 1, 1, 12.0)
+    alike = torch.randn(12, 1, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(torch.cat(drawn)[:4], alike[:4])
+
+
 class Averaging(nn.Module):
     """Keeps a mean of its inputs in a buffer that each forward makes anew, and one that is made by the
     first.

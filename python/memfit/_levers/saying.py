@@ -22,5 +22,19 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(f"memfit: {text}", category, stacklevel=level if frame is not None else 2)
 
 
+class Once:
+    """Warnings that are each given once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def warn(self, text: str, category: type[Warning] = UserWarning) -> tuple[str, ...]:
+        """Warn unless this was said before; the text, for whoever lists what a step changed."""
+        if text not in self._given:
+            self._given.add(text)
+            warn(text, category)
+        return (text,)
+
+
 def _is_between(file: str) -> bool:
     return file.startswith((_OWN, "<frozen")) or any(part in file for part in _BETWEEN)

@@ -93,6 +93,8 @@ class Batch:
         self._split = split
         # What each of several losses counts over the whole batch, where that is known beforehand.
         self.counts: dict[str, float] | None = None
+        # What dividing this batch changes, once that was measured.
+        self.divided: tuple[str, ...] | None = None
         self._flat = _flat(value) if split is None else None
         key = None
         if self._flat is not None:

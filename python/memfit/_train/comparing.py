@@ -120,13 +120,9 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
             masks.append((str(func), mask.shape, None))
         elif place < len(masks) and masks[place][0] == str(func):
             name, whole, _ = masks[place]
-            others = [
-                index
-                for index, (one, other) in enumerate(zip(whole, mask.shape, strict=False))
-                if one != other
-            ]
-            if len(whole) == mask.dim() and len(others) == 1:
-                masks[place] = name, whole, others[0]
+            along = _differing_dimension(whole, mask.shape)
+            if along is not None:
+                masks[place] = name, whole, along
 
     def _turn(self, mask: torch.Tensor, place: int) -> None:
         masks = self._draws.masks
@@ -142,7 +138,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
         """Remember what decides how much a sample counts, and in how many bits it is computed."""
-        name = func.name().split("::")[-1].split(".")[0].rstrip("_")
+        name = _bare_name(func).rstrip("_")
         if name == "_to_copy":
             self._draws.coarse |= kwargs.get("dtype") in (torch.float16, torch.bfloat16)
         elif name in _COMPARISONS and len(args) > 1 and isinstance(args[1], (int, float)):
@@ -198,11 +194,8 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
             return whole
         assert self._samples is not None
         start, stop, items = self._samples
-        others = [
-            place for place, (one, other) in enumerate(zip(whole.shape, shape, strict=False)) if one != other
-        ]
-        if len(whole.shape) == len(shape) and len(others) == 1:
-            place = others[0]
+        place = _differing_dimension(whole.shape, shape)
+        if place is not None:
             each, rest = divmod(whole.shape[place], items)
             if not rest and shape[place] == each * (stop - start):
                 return whole.narrow(place, each * start, each * (stop - start))
@@ -223,7 +216,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not self._wide or not _has_wide(args, kwargs) or _is_view(func):
             return func(*args, **kwargs)
-        written = _written(func, args, kwargs)
+        written = written_by(func, args, kwargs)
         narrow: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def widen(value: Any) -> Any:
@@ -279,11 +272,7 @@ def wide(value: torch.Tensor) -> torch.Tensor:
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors that an operation writes to."""
-    return _written(func, args, kwargs)
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    undeclared = _UNDECLARED.get(func.name().split("::")[-1].split(".")[0], ())
+    undeclared = _UNDECLARED.get(_bare_name(func), ())
     found: list[torch.Tensor] = []
     for argument, value in _named(func, args, kwargs):
         declared = argument.alias_info is not None and argument.alias_info.is_write
@@ -294,13 +283,24 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _written_and_returned(func: Any, args: Any, kwargs: Any, returned: Any) -> list[torch.Tensor]:
-    found = _written(func, args, kwargs)
+    found = written_by(func, args, kwargs)
     values = returned if isinstance(returned, (list, tuple)) else [returned]
     return found + [
         each
         for each in values
         if isinstance(each, torch.Tensor) and not any(each is known for known in found)
     ]
+
+
+def _bare_name(func: Any) -> str:
+    """An operation's name, without its library and overload."""
+    return str(func.name().split("::")[-1].split(".")[0])
+
+
+def _differing_dimension(one: torch.Size, other: torch.Size) -> int | None:
+    """The only dimension in which two shapes differ."""
+    places = [place for place, (mine, yours) in enumerate(zip(one, other, strict=False)) if mine != yours]
+    return places[0] if len(one) == len(other) and len(places) == 1 else None
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -329,9 +329,8 @@ def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
     given = {argument.name: value for argument, value in _named(func, args, kwargs)}
     if any(name in given and not given[name] for name in ("train", "training")):
         return True
-    names = [argument.name for argument in func._schema.arguments]
-    fused = [name for name in _DROPOUT_ARGUMENTS if name in names]
-    return bool(fused) and all(not given.get(name, 0.0) for name in fused)
+    fused = _position(func, _DROPOUT_ARGUMENTS)
+    return fused is not None and not given.get(fused, 0.0)
 
 
 def _several() -> bool:
@@ -345,8 +344,7 @@ def _compares_numbers(func: Any, args: Any) -> bool:
     """Whether an operation makes a mask of numbers that are no integers; of what is infinite or no number,
     which a training does not have, not.
     """
-    name = func.name().split("::")[-1].split(".")[0]
-    if name not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
+    if _bare_name(func) not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
         return False
     if isinstance(args[1], float) and args[1] in (float("inf"), float("-inf")):
         return False

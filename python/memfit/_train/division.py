@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit._levers.saying import warn
+from memfit._levers.saying import Once
 
 from .batches import Batch
 from .comparing import Meets
@@ -56,7 +56,7 @@ class Division:
         self._variation: dict[Any, Variation] = {}
         self._ways: set[int] = set()
         self._new_ways = 0
-        self._said: set[str] = set()
+        self._once = Once()
         # What is raised once a part has run whose comparison ended with an error: if the part does as well,
         # its own error is what its owner wants to see.
         self._pending: Undividable | None = None
@@ -71,7 +71,12 @@ class Division:
             )
         if self._verifier is None:
             return ()
-        return self._measured(lambda: self._known(entry, size))
+        if entry.divided is None:
+            changes = self._measured(lambda: self._known(entry, size))
+            # An error in the comparison may be one of memory that is gone by the next part.
+            entry.divided = None if self._pending is not None else changes
+            return changes
+        return entry.divided
 
     def _measured(self, compare: Callable[[], Verification]) -> tuple[str, ...]:
         """What a comparison says; where ranks meet inside what is compared, that there is none."""
@@ -80,8 +85,7 @@ class Division:
                 return self._answer(compare())
             except Meets:
                 self._meets = True
-        self._warn(_NOT_MEASURED, ChangesTraining)
-        return (_NOT_MEASURED,)
+        return self._once.warn(_NOT_MEASURED, ChangesTraining)
 
     def took(self, entry: Batch, size: int, before: int | None) -> tuple[str, ...]:
         """A part's forward ran, which began when so many nodes had been made: if it took another way than
@@ -161,7 +165,7 @@ class Division:
     def _answer(self, found: Verification) -> tuple[str, ...]:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
-            self._warn(
+            self._once.warn(
                 f"the forward counts in Python ({names}): in a divided batch it does so once for each part"
             )
         if found.equal:
@@ -173,13 +177,7 @@ class Division:
                 raise error
             self._pending = error
             return ()
-        self._warn(text, ChangesTraining)
-        return (text,)
-
-    def _warn(self, text: str, kind: type[Warning] = UserWarning) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            warn(text, kind)
+        return self._once.warn(text, ChangesTraining)
 
     def _remedy(self, found: Verification) -> str:
         ways = []

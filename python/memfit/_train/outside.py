@@ -11,10 +11,7 @@ import contextlib
 import copy
 import random
 import sys
-import types
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .comparing import written_by
+from .slots import CONTAINERS, Kept, Slot, around, attributes_of, variables_of
 
 # What PyTorch answers outside a backward.
 _NO_BACKWARD = -1
@@ -29,55 +27,6 @@ _NO_BACKWARD = -1
 _AGAIN = 64
 # Storages together larger than this wait on the host.
 _LARGE_BYTES = 64 << 20
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
-_CONTAINERS = (list, dict, set, deque)
-
-
-class _Slot:
-    """A place in Python that holds a value: an attribute, a variable of a closure, or a global one."""
-
-    __slots__ = ("get", "name", "put")
-
-    def __init__(self, name: str, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
-        self.name, self.get, self.put = name, get, put
-
-
-class Kept:
-    """A value as it was: itself, and what was in it if it is a container."""
-
-    __slots__ = ("inner", "slot", "value")
-
-    def __init__(self, slot: _Slot) -> None:
-        self.slot = slot
-        value = slot.get()
-        # What still has a graph belongs to a step that is over; to hold it would hold that step's memory.
-        self.value = (
-            value.detach() if isinstance(value, torch.Tensor) and value.grad_fn is not None else value
-        )
-        self.inner = copy.copy(self.value) if isinstance(self.value, _CONTAINERS) else None
-
-    def changed(self) -> bool:
-        """Whether it is another value now."""
-        now = self.slot.get()
-        if now is not self.value:
-            return (
-                isinstance(now, torch.Tensor)
-                or isinstance(self.value, torch.Tensor)
-                or not _equal(now, self.value)
-            )
-        return self.inner is not None and not _same_entries(self.inner, now)
-
-    def restore(self) -> None:
-        """Put it back."""
-        if self.slot.get() is not self.value:
-            self.slot.put(self.value)
-        if self.inner is None or _same_entries(self.inner, self.value):
-            return
-        self.value.clear()
-        if isinstance(self.value, (dict, set)):
-            self.value.update(self.inner)
-        else:
-            self.value.extend(self.inner)
 
 
 class Writes(TorchDispatchMode):  # type: ignore[misc]
@@ -110,6 +59,16 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
             self._outside.draws_from(generator)
 
 
+class _Moment:
+    """Values as they were at one moment."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, torch.UntypedStorage] = {}
+        self.generators: dict[int, Any] = {}
+        self.objects: list[Any] = []
+        self.kept: list[Kept] = []
+
+
 class Outside:
     """What lies outside a model's parameters and buffers, kept from window to window."""
 
@@ -121,16 +80,13 @@ class Outside:
         self._loss = loss
         # Storages that a forward was seen to write to, with a tensor that lies there.
         self._tensors: dict[int, torch.Tensor] = {}
-        self._copies: dict[int, torch.UntypedStorage] = {}
         self._named: dict[int, str] = {}
         # Those that were not first written to in a backward, as by the hooks of DistributedDataParallel.
         self._of_forward: set[int] = set()
         self._generators: dict[int, Any] = {}
-        self._before: dict[int, Any] = {}
         self._objects: list[Any] = []
-        self._saved: list[Any] = []
-        self._slots: list[_Slot] = []
-        self._kept: list[Kept] = []
+        self._slots: list[Slot] = []
+        self._moment = _Moment()
         self._changing: set[str] = set()
         self._windows = 0
         for each in state:
@@ -141,12 +97,12 @@ class Outside:
             self.writes_to(each)
         elif _is_generator(each):
             self.draws_from(each)
-        elif isinstance(each, _CONTAINERS):
-            self._slots.append(_Slot("state", lambda: each, lambda _: None))
+        elif isinstance(each, CONTAINERS):
+            self._slots.append(Slot("state", lambda: each, lambda _: None))
         elif hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
             self._objects.append(each)
         elif hasattr(each, "__dict__"):
-            self._slots += _attributes("state", each)
+            self._slots += attributes_of("state", each)
         else:
             raise TypeError(
                 f"`state=` has a {type(each).__name__}, which cannot be put back after a failure\n"
@@ -161,7 +117,7 @@ class Outside:
         place = _memory(tensor)
         if place not in self._tensors:
             # The copy first: there may be no room for it.
-            self._copies[place] = _copy(tensor)
+            self._moment.copies[place] = _copy(tensor)
             self._named[place] = self._name_of(tensor)
             self._tensors[place] = tensor
             if torch._C._current_graph_task_id() == _NO_BACKWARD:
@@ -172,7 +128,7 @@ class Outside:
         if _is_default(generator) or id(generator) in self._generators:
             return
         self._generators[id(generator)] = generator
-        self._before[id(generator)] = _state_of(generator)
+        self._moment.generators[id(generator)] = _state_of(generator)
 
     def watch(self, known: Iterable[torch.Tensor]) -> Writes:
         """Sees what a forward writes to, but for tensors that are known."""
@@ -184,7 +140,7 @@ class Outside:
             for name, each in (*module.named_parameters(), *module.named_buffers()):
                 if _memory(each) == place:
                     return name
-        for name, value in _variables(self._loss):
+        for name, value in variables_of(self._loss):
             if isinstance(value, torch.Tensor) and _memory(value) == place:
                 return name
             if isinstance(value, nn.Module):
@@ -198,50 +154,71 @@ class Outside:
     def keep(self, everything: bool = False) -> None:
         """Remember everything as it is now; all attributes too where `everything` is asked for."""
         self._windows += not everything
-        for place, tensor in self._tensors.items():
-            self._copies[place] = _copy(tensor)
-        self._before = {place: _state_of(each) for place, each in self._generators.items()}
-        self._saved = [copy.deepcopy(each.state_dict()) for each in self._objects]
         count = self._windows
         all_of_them = everything or count <= 2 or (count >= _AGAIN and count & (count - 1) == 0)
-        self._kept = [Kept(slot) for slot in (self._places() if all_of_them else self._moving())]
+        slots = self._places() if all_of_them else self._moving()
+        # The copies of before make room first.
+        self._moment.copies.clear()
+        now = self._moment = _Moment()
+        now.copies = {place: _copy(tensor) for place, tensor in self._tensors.items()}
+        now.generators = {place: _state_of(each) for place, each in self._generators.items()}
+        now.objects = [copy.deepcopy(each.state_dict()) for each in self._objects]
+        now.kept = [Kept(slot) for slot in slots]
 
-    def _places(self) -> list[_Slot]:
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Keep and restore what a comparison needs; the open window goes on from where it began."""
+        window, self._moment = self._moment, _Moment()
+        try:
+            yield
+        finally:
+            self._moment = window
+            # What the comparison met first is as the window found it.
+            window.copies = {
+                place: window.copies[place] if place in window.copies else _copy(tensor)
+                for place, tensor in self._tensors.items()
+            }
+            for place, each in self._generators.items():
+                window.generators.setdefault(place, _state_of(each))
+
+    def _places(self) -> list[Slot]:
         slots = list(self._slots)
         for module in self._modules:
             for name, each in module.named_modules():
-                slots += _attributes(name or type(each).__name__, each)
+                slots += attributes_of(name or type(each).__name__, each)
                 self._find_generators(vars(each).values())
-        self._find_generators(value for _, value in _variables(self._loss))
-        return slots + _closure(self._loss)
+        self._find_generators(value for _, value in variables_of(self._loss))
+        return slots + around(self._loss)
 
     def _find_generators(self, values: Iterable[Any]) -> None:
         for value in values:
             if _is_generator(value):
                 self.draws_from(value)
 
-    def _moving(self) -> list[_Slot]:
-        return [kept.slot for kept in self._kept if kept.slot.name in self._changing]
+    def _moving(self) -> list[Slot]:
+        return [kept.slot for kept in self._moment.kept if kept.slot.name in self._changing]
 
     def restore(self) -> None:
         """Put everything back."""
-        for place, tensor in self._tensors.items():
-            _write(tensor, self._copies[place])
-        for place, state in self._before.items():
+        then = self._moment
+        for place, kept in then.copies.items():
+            _write(self._tensors[place], kept)
+        for place, state in then.generators.items():
             _set_state(self._generators[place], state)
-        for each, state in zip(self._objects, self._saved, strict=False):
+        for each, state in zip(self._objects, then.objects, strict=False):
             each.load_state_dict(copy.deepcopy(state))
-        for kept in self._kept:
-            kept.restore()
+        for value in then.kept:
+            value.restore()
 
     def prune(self) -> None:
         """Forget storages that the tensors seen there have no more."""
         for place in [place for place, tensor in self._tensors.items() if _memory(tensor) != place]:
-            del self._tensors[place], self._copies[place], self._named[place]
+            del self._tensors[place], self._named[place]
+            self._moment.copies.pop(place, None)
 
     def settle(self) -> None:
         """The window is over: what it changed is kept from now on."""
-        self._changing |= {kept.slot.name for kept in self._kept if kept.changed()}
+        self._changing |= {kept.slot.name for kept in self._moment.kept if kept.changed()}
 
     # --------------------------------------------------------------------------------------- comparing
 
@@ -250,7 +227,7 @@ class Outside:
         it.
         """
         found = {self._named[place]: tensor.detach().clone() for place, tensor in self._tensors.items()}
-        for kept in self._kept:
+        for kept in self._moment.kept:
             value = kept.slot.get()
             if isinstance(value, torch.Tensor) and kept.changed():
                 found[kept.slot.name] = value.detach().clone()
@@ -259,7 +236,7 @@ class Outside:
     def unmoved(self) -> bool:
         """Whether a forward wrote to a tensor that has the numbers that it had."""
         return any(
-            _equal_storages(tensor.untyped_storage(), self._copies[place])
+            _equal_storages(tensor.untyped_storage(), self._moment.copies[place])
             for place, tensor in self._tensors.items()
             if place in self._of_forward
         )
@@ -267,108 +244,11 @@ class Outside:
     def numbers(self) -> dict[str, Any]:
         """What changed in Python since `keep`, by name: numbers, and how many entries containers have."""
         found: dict[str, Any] = {}
-        for kept in self._kept:
+        for kept in self._moment.kept:
             value = kept.slot.get()
             if not isinstance(value, torch.Tensor) and kept.changed():
-                found[kept.slot.name] = len(value) if isinstance(value, _CONTAINERS) else value
+                found[kept.slot.name] = len(value) if isinstance(value, CONTAINERS) else value
         return found
-
-
-def _attributes(name: str, holder: Any) -> list[_Slot]:
-    """An object's own attributes that hold plain values or containers."""
-    own = vars(holder)
-    return [
-        _entry(own, key, f"{name}.{key}")
-        for key, value in list(own.items())
-        if isinstance(value, (*_PLAIN, *_CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
-    ]
-
-
-def _entry(space: dict[str, Any], key: str, name: str) -> _Slot:
-    """A dictionary's entry."""
-
-    def put(value: Any) -> None:
-        space[key] = value
-
-    return _Slot(name, lambda: space.get(key), put)
-
-
-_MODULE_TABLES = frozenset(vars(nn.Module()))
-
-
-def _functions(loss: Any) -> list[types.FunctionType]:
-    inner = getattr(loss, "func", loss)
-    inner = getattr(inner, "__func__", inner)
-    if not isinstance(inner, types.FunctionType):
-        inner = vars(type(inner)).get("__call__")
-    return [inner] if isinstance(inner, types.FunctionType) else []
-
-
-def _closure(loss: Any) -> list[_Slot]:
-    """Variables that a loss function has around it: of its closure, of the object that it belongs to, and
-    global ones that it names.
-    """
-    slots: list[_Slot] = []
-    owner = getattr(loss, "__self__", None)
-    if owner is None and not isinstance(loss, types.FunctionType):
-        owner = loss
-    if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
-        slots += _attributes(type(owner).__name__, owner)
-    for function in _functions(loss):
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            if isinstance(_content(cell), (*_PLAIN, *_CONTAINERS)):
-                slots.append(_Slot(name, partial(_content, cell), partial(_fill, cell)))
-        space = function.__globals__
-        slots += [
-            _entry(space, name, name)
-            for name in function.__code__.co_names
-            if name in space and isinstance(space[name], (*_PLAIN, *_CONTAINERS))
-        ]
-    return slots
-
-
-def _variables(loss: Any) -> Iterable[tuple[str, Any]]:
-    for function in _functions(loss):
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            yield name, _content(cell)
-        for name in function.__code__.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _fill(cell: Any, value: Any) -> None:
-    cell.cell_contents = value
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:
-        return False
-
-
-def _same_entries(before: Any, now: Any) -> bool:
-    if len(before) != len(now):
-        return False
-    if isinstance(before, dict):
-        return all(
-            key in now and (now[key] is value or _equal_plain(now[key], value))
-            for key, value in before.items()
-        )
-    if isinstance(before, set):
-        return bool(before == now)
-    return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
-
-
-def _equal_plain(one: Any, other: Any) -> bool:
-    return isinstance(one, (int, float, str, bool)) and _equal(one, other)
 
 
 def _is_alias(func: Any) -> bool:

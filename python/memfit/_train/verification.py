@@ -348,15 +348,16 @@ class Verifier:
         self._buffers = [Buffers(module) for module in self._modules]
         self._numbers = RandomState([self._device])
         self._goes_on = self._drew = False
-        try:
-            with _eagerly():
-                yield
-        finally:
-            self._end()
-            for parameter, gradient in zip(self._parameters.all, kept, strict=True):
-                parameter.grad = gradient
-            for leaf, gradient in self._reached.values():
-                leaf.grad = gradient
+        with self._outside.aside():
+            try:
+                with _eagerly():
+                    yield
+            finally:
+                self._end()
+                for parameter, gradient in zip(self._parameters.all, kept, strict=True):
+                    parameter.grad = gradient
+                for leaf, gradient in self._reached.values():
+                    leaf.grad = gradient
 
     def _name(self) -> str:
         if self._precision.name == "bf16":

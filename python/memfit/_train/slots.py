@@ -1,0 +1,160 @@
+"""Places in Python that hold values: attributes, variables of a closure, and global ones."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
+CONTAINERS = (list, dict, set, deque)
+
+
+class Slot:
+    """A place in Python that holds a value: an attribute, a variable of a closure, or a global one."""
+
+    __slots__ = ("get", "name", "put")
+
+    def __init__(self, name: str, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        self.name, self.get, self.put = name, get, put
+
+
+class Kept:
+    """A value as it was: itself, and what was in it if it is a container."""
+
+    __slots__ = ("inner", "slot", "value")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        value = slot.get()
+        # What still has a graph belongs to a step that is over; to hold it would hold that step's memory.
+        self.value = (
+            value.detach() if isinstance(value, torch.Tensor) and value.grad_fn is not None else value
+        )
+        self.inner = copy.copy(self.value) if isinstance(self.value, CONTAINERS) else None
+
+    def changed(self) -> bool:
+        """Whether it is another value now."""
+        now = self.slot.get()
+        if now is not self.value:
+            return (
+                isinstance(now, torch.Tensor)
+                or isinstance(self.value, torch.Tensor)
+                or not _equal(now, self.value)
+            )
+        return self.inner is not None and not _same_entries(self.inner, now)
+
+    def restore(self) -> None:
+        """Put it back."""
+        if self.slot.get() is not self.value:
+            self.slot.put(self.value)
+        if self.inner is None or _same_entries(self.inner, self.value):
+            return
+        self.value.clear()
+        if isinstance(self.value, (dict, set)):
+            self.value.update(self.inner)
+        else:
+            self.value.extend(self.inner)
+
+
+def attributes_of(name: str, holder: Any) -> list[Slot]:
+    """An object's own attributes that hold plain values or containers."""
+    own = vars(holder)
+    return [
+        _entry(own, key, f"{name}.{key}")
+        for key, value in list(own.items())
+        if isinstance(value, (*_PLAIN, *CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
+    ]
+
+
+def _entry(space: dict[str, Any], key: str, name: str) -> Slot:
+    """A dictionary's entry."""
+
+    def put(value: Any) -> None:
+        space[key] = value
+
+    return Slot(name, lambda: space.get(key), put)
+
+
+_MODULE_TABLES = frozenset(vars(nn.Module()))
+
+
+def _functions(loss: Any) -> list[types.FunctionType]:
+    inner = getattr(loss, "func", loss)
+    inner = getattr(inner, "__func__", inner)
+    if not isinstance(inner, types.FunctionType):
+        inner = vars(type(inner)).get("__call__")
+    return [inner] if isinstance(inner, types.FunctionType) else []
+
+
+def around(loss: Any) -> list[Slot]:
+    """Variables that a loss function has around it: of its closure, of the object that it belongs to, and
+    global ones that it names.
+    """
+    slots: list[Slot] = []
+    owner = getattr(loss, "__self__", None)
+    if owner is None and not isinstance(loss, types.FunctionType):
+        owner = loss
+    if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
+        slots += attributes_of(type(owner).__name__, owner)
+    for function in _functions(loss):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            if isinstance(_content(cell), (*_PLAIN, *CONTAINERS)):
+                slots.append(Slot(name, partial(_content, cell), partial(_fill, cell)))
+        space = function.__globals__
+        slots += [
+            _entry(space, name, name)
+            for name in function.__code__.co_names
+            if name in space and isinstance(space[name], (*_PLAIN, *CONTAINERS))
+        ]
+    return slots
+
+
+def variables_of(loss: Any) -> Iterable[tuple[str, Any]]:
+    for function in _functions(loss):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            yield name, _content(cell)
+        for name in function.__code__.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _fill(cell: Any, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:
+        return False
+
+
+def _same_entries(before: Any, now: Any) -> bool:
+    if len(before) != len(now):
+        return False
+    if isinstance(before, dict):
+        return all(
+            key in now and (now[key] is value or _equal_plain(now[key], value))
+            for key, value in before.items()
+        )
+    if isinstance(before, set):
+        return bool(before == now)
+    return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
+
+
+def _equal_plain(one: Any, other: Any) -> bool:
+    return isinstance(one, (int, float, str, bool)) and _equal(one, other)
