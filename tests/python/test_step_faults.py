@@ -88,7 +88,7 @@ def test_an_out_of_memory_at_every_operation_leaves_no_trace(name: str, window: 
     _, expected, _, _ = run(None, 4)
     survived = 0
     # Every one of the first model's; of the others as many as there is time for, by turns.
-    stride = 1 if name == "dropout" and window == 1 else max(operations // 30, 1)
+    stride = 1 if name == "dropout" and window == 1 else max(operations // 12, 1)
     tried = range(1, operations + 1, stride)
     for at in tried:
         fault, model, step, results = run(at, 8)

@@ -127,9 +127,9 @@ pub struct Training {
     pub loading: Option<Loading>,
     /// Whether what is computed of a sample depends on the others in its batch, as with batch normalisation.
     pub couples_samples: bool,
-    /// Whether the loss compares samples of a batch with each other.
+    /// Why parts of its batch are not known to train as the whole does; empty where they are.
     #[serde(default)]
-    pub compares_samples: bool,
+    pub undivided: Option<String>,
     /// Whether there are convolutions.
     pub convolves: bool,
     /// Outputs of the widest linear layer.

@@ -10,7 +10,7 @@ use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
 use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
-use memfit_vocabulary::{Framework, Lever, Loading, Measured, Training};
+use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Training};
 
 use crate::printer::ProgressLine;
 use crate::{CliError, Printer};
@@ -276,7 +276,11 @@ fn training(told: &memfit_channel::message::Training) -> Training {
         models: told.models.clone(),
         own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
         couples_samples: told.couples_samples,
-        compares_samples: told.compares_samples,
+        parts: match told.undivided.as_deref() {
+            Some("") => Parts::TrainAsWhole,
+            Some(why) => Parts::Unverified(why.to_owned()),
+            None => Parts::Unseen,
+        },
         convolves: told.convolves,
         classes: told.classes,
         explicit_attention: told.explicit_attention,

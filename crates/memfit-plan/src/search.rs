@@ -15,7 +15,7 @@ mod simplify;
 mod variants;
 mod whole;
 
-use memfit_vocabulary::{Harm, Label, Lever, Training, Turn};
+use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn};
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
@@ -88,8 +88,8 @@ struct Search<'a, T: Trial> {
     divided: Vec<(Candidate, Divided)>,
     runs: u64,
     interrupted: bool,
-    /// Whether the loss was seen to compare samples of a batch with each other.
-    compares: bool,
+    /// What the script as it is shows of dividing its batch.
+    parts: Option<Parts>,
 }
 
 impl<'a, T: Trial> Search<'a, T> {
@@ -105,7 +105,7 @@ impl<'a, T: Trial> Search<'a, T> {
             divided: Vec::new(),
             runs: 0,
             interrupted: false,
-            compares: false,
+            parts: None,
         }
     }
 
@@ -126,8 +126,7 @@ impl<'a, T: Trial> Search<'a, T> {
         };
         // It is looked at once, in the script as it is, and is true of it whatever is done.
         if let Some(training) = &mut outcome.training {
-            self.compares |= training.compares_samples;
-            training.compares_samples = self.compares;
+            training.parts = self.parts.get_or_insert_with(|| training.parts.clone()).clone();
         }
         self.runs += 1;
         self.tried.push(Tried { candidate: candidate.clone(), outcome: outcome.clone(), on_card });

@@ -8,7 +8,7 @@ mod plot;
 
 use std::fmt::Write as _;
 
-use crate::text::{meaning_of_label, plan_in_short, plan_lever_in_words, size};
+use crate::text::{plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
 const STYLE: &str = include_str!("plan_page/page.css");
@@ -72,7 +72,7 @@ fn the_plan(out: &mut String, report: &PlanReport) {
             out,
             "<li>{} <span class=\"label\" title=\"{}\">{}</span>",
             in_prose(&plan_lever_in_words(lever, chosen)),
-            escaped(meaning_of_label(lever.label)),
+            escaped(&plan_lever_meaning(lever)),
             lever.label
         );
     }

@@ -25,7 +25,7 @@ pub use explain::explain;
 pub use gpus::{gpu, gpus};
 pub use plan::plan;
 pub(crate) use plan::{
-    in_short as plan_in_short, in_words as plan_lever_in_words, meaning as meaning_of_label,
+    in_short as plan_in_short, in_words as plan_lever_in_words, meaning as plan_lever_meaning,
 };
 pub use replay::replay;
 pub use rules::{rule, rules};

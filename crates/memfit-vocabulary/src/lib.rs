@@ -22,7 +22,7 @@ pub use declaration::{
 pub use levers::Lever;
 pub use remark::Remark;
 pub use situation::{Held, Search, Sense, Situation, Turn};
-pub use training::{Loading, Measured, Training};
+pub use training::{Loading, Measured, Parts, Training};
 pub use value::{Value, counted, in_short};
 
 use serde::{Deserialize, Serialize};
@@ -169,6 +169,18 @@ vocabulary! {
         Modelled = 1, "modelled";
         /// The script was run once more, with the remedy.
         Run = 2, "run";
+    }
+}
+
+impl Label {
+    /// What it says of a training, in a few words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Exact => "the same mathematics",
+            Self::Rounding => "the same mathematics, rounded in another order",
+            Self::Precision => "the same training in fewer bits",
+            Self::ChangesTraining => "another training",
+        }
     }
 }
 

@@ -17,8 +17,8 @@ pub struct Training {
     pub own_accumulation: u64,
     /// Whether what is computed of a sample depends on others in its batch.
     pub couples_samples: bool,
-    /// Whether the loss compares samples of a batch with each other.
-    pub compares_samples: bool,
+    /// What was seen of dividing its batch.
+    pub parts: Parts,
     /// Whether there are convolutions.
     pub convolves: bool,
     /// Outputs of the widest linear layer.
@@ -78,15 +78,46 @@ pub struct Training {
 }
 
 impl Training {
+    /// That parts of its batch are not known to train as the whole does; nothing where they are, and where a
+    /// batch is not divided for a training.
+    pub fn unverified(&self) -> Option<String> {
+        let why = self.parts.doubt().filter(|_| self.optimizes && !self.couples_samples)?;
+        Some(format!("not verified, because {why}: `memfit.Step` checks it on the first batch"))
+    }
+
     /// The label of dividing this training's batch.
     pub fn label_of_dividing(&self) -> Label {
         if !self.optimizes {
             // Nothing is accumulated where nothing is trained.
             Label::Exact
-        } else if self.couples_samples || self.compares_samples {
+        } else if self.couples_samples || self.parts != Parts::TrainAsWhole {
+            // What is not shown counts as another training.
             Label::ChangesTraining
         } else {
             Lever::MicroBatch.label()
+        }
+    }
+}
+
+/// What was seen of a script's own step, from its batch to its loss.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Parts {
+    /// The loss is a mean in which each sample counts the same, and no sample's numbers reach another's.
+    TrainAsWhole,
+    /// That was not shown, and why.
+    Unverified(String),
+    /// There was no such step.
+    #[default]
+    Unseen,
+}
+
+impl Parts {
+    /// Why parts of a batch are not known to train as the whole; nothing where they are.
+    pub fn doubt(&self) -> Option<&str> {
+        match self {
+            Self::TrainAsWhole => None,
+            Self::Unverified(why) => Some(why),
+            Self::Unseen => Some("no step of the script's own was seen"),
         }
     }
 }

@@ -324,6 +324,7 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
             lever: Lever::MicroBatch,
             value: Value::Count(micro_batch),
             label: found.label_of_micro_batches(),
+            unverified: found.training.unverified(),
         })
         .into_iter()
         .collect();
@@ -331,6 +332,7 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
         lever: *lever,
         value: value.clone(),
         label: *label,
+        unverified: None,
     }));
     let peak = tried.outcome.peak;
     PlanRun {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memfit_vocabulary::{Label, Value};
+use memfit_vocabulary::Value;
 
 use super::VERSION;
 use crate::plan::{Expected, Plan};
@@ -45,7 +45,7 @@ impl Plan {
                 quoted(lever.name()),
                 literal(value),
                 quoted(label.name()),
-                meaning(*label),
+                label.meaning(),
             );
         }
     }
@@ -104,15 +104,6 @@ fn expectation(text: &mut String, expected: &Expected) {
     }
     if let Some(milliseconds) = expected.step_ms {
         let _ = writeln!(text, "step_ms = {milliseconds:?}  # an estimate, of one optimizer step");
-    }
-}
-
-fn meaning(label: Label) -> &'static str {
-    match label {
-        Label::Exact => "the same mathematics",
-        Label::Rounding => "the same mathematics, rounded in another order",
-        Label::Precision => "the same training in fewer bits",
-        Label::ChangesTraining => "another training",
     }
 }
 

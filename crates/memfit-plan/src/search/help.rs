@@ -36,14 +36,15 @@ impl<T: Trial> Search<'_, T> {
         let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
         let of_its_own = match training {
             _ if self.limits.without.contains(&Lever::MicroBatch) => None,
-            _ if training.compares_samples => {
-                Some("the loss compares the samples of a batch with each other, of which a part has fewer")
-            }
-            _ if training.couples_samples => Some("batch normalisation would see fewer samples"),
-            _ => None,
+            _ if training.couples_samples => Some(
+                "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits"
+                    .to_owned(),
+            ),
+            _ => training.unverified().map(|unverified| {
+                format!("{unverified}; `--allow changes-training` plans with it before that")
+            }),
         };
-        let permitted = "it is `changes-training` here, which `--allow changes-training` permits";
-        self.reject(name, of_its_own.map_or(why, |of_its_own| format!("{of_its_own}: {permitted}")));
+        self.reject(name, of_its_own.unwrap_or(why));
         false
     }
 

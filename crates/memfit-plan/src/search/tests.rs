@@ -1,6 +1,6 @@
 //! The search on trainings that are pretended.
 
-use memfit_vocabulary::{Harm, Measured, Value};
+use memfit_vocabulary::{Harm, Measured, Parts, Value};
 use proptest::prelude::*;
 
 use super::divide::sizes;
@@ -24,8 +24,8 @@ struct Pretended {
     fixed: u64,
     budget: u64,
     couples_samples: bool,
-    /// Whether the script as it is tells that its loss compares samples.
-    compares_samples: bool,
+    /// Whether the script as it is shows that parts of a batch train as the whole.
+    verified: bool,
     /// Bytes that no model knows of, with blocks computed again.
     surprise: u64,
     /// Bytes of the optimizer's state, and of what it updates.
@@ -100,7 +100,11 @@ impl Trial for Pretended {
                 batch: self.batch,
                 own_accumulation: 1,
                 couples_samples: self.couples_samples,
-                compares_samples: self.compares_samples && *candidate == Candidate::as_is(),
+                parts: match self.verified {
+                    _ if *candidate != Candidate::as_is() => Parts::Unseen,
+                    true => Parts::TrainAsWhole,
+                    false => Parts::Unverified("the loss is a sum over the samples".to_owned()),
+                },
                 optimizes: self.optimizes,
                 fusible: self.optimizes,
                 state: self.state,
@@ -125,7 +129,7 @@ fn pretended() -> Pretended {
         fixed: GIB,
         budget: 6 * GIB,
         couples_samples: false,
-        compares_samples: false,
+        verified: true,
         surprise: 0,
         state: 0,
         trained: 0,
@@ -177,16 +181,18 @@ fn nothing_is_done_that_is_not_allowed() {
 }
 
 #[test]
-fn samples_that_are_compared_with_each_other_stay_together() {
+fn a_batch_of_which_nothing_is_shown_stays_whole() {
     let divided = |allow: Label| {
-        let mut trial = Pretended { compares_samples: true, ..pretended() };
+        let mut trial = Pretended { verified: false, ..pretended() };
         let answer = search(&mut trial, &limits(6 * GIB, allow)).unwrap().unwrap();
         let why = answer.rejected.iter().find(|rejected| rejected.lever == "micro-batch");
         (answer.chosen.unwrap().candidate.micro_batch.is_some(), why.map(|rejected| rejected.why.clone()))
     };
     let (is_divided, why) = divided(Label::Precision);
     assert!(!is_divided);
-    assert!(why.is_some_and(|why| why.contains("compares the samples") && why.contains("--allow")));
+    assert!(why.is_some_and(
+        |why| why.contains("not verified, because the loss is a sum") && why.contains("--allow")
+    ));
     assert!(divided(Label::ChangesTraining).0);
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Label, Moved, Value, counted};
+use memfit_vocabulary::{Moved, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
@@ -116,7 +116,7 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
 fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Canvas) {
     out.push_str("\nThe plan\n");
     for lever in &chosen.levers {
-        let text = format!("{} ({})", in_words(lever, chosen), meaning(lever.label));
+        let text = format!("{} ({})", in_words(lever, chosen), meaning(lever));
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
     }
     if let (Some(limit), Some(micro_batch)) = (report.limit, chosen.micro_batch) {
@@ -141,18 +141,14 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
 
 /// A lever in plain words.
 pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
-    let PlanLever { lever, value, label } = lever;
+    let PlanLever { lever, value, label, .. } = lever;
     lever.sentence(Moved { value, label: *label, passes: chosen.micro_batches_per_step })
 }
 
-/// What a label means.
-pub(crate) fn meaning(label: Label) -> &'static str {
-    match label {
-        Label::Exact => "exact: the same mathematics",
-        Label::Rounding => "rounding: the same mathematics, in another order",
-        Label::Precision => "precision: the same training in fewer bits",
-        Label::ChangesTraining => "changes-training: another training",
-    }
+/// What a lever does to the training, or that this is not known.
+pub(crate) fn meaning(lever: &PlanLever) -> String {
+    let declared = || format!("{}: {}", lever.label, lever.label.meaning());
+    lever.unverified.clone().unwrap_or_else(declared)
 }
 
 fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {

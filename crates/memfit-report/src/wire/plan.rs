@@ -126,6 +126,9 @@ pub struct PlanLever {
     pub value: Value,
     /// What it does to the training.
     pub label: Label,
+    /// Why the label is not known to be true, where it is the worst that may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<String>,
 }
 
 /// How far a micro-batch could go.

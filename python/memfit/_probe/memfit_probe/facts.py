@@ -6,14 +6,14 @@ import functools
 import itertools
 import weakref
 
-# Labels that PyTorch's losses leave out unless they are told otherwise.
-IGNORED = -100
+from .dividing import Division
+from .independence import IGNORED
+from .inputs import is_compiled, leaves, parts
+
 TURNS = (
     "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through "
     "for each of them"
 )
-# Of fewer samples nothing can be told: other dimensions are as small.
-LEAST_SAMPLES = 3
 CLIPPED = "gradients are clipped after the backward, when all of them are gone"
 # Of a data set's items so many lengths are told.
 MAX_LENGTHS = 1024
@@ -26,7 +26,7 @@ class Facts:
         self.session = session
         # Numbers that a script put into its model: it goes on from weights that were trained before.
         self.loaded = 0
-        self.mixing = None
+        self.division = Division(session)
 
     def forget(self):
         """Nothing has happened yet; what was loaded before the fork stays so."""
@@ -53,12 +53,11 @@ class Facts:
         # one that is under way.
         self.draws = False
         self.drawn = None
-        # Follows samples through a forward and its loss, where that is under way, and whether these were
-        # compared.
-        self.leave()
-        self.compares = False
+        # What shows that parts of a batch train as the whole does.
+        self.division.forget()
 
     def arm(self):
+        self.division.arm()
         for home in (self.session.torch, self.session.torch.Tensor):
             self._arm_softmax(home)
         module, facts = self.session.torch.nn.Module, self
@@ -102,32 +101,6 @@ class Facts:
             else None
         )
 
-    def follow(self, model, arguments, samples):
-        """From now on, what becomes of so many samples that a model is called with."""
-        from .mixing import Mixing
-
-        if samples < LEAST_SAMPLES or is_compiled(model):
-            return
-        self.mixing = Mixing(samples)
-        self.mixing.__enter__()
-        self._follows(arguments)
-
-    def _follows(self, arguments):
-        for value in leaves(arguments, 64):
-            if isinstance(value, self.session.torch.Tensor):
-                self.mixing.follow(value)
-
-    def leave(self):
-        """The forward is over, and its loss."""
-        mixing, self.mixing = self.mixing, None
-        if mixing is None:
-            return
-        self.compares = mixing.compared
-        # Where a mode of the script's own began since and goes on, it stays below that, and looks no more.
-        mixing.lost = True
-        if mixing is self.session.torch.utils._python_dispatch._get_current_dispatch_mode():
-            mixing.__exit__(None, None, None)
-
     def backward(self):
         """A backward begins."""
         self.backward_since = True
@@ -151,6 +124,7 @@ class Facts:
         go through for each of them.
         """
         self.counts(optimizer)
+        self.division.stepped()
         first = self.asked_first() if self.asked_first is not None else None
         after_its_own = self.backward_since and self.asked_for is batch
         if first is None:
@@ -163,15 +137,13 @@ class Facts:
 
     def saw(self, arguments):
         """What an outermost module is called with: a language model's cache may be among it."""
-        if self.mixing is not None:
-            self._follows(arguments)
         for value in itertools.islice(arguments[1].values() if arguments[1] else (), 32):
             layers = getattr(value, "layers", None)
             if isinstance(layers, list) and hasattr(value, "get_seq_length"):
                 self.cached = max(self.cached, sum(nbytes(vars(layer)) for layer in layers))
                 self.tokens = max(self.tokens, int(value.get_seq_length()))
 
-    def batch(self, batch):
+    def batch(self, batch, trains):
         """What a loader gave: pictures have four dimensions, and labels of -100 are left out of losses."""
         for value in leaves(batch, 16):
             if not self.ignores and str(getattr(value, "dtype", "")) == "torch.int64":
@@ -180,6 +152,8 @@ class Facts:
                 self.pictures = max(
                     self.pictures, tuple(value.shape[-2:]), key=lambda sides: sides[0] * sides[1]
                 )
+        if trains:
+            self.division.given(batch, self.ignores)
 
     def tell(self, model, each):
         """As fields of the message; a model may be several, each of which is called by itself."""
@@ -196,21 +170,13 @@ class Facts:
             "tokens": self.tokens,
             "pictures": list(self.pictures),
             "alternates": self.alternates,
-            "compares_samples": self.compares,
+            "undivided": self.division.why_not(),
             "backwards": -(-self.most_backwards // self.pieces),
             "ignores": self.ignores,
             "compiled": any(map(is_compiled, each)),
             "draws": self.draws or drops(model),
             "processes": torch.distributed.get_world_size() if several else 1,
         }
-
-
-def is_compiled(model):
-    """Whether the script has its model, or some of its modules, compiled."""
-    return any(
-        getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod")
-        for each in parts(model)
-    )
 
 
 def drops(model):
@@ -223,11 +189,6 @@ def drops(model):
         if each.training
         for name, value in vars(each).items()
     )
-
-
-def parts(model):
-    """A model's modules, itself among them."""
-    return model.modules() if model is not None else ()
 
 
 def is_attention(shape):
@@ -263,18 +224,3 @@ def state_bytes(optimizer):
 def output_bytes(output):
     """Bytes of a block's output."""
     return sum(getattr(value, "nbytes", 0) or 0 for value in leaves(output, 64))
-
-
-def leaves(value, most):
-    """What tuples, lists and dictionaries hold at their ends, so many values being looked at."""
-    waiting = [value]
-    for _ in itertools.repeat(None, most):
-        if not waiting:
-            return
-        value = waiting.pop()
-        if isinstance(value, (tuple, list)):
-            waiting.extend(value)
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
-        else:
-            yield value

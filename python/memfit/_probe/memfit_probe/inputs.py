@@ -111,3 +111,31 @@ def first_dimension(torch, arguments):
         elif isinstance(value, dict):
             waiting.extend(list(value.values())[:16])
     return 0
+
+
+def leaves(value, most):
+    """What tuples, lists and dictionaries hold at their ends, so many values being looked at."""
+    waiting = [value]
+    for _ in itertools.repeat(None, most):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        else:
+            yield value
+
+
+def is_compiled(model):
+    """Whether the script has its model, or some of its modules, compiled."""
+    return any(
+        getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod")
+        for each in parts(model)
+    )
+
+
+def parts(model):
+    """A model's modules, itself among them."""
+    return model.modules() if model is not None else ()

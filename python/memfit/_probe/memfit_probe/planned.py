@@ -207,7 +207,7 @@ class Planned:
 
     def arrive(self, batch):
         """What a loader gives, as the plan has it."""
-        self.facts.batch(batch)
+        self.facts.batch(batch, self._trains())
         if self.arriving is None:
             self.arriving = self._arriving()
         for change in self.arriving:
@@ -295,7 +295,9 @@ class Planned:
             return loss
         if self.facts.asked_to_step(optimizer, self.fetched.piece) and self.micro_batch is not None:
             self._refuse("micro-batch", facts.TURNS)
-        return self.scaling.step(optimizer, original) if self.round.asked() else None
+        stepped = self.scaling.step(optimizer, original) if self.round.asked() else None
+        self.facts.division.ended(0 if self.largest else self.seen)
+        return stepped
 
     def held_back(self, optimizer=None):
         """A step that does not happen yet; of an optimizer that was not asked itself, but through a
@@ -324,6 +326,7 @@ class Planned:
         if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
             return
         # A transform of data is a module without parameters.
+        self.facts.division.meets(model)
         if self.levers and self._is_it(model) and next(model.parameters(), None) is not None:
             self.autocast = torch.is_autocast_enabled("cuda")
             # One that fails is tried once more, and told, where the forward begins.
@@ -352,8 +355,6 @@ class Planned:
         arguments, self.arguments = self.arguments, None
         if self.target is None and self._is_it(model):
             self._put_on(model)
-            if self.measures and not self.levers and self.session.optimizers:
-                self.facts.follow(model, arguments, self.seen)
         del arguments
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is not None and self.model() is model
@@ -381,7 +382,6 @@ class Planned:
 
     def leave(self):
         """The forward with its loss is over."""
-        self.facts.leave()
         around, self.around = self.around, None
         if around is not None:
             around.close()

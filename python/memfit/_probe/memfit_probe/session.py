@@ -237,6 +237,8 @@ class Session:
             try:
                 return original(*args, **kwargs)
             finally:
+                if self.planned is not None and before != codes.BACKWARD:
+                    self.planned.facts.division.backward_ends()
                 # Within a step (LBFGS calls a closure), or within another backward (reentrant checkpoints),
                 # that goes on.
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
@@ -249,6 +251,7 @@ class Session:
             # Gradients that are asked for and not added up, as a penalty's, are part of what is computed.
             if self.watch.current_phase() != codes.BACKWARD and adds_up:
                 self.planned.leave()
+                self.planned.facts.division.backward_begins(args[0])
                 return (args[0], self.planned.seeds(args[1]), *args[2:])
         except Exception as error:
             self.remark("plan-failed", error, where="at a backward")

@@ -28,7 +28,12 @@ impl Trial for Curve {
                 step_ms: Some((self.time)(candidate.pieces)),
                 ..Expected::default()
             },
-            training: Some(Training { batch: BATCH, optimizes: true, ..Training::default() }),
+            training: Some(Training {
+                batch: BATCH,
+                optimizes: true,
+                parts: Parts::TrainAsWhole,
+                ..Training::default()
+            }),
             ..Outcome::default()
         }))
     }

@@ -93,6 +93,7 @@ impl Trial for Small {
         let training = Training {
             batch: self.batch(),
             own_accumulation: 1,
+            parts: Parts::TrainAsWhole,
             optimizes: true,
             // Reason enough to try any lever that pays for memory.
             state: self.fixed,

@@ -97,6 +97,7 @@ impl Trial for Fused {
                 batch: self.batch,
                 names: self.names.clone(),
                 own_accumulation: 1,
+                parts: Parts::TrainAsWhole,
                 optimizes: true,
                 parameters: FIXED,
                 compiled: self.own,
