@@ -83,3 +83,20 @@ def test_a_script_that_fails_by_itself_has_no_plan():
     _, run = planned("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('my own')\n")
     assert run.status == 2
     assert "my own" in run.report["problem"]["message"]
+
+
+def test_a_loss_of_which_nothing_is_shown_is_not_divided_unless_that_is_asked_for():
+    script = LOADER.replace(
+        "        optimizer.zero_grad()", "        loss = loss / loss.item()\n        optimizer.zero_grad()"
+    )
+    options = ("--memory", "1GiB", "--without", "checkpointing", "--without", "autocast-fp16")
+    _, run = planned(script, *options)
+    refused = next(each["why"] for each in run.report["rejected"] if each["lever"] == "micro-batch")
+    assert "not verified" in refused, refused
+    assert "is read before the backward" in refused, refused
+    assert "`memfit.Step` checks it on the first batch" in refused
+    assert all(lever["name"] != "micro-batch" for lever in (run.report["chosen"] or {"levers": []})["levers"])
+    _, run = planned(script, *options, "--allow", "changes-training")
+    lever = next(each for each in run.report["chosen"]["levers"] if each["name"] == "micro-batch")
+    assert lever["label"] == "changes-training"
+    assert lever["unverified"].startswith("not verified")

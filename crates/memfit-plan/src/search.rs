@@ -89,7 +89,7 @@ struct Search<'a, T: Trial> {
     runs: u64,
     interrupted: bool,
     /// What the script as it is shows of dividing its batch.
-    parts: Option<Parts>,
+    parts: Parts,
 }
 
 impl<'a, T: Trial> Search<'a, T> {
@@ -105,7 +105,7 @@ impl<'a, T: Trial> Search<'a, T> {
             divided: Vec::new(),
             runs: 0,
             interrupted: false,
-            parts: None,
+            parts: Parts::Unseen,
         }
     }
 
@@ -126,7 +126,10 @@ impl<'a, T: Trial> Search<'a, T> {
         };
         // It is looked at once, in the script as it is, and is true of it whatever is done.
         if let Some(training) = &mut outcome.training {
-            training.parts = self.parts.get_or_insert_with(|| training.parts.clone()).clone();
+            if self.parts == Parts::Unseen {
+                self.parts = training.parts.clone();
+            }
+            training.parts = self.parts.clone();
         }
         self.runs += 1;
         self.tried.push(Tried { candidate: candidate.clone(), outcome: outcome.clone(), on_card });

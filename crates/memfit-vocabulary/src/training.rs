@@ -117,7 +117,7 @@ impl Parts {
         match self {
             Self::TrainAsWhole => None,
             Self::Unverified(why) => Some(why),
-            Self::Unseen => Some("no step of the script's own was seen"),
+            Self::Unseen => Some("no step of the script as it is could be followed"),
         }
     }
 }

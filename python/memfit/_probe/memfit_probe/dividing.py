@@ -8,7 +8,6 @@ from .inputs import is_compiled, leaves
 # Of fewer samples nothing can be told: other dimensions are as small.
 LEAST_SAMPLES = 3
 COMPILED = "the model is compiled, and what it computes is not seen"
-NOT_SEEN = "no step of the script's own could be followed from its batch to its loss"
 
 
 class Division:
@@ -113,5 +112,5 @@ class Division:
                 following.__exit__(None, None, None)
 
     def why_not(self):
-        """Why parts are not known to train as the whole; nothing where they are."""
-        return (self._why or "") if self._backwards else NOT_SEEN
+        """Why parts are not known to train as the whole: empty where they are, None where no step was seen."""
+        return (self._why or "") if self._backwards else None
