@@ -50,8 +50,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     notes.extend(time::notes(request, facts));
     if let Card::Virtual(device, _) = &request.card {
-        notes.push(Note::new(Remark::Outside));
-        notes.extend(outside::note(device));
+        notes.extend(outside::notes(device, facts));
     }
     if request.other_processes > 0 {
         let how = match request.others {

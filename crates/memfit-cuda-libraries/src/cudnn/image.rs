@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_hopper_card_says_how_its_multiprocessors_are_spread() {
-        let catalogue = Catalogue::built_in();
+        let catalogue = Catalogue::builtin().unwrap();
         for device in catalogue.devices() {
             let spread = property(device, SMS_OF_EACH_CLUSTER);
             if device.compute_capability.major == 9 {
