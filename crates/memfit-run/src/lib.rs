@@ -101,7 +101,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether it says `fits` only as far as numbers that nobody computed decide nothing, which was not tried.
+    /// Whether it says `fits` only as far as numbers that nobody computed decide nothing, which was not
+    /// tried.
     pub fn hangs_on_numbers(&self, request: &Request) -> bool {
         self.numbers == Numbers::Untried && verdict::hangs_on_numbers(request, &self.facts)
     }

@@ -171,9 +171,9 @@ extern "C" fn memfit_vgpu_expect(size: i64) {
     EXPECTED.set(u64::try_from(size).ok());
 }
 
-/// Tells the type of what this thread reads from now on: 1 to 4 for the floating-point types, the same negative
-/// where it becomes an integer, 0 where it may be anything. Gives the number of its reads so far of integers
-/// that nobody computed.
+/// Tells the type of what this thread reads from now on: 1 to 4 for the floating-point types, the same
+/// negative where it becomes an integer, 0 where it may be anything. Gives the number of its reads so far of
+/// integers that nobody computed.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_reading(code: i32) -> u64 {
     READS.set(Reads::from_code(code));

@@ -78,8 +78,8 @@ impl Lists {
         self.found(arguments).and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
     }
 
-    /// The addresses of the tensors that a launch works on; `None` where the lists cannot be read. Behind those
-    /// stands what earlier launches left there.
+    /// The addresses of the tensors that a launch works on; `None` where the lists cannot be read. Behind
+    /// those stands what earlier launches left there.
     pub(crate) fn addresses(&self, grid: Grid, arguments: Arguments) -> Option<Vec<u64>> {
         let places = self.found(arguments)?;
         let mut tensors = (0..grid.blocks[0] as usize)

@@ -110,6 +110,7 @@ class Session:
         self.had_backward = False
         self.after_step = []
         self.passes = {}
+        self.leader = None
         self.generating = False
 
     def arm(self):
@@ -353,9 +354,7 @@ class Session:
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak, clock=clock)
 
     def _requested(self):
-        """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a
-        steady training.
-        """
+        """What tensors ask for now on all devices: of a steady training the same after each step."""
         stats = self.torch._C._cuda_memoryStats
         return sum(stats(device)["requested_bytes"]["all"]["current"] for device in self.devices())
 
@@ -386,11 +385,20 @@ class Session:
     def passed(self, module):
         """A model has done its work on a batch."""
         passes = self.passes[id(module)] = self.passes.get(id(module), 0) + 1
-        if self.planned is not None and not self.optimizers and not self.torch.is_grad_enabled():
+        if self._ends_a_round(module, passes):
             self.mark_pass()
         asked = self.setup.get("forward_steps", 0)
         if asked and passes >= asked and not self.steps.any:
             self.finish("steps")
+
+    def _ends_a_round(self, module, passes):
+        """Whether what a script that only infers does over and over ends with this pass of a model."""
+        if self.planned is not None:
+            return not self.optimizers and not self.torch.is_grad_enabled()
+        # Of several models that take turns, the first to come again stands for the round.
+        if self.leader is None and passes == 2:
+            self.leader = id(module)
+        return self.leader == id(module) and not self.had_backward
 
     # The end
 
