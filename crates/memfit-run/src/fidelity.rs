@@ -96,6 +96,9 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                     "a second run, with another number in its place, allocated the same",
                 ),
                 Numbers::Decisive => effect("number", &value.call, None, "what is allocated depends on it"),
+                Numbers::Fatal => {
+                    effect("number", &value.call, None, "with another number in its place the script fails")
+                }
                 Numbers::Untried => effect(
                     "number",
                     &value.call,

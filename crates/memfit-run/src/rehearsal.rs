@@ -100,7 +100,7 @@ impl<'a> Rehearsal<'a> {
         };
         let others = run(true)?.facts;
         outcome.numbers = Numbers::compare(&outcome.facts, &others);
-        if outcome.numbers == Numbers::Decisive {
+        if outcome.numbers != Numbers::Harmless {
             outcome.numbers = Numbers::compare(&run(false)?.facts, &others);
         }
         Ok(())

@@ -78,16 +78,20 @@ pub(crate) enum Numbers {
     Untried,
     /// A second run with another number in their place allocated the same.
     Harmless,
-    /// It did not, or could not be completed.
+    /// It did not.
     Decisive,
+    /// It could not be completed, though the first was.
+    Fatal,
 }
 
 impl Numbers {
     /// By the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
-        let same = others.exception.is_none()
-            && others.ended == zeros.ended
+        if others.exception.is_some() && zeros.exception.is_none() {
+            return Self::Fatal;
+        }
+        let same = others.ended == zeros.ended
             && others.steps() == zeros.steps()
             && others.handed_out == zeros.handed_out
             && peaks(others) == peaks(zeros);
@@ -255,11 +259,17 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
     }
-    if evidence.numbers == Numbers::Decisive && !evidence.told {
-        let message = "It fits with 0 in the place of numbers that only a real GPU computes, but what it allocates depends on them.";
+    let depends = match evidence.numbers {
+        Numbers::Decisive => Some("but what it allocates depends on them."),
+        Numbers::Fatal => Some("but with another number there it fails, so what it does then is not known."),
+        Numbers::Untried | Numbers::Harmless => None,
+    };
+    if let Some(depends) = depends.filter(|_| !evidence.told) {
+        let message =
+            format!("It fits with 0 in the place of numbers that only a real GPU computes, {depends}");
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
-        return (Verdict::Unknown, problem("number-read-back", message, Some(hint)));
+        return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
         let message = "It fits with little to spare, but the script reads back sizes that only a real GPU computes, and what it does with the real ones may need more.";
@@ -418,6 +428,7 @@ mod tests {
             (Numbers::Untried, false, Fits, None),
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
+            (Numbers::Fatal, false, Unknown, Some("number-read-back")),
             (Numbers::Decisive, true, Fits, None),
         ] {
             check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);
