@@ -30,8 +30,13 @@ report any of it, so `memfit run` adds it from this table: the *typical* figure 
 *high* one for `peak.device_upper`, which is what a virtual out-of-memory error and the verdict are judged by.
 
 The figures are bounds drawn from what people reported publicly, not laws. `--memory` leaves them as they
-are; a card of your own in a file may say better ones. Written by `python scripts/docs/overhead.py` from
-`crates/memfit-devices/data/overhead.toml`.
+are; a card of your own in a file may say better ones.
+
+Each interval is for the stacks with which it was seen, as its heading says. CUDA 12 and 13 means torch 2.1 and later, whose
+out-of-memory messages tell what a process holds. Totals that were published with torch 1.x and CUDA 10 or 11 mostly lie outside it:
+builds for those have an interval of their own, a wide one. A build for any other CUDA takes the nearest, and the report says so.
+
+Written by `python scripts/docs/overhead.py` from `crates/memfit-devices/data/overhead.toml`.
 """
 
 

@@ -319,3 +319,23 @@ def test_the_report_says_when_the_clock_matters(clock: str, tmp_path: Path) -> N
         # All of the block, less the workspace that the products had at the peak of what was allocated.
         assert 240 <= int(notes[0].split()[0]) <= 256
         assert "--clock instant" in notes[0]
+
+
+PASSES = """
+    first, second = (torch.nn.Linear(4096, 4096, device=device) for _ in range(2))
+    x = torch.randn(8192, 4096, device=device)
+    for _ in range(5):
+        with torch.no_grad():
+            {}
+"""
+
+
+def test_a_script_that_only_infers_has_the_time_of_a_pass(tmp_path: Path) -> None:
+    def length(passes: str) -> float:
+        time = on_device(PASSES.format(passes), tmp_path).report["time"]
+        assert time["step_ms_low"] < time["step_ms_estimate"] < time["step_ms_high"]
+        return time["step_ms_estimate"]
+
+    one, two = length("first(x)"), length("second(first(x))")
+    assert 0 < one < two
+    assert two == pytest.approx(2 * one, rel=0.05), "of models that take turns, it is that of a round"

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "log-full": (REMARKS, "Remark::LogFull"),
     "lever-refused": (REMARKS, "Remark::LeverRefused"),
     "pieces": (REMARKS, "Remark::Pieces"),
+    "outside-stack": ("crates/memfit-run/src/outside.rs", "this torch is for CUDA 14"),
     "stalled": (REMARKS, "Remark::Stalled"),
     "sampled": (REMARKS, "Remark::Sampled"),
     "first-card": (REMARKS, "Remark::FirstCard"),

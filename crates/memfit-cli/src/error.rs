@@ -193,6 +193,9 @@ pub enum CliError {
         /// What to do.
         hint: String,
     },
+    /// A plan of which it cannot be told whether it fits.
+    #[error("whether the plan fits cannot be told: {}", .0.message)]
+    PlanUnsettled(memfit_report::wire::Problem),
     /// A plan for the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
@@ -237,6 +240,7 @@ impl CliError {
             Self::Check(_) | Self::Io { .. } | Self::Output(_) | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",
+            Self::PlanUnsettled(_) => "number-read-back",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
             Self::NothingToReplay { .. } => "nothing-to-replay",
@@ -330,6 +334,9 @@ impl Hint for CliError {
             ],
             Self::Plan(error) => vec![error.hint().to_owned()],
             Self::NothingToPlan { hint, .. } => vec![hint.clone()],
+            Self::PlanUnsettled(_) => {
+                vec!["a plan needs sizes that do not depend on what the card computes: `memfit run --gpu local` measures them on it".to_owned()]
+            }
             Self::PlanForLocal => {
                 vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
             }

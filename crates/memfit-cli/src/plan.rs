@@ -8,7 +8,7 @@ pub(crate) use patched::patched;
 use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
-use memfit_report::wire::{AtPeak, RunReport, SmallestCard, Verdict};
+use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Training};
 
@@ -25,6 +25,15 @@ const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
 const SMALLEST_CARDS: u32 = 3;
 const LARGER: f64 = 1.02;
 
+/// What is kept of a try beside its outcome.
+struct Seen {
+    candidate: Candidate,
+    on_card: bool,
+    at_peak: Option<AtPeak>,
+    /// Whether it fits only as far as numbers that nobody computed decide nothing.
+    hangs_on_numbers: bool,
+}
+
 /// Runs candidates.
 pub(crate) struct Tries<'a> {
     rehearsal: Rehearsal<'a>,
@@ -36,7 +45,7 @@ pub(crate) struct Tries<'a> {
     names: Vec<String>,
     progress: ProgressLine,
     interrupt: Interrupt,
-    composed: Vec<(Candidate, bool, Option<AtPeak>)>,
+    seen: Vec<Seen>,
     count: u64,
     /// Whether it was said that one that went through does not count.
     doubted: bool,
@@ -58,7 +67,7 @@ impl<'a> Tries<'a> {
             names: Vec::new(),
             progress: printer.progress(),
             interrupt: Interrupt::listen(),
-            composed: Vec::new(),
+            seen: Vec::new(),
             count: 0,
             doubted: false,
             torch: None,
@@ -93,9 +102,32 @@ impl<'a> Tries<'a> {
 
     /// What filled the card in a try.
     pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
-        let known =
-            self.composed.iter().rev().find(|(known, where_, _)| known == candidate && *where_ == on_card)?;
-        known.2.clone()
+        self.last(candidate, on_card)?.at_peak.clone()
+    }
+
+    fn last(&self, candidate: &Candidate, on_card: bool) -> Option<&Seen> {
+        self.seen.iter().rev().find(|seen| seen.candidate == *candidate && seen.on_card == on_card)
+    }
+
+    /// Why it cannot be told whether a candidate fits that went through on the card, if so: what it allocates
+    /// depends on numbers that nobody computed. It is run again only where it read some.
+    pub(crate) fn unsettled(&mut self, candidate: &Candidate) -> Result<Option<Problem>, CliError> {
+        if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
+            return Ok(None);
+        }
+        self.progress.draw("once more, with other numbers for those that only a GPU computes");
+        let request = self.request(candidate, self.card(Room::Budget));
+        let settled = self.run_settled(&request);
+        self.progress.clear();
+        let report = settled?;
+        Ok(report.problem.filter(|_| report.verdict != Verdict::Fits))
+    }
+
+    /// The report on a run, with more runs where it depends on numbers that nobody computed.
+    fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
+        let mut outcome = self.rehearsal.run(request)?;
+        self.rehearsal.settle(request, &Changes::default(), false, &mut outcome)?;
+        Ok(report(request, &outcome))
     }
 
     fn request(&self, candidate: &Candidate, card: Card) -> Request {
@@ -195,7 +227,12 @@ impl Tries<'_> {
             training.batch = batch;
             training.names.clone_from(&self.names);
         }
-        self.composed.push((candidate.clone(), room == Room::Budget, report.at_peak.clone()));
+        self.seen.push(Seen {
+            candidate: candidate.clone(),
+            on_card: room == Room::Budget,
+            at_peak: report.at_peak.clone(),
+            hangs_on_numbers: outcome.hangs_on_numbers(&request),
+        });
         let completed =
             outcome.facts.oom.is_none() && matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));
         let doubt = doubt(room, &report);
@@ -362,8 +399,7 @@ pub(crate) fn smallest_card(
         runs = left;
         let card = Card::Virtual(Box::new(device.clone()), count);
         let request = tries.request(&Candidate::as_is(), card);
-        let outcome = tries.rehearsal.run(&request)?;
-        if report(&request, &outcome).verdict == Verdict::Fits {
+        if tries.run_settled(&request)?.verdict == Verdict::Fits {
             return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
         }
         failed = Some(device.memory.get());

@@ -25,6 +25,10 @@ pub struct Overhead {
     pub per_communicator: Interval,
     /// Where the three come from, in that order.
     pub sources: [String; 3],
+    /// CUDA's major versions, from and to, with which they were seen.
+    pub seen_with: [u32; 2],
+    /// CUDA's major version that they are asked for.
+    pub asked_for: u32,
 }
 
 /// How a figure came about.
@@ -74,6 +78,12 @@ impl Device {
 }
 
 impl Overhead {
+    /// Whether the stack is one with which nobody saw what it holds.
+    pub fn is_of_another_stack(&self) -> bool {
+        let [from, to] = self.seen_with;
+        !(from..=to).contains(&self.asked_for)
+    }
+
     /// Context and libraries: what a process on one GPU has.
     pub fn total(&self) -> Interval {
         self.context + self.libraries
@@ -101,6 +111,8 @@ impl Overhead {
                 entry.sources.libraries.clone(),
                 entry.sources.per_communicator.clone(),
             ],
+            seen_with: entry.cuda_major,
+            asked_for: cuda_major,
         };
         match &device.outside {
             // What a build of torch loads depends on its CUDA.
@@ -121,6 +133,9 @@ impl Overhead {
                 *place = found;
                 source.clone_from(&measured.source);
             }
+        }
+        if let Some(major) = measured.cuda_major.filter(|_| parts.context.is_some()) {
+            self.seen_with = [major; 2];
         }
         self
     }
@@ -211,6 +226,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_interval_is_for_the_stacks_with_which_it_was_seen() {
+        let catalogue = Catalogue::builtin().unwrap();
+        for device in catalogue.devices() {
+            for cuda_major in 9..=14 {
+                let seen = (10..=13).contains(&cuda_major);
+                let overhead = device.overhead(cuda_major);
+                assert_eq!(overhead.is_of_another_stack(), !seen, "{} with CUDA {cuda_major}", device.id);
+            }
+            // An older stack loads everything at once, or may: nobody takes the newer one's interval for it.
+            let (older, newer) = (device.overhead(11).total(), device.overhead(12).total());
+            assert!(older.high > newer.high && older.low <= newer.low, "{}", device.id);
+        }
+    }
+
     /// Totals (context and libraries) that public out-of-memory messages show, each good to 15 MiB.
     #[test]
     fn published_totals_lie_within_the_interval() {
@@ -277,8 +307,9 @@ mod tests {
     fn a_version_that_is_not_listed_takes_the_nearest() {
         let catalogue = Catalogue::builtin().unwrap();
         let card = catalogue.find("rtx-4090").unwrap();
-        assert_eq!(card.overhead(14), card.overhead(13));
-        assert_eq!(card.overhead(9), card.overhead(11));
+        let at = |cuda_major| Overhead { asked_for: 0, ..card.overhead(cuda_major) };
+        assert_eq!(at(14), at(13));
+        assert_eq!(at(9), at(11));
         assert!(card.overhead(11).total().high > card.overhead(12).total().high);
     }
 

@@ -48,11 +48,9 @@ fn changes(request: &Request, facts: &Facts) -> Vec<String> {
         count => format!("{count} times"),
     };
     let mut changes = Vec::new();
-    let guessed = [Stake::Number, Stake::Unbounded].iter().any(|stake| facts.tally.stakes.contains(stake));
-    if guessed {
-        let lines = facts.read_back.iter().take(MAX_TOLD).cloned().collect::<Vec<_>>().join(", ");
-        let place = if lines.is_empty() { lines } else { format!(" (at {lines})") };
-        changes.push(format!("it had read integers that only a GPU computes, answered 0{place}"));
+    if facts.has_read(&[Stake::Number, Stake::Unbounded]) {
+        let place = facts.lines_read().map(|lines| format!(" (at {lines})")).unwrap_or_default();
+        changes.push(format!("it had read numbers that only a GPU computes, answered 0{place}"));
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| matters(&call.call));
     changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, count(call))));

@@ -27,6 +27,9 @@ use crate::watch::{Ended, RealCard, Watched};
 /// How much of the end of what a script printed is kept.
 const TAIL: u64 = 64 << 10;
 
+/// So many lines, or sizes, are named where numbers were read back.
+const MAX_NAMED: usize = 3;
+
 /// Calls that, refused or not, have nothing to do with what a training holds on a card: telemetry, profilers,
 /// logs, and the table by which NVIDIA's tools find each other, which its libraries ask for and do without.
 const BESIDE_THE_POINT: &[&str] = &[
@@ -180,6 +183,29 @@ impl Facts {
     /// Whether anything was ever allocated on a card.
     pub(crate) fn used_gpu(&self) -> bool {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
+    }
+
+    /// Whether something was read back that may change this.
+    pub(crate) fn has_read(&self, stakes: &[Stake]) -> bool {
+        self.tally.stakes.iter().any(|stake| stakes.contains(stake))
+    }
+
+    /// The lines that read numbers back which only a GPU computes, for a sentence: the first few of them.
+    /// Nothing where none is known.
+    pub(crate) fn lines_read(&self) -> Option<String> {
+        let lines: Vec<&str> = self.read_back.iter().take(MAX_NAMED).map(String::as_str).collect();
+        (!lines.is_empty()).then(|| lines.join(", "))
+    }
+
+    /// The sizes that were read back which only a GPU computes, for a sentence: the first few of them.
+    pub(crate) fn sizes_read(&self) -> Option<String> {
+        let stakes = self.tally.stakes.iter();
+        let sizes: Vec<&str> = (self.tally.values.iter().zip(stakes))
+            .filter(|(_, stake)| matches!(stake, Stake::Size | Stake::Unbounded))
+            .map(|(value, _)| value.call.as_str())
+            .take(MAX_NAMED)
+            .collect();
+        (!sizes.is_empty()).then(|| sizes.join("; "))
     }
 
     /// The card: a real one says itself what it is.

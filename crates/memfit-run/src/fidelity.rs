@@ -50,8 +50,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     notes.extend(time::notes(request, facts));
     if let Card::Virtual(device, _) = &request.card {
-        notes.push(Note::new(Remark::Outside));
-        notes.extend(outside::note(device));
+        notes.extend(outside::notes(device, facts));
     }
     if request.other_processes > 0 {
         let how = match request.others {
@@ -97,6 +96,9 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                     "a second run, with another number in its place, allocated the same",
                 ),
                 Numbers::Decisive => effect("number", &value.call, None, "what is allocated depends on it"),
+                Numbers::Fatal => {
+                    effect("number", &value.call, None, "with another number in its place the script fails")
+                }
                 Numbers::Untried => effect(
                     "number",
                     &value.call,

@@ -92,12 +92,20 @@ pub struct Outcome {
     pub facts: Facts,
     /// The facts of a second run with each size that is read back at its lower bound; `None` without one.
     lower: Option<Facts>,
-    /// Whether anything depends on integers that were answered zero.
+    /// Whether anything depends on numbers that were answered zero.
     numbers: Numbers,
     /// The reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
     /// The saved recording.
     recording: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// Whether it says `fits` only as far as numbers that nobody computed decide nothing, which was not
+    /// tried.
+    pub fn hangs_on_numbers(&self, request: &Request) -> bool {
+        self.numbers == Numbers::Untried && verdict::hangs_on_numbers(request, &self.facts)
+    }
 }
 
 /// Performs the requested run, and where memory runs out, the runs that try remedies.
@@ -129,7 +137,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         None
     };
     let numbers = if verdict::hangs_on_numbers(request, &first.facts) {
-        runner.numbers(request, policy, &first.facts)?
+        runner.numbers(request, policy, &Changes::default(), &first.facts)?
     } else {
         Numbers::Untried
     };
@@ -165,12 +173,18 @@ impl Runner<'_> {
         self.once(request, values, &Changes::default())
     }
 
-    /// Whether anything depends on integers that were answered zero: runs once more with others. A script
-    /// that draws random sizes allocates something else each time; then two runs that draw the same tell.
-    fn numbers(&self, request: &Request, values: ValuePolicy, zeros: &Facts) -> Result<Numbers, RunError> {
-        self.console.remark("once more, with another number for each integer that only a GPU computes");
-        let trial = Request { output: None, ..request.clone() };
-        let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..Changes::default() };
+    /// Whether anything depends on numbers that were answered zero: runs once more with others. A script that
+    /// draws random sizes allocates something else each time; then two runs that draw the same tell.
+    fn numbers(
+        &self,
+        request: &Request,
+        values: ValuePolicy,
+        changes: &Changes,
+        zeros: &Facts,
+    ) -> Result<Numbers, RunError> {
+        self.console.remark("once more, with another number for each that only a GPU computes");
+        let trial = verdict::again(request, zeros);
+        let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..changes.clone() };
         let others = self.once(&trial, values, &seeded(true))?.facts;
         if Numbers::compare(zeros, &others) == Numbers::Harmless {
             return Ok(Numbers::Harmless);

@@ -1,7 +1,7 @@
 //! What lay outside PyTorch's allocator: each part with what it lies between, and who says so.
 
 use memfit_channel::ledger::OutsideView;
-use memfit_devices::{Device, Interval, Origin};
+use memfit_devices::{Device, Interval, Origin, Overhead};
 use memfit_report::remarks::Note;
 use memfit_report::wire::{Outside, OutsidePart, Peak};
 use memfit_vocabulary::Remark;
@@ -99,10 +99,23 @@ fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
     }
 }
 
-/// What there is to say of a card that was calibrated.
-pub(crate) fn note(device: &Device) -> Option<Note> {
-    let source = device.calibrated_by()?;
-    Some(Note::new(Remark::Calibrated).with("source", source))
+/// What there is to say of these figures.
+pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
+    let mut notes = facts.overhead.as_ref().map(of_stack).unwrap_or_default();
+    notes.extend(device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with("source", source)));
+    notes
+}
+
+/// The releases that the intervals are for.
+fn of_stack(overhead: &Overhead) -> Vec<Note> {
+    let [from, to] = overhead.seen_with;
+    let seen = if from == to { from.to_string() } else { format!("{from} to {to}") };
+    let mut notes = vec![Note::new(Remark::Outside).with("cuda", &seen)];
+    if overhead.is_of_another_stack() {
+        let asked = overhead.asked_for.to_string();
+        notes.push(Note::new(Remark::OutsideStack).with("seen", seen).with("cuda", asked));
+    }
+    notes
 }
 
 #[cfg(test)]
@@ -110,6 +123,19 @@ mod tests {
     use memfit_devices::Bytes;
 
     use super::*;
+
+    #[test]
+    fn figures_are_said_to_be_for_the_stacks_with_which_they_were_seen() {
+        let told = |asked_for| {
+            let notes = of_stack(&Overhead { seen_with: [12, 13], asked_for, ..Overhead::default() });
+            notes.iter().map(Note::text).collect::<Vec<_>>()
+        };
+        let [plain] = told(13).try_into().unwrap();
+        assert!(plain.contains("with torch for CUDA 12 to 13:"), "{plain}");
+        let [same, other] = told(14).try_into().unwrap();
+        assert_eq!(same, plain);
+        assert!(other.contains("CUDA 12 to 13, and this torch is for CUDA 14:"), "{other}");
+    }
 
     #[test]
     fn several_of_a_kind_have_an_interval_of_several() {

@@ -10,7 +10,7 @@ use crate::launcher::{self, Launched};
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
-use crate::verdict::Numbers;
+use crate::verdict::{self, Numbers};
 use crate::{Card, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, RunError};
 
@@ -59,13 +59,17 @@ impl<'a> Rehearsal<'a> {
 
     /// Runs it once: where several processes train, the first of them, which stands for all.
     pub fn run(&mut self, request: &Request) -> Result<Outcome, RunError> {
+        self.run_first(request, &Changes::default())
+    }
+
+    fn run_first(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
         match &self.standing_in {
             Some((launched, lone)) => {
                 let request = Request { lone_rank: Some(*lone), ..request.clone() };
                 let command = launched.alone.clone();
-                self.run_command(&request, &command, &Changes::default(), true)
+                self.run_command(&request, &command, changes, true)
             }
-            None => self.run_with(request, &Changes::default()),
+            None => self.run_with(request, changes),
         }
     }
 
@@ -74,6 +78,32 @@ impl<'a> Rehearsal<'a> {
         let command = self.command.clone();
         let forked = changes.is_none() && self.standing_in.is_none();
         self.run_command(request, &command, changes, forked)
+    }
+
+    /// Finds out whether an outcome that says `fits` depends on numbers that nobody computed: runs the same
+    /// again with others, with `all` processes or with the one that stands for them. Runs that were forked
+    /// draw the same random numbers as they are; those that were not are seeded.
+    pub fn settle(
+        &mut self,
+        request: &Request,
+        changes: &Changes,
+        all: bool,
+        outcome: &mut Outcome,
+    ) -> Result<(), RunError> {
+        if !outcome.hangs_on_numbers(request) {
+            return Ok(());
+        }
+        let request = verdict::again(request, &outcome.facts);
+        let mut run = |other_numbers| {
+            let changes = Changes { other_numbers, seeded: true, ..changes.clone() };
+            if all { self.run_with(&request, &changes) } else { self.run_first(&request, &changes) }
+        };
+        let others = run(true)?.facts;
+        outcome.numbers = Numbers::compare(&outcome.facts, &others);
+        if outcome.numbers != Numbers::Harmless {
+            outcome.numbers = Numbers::compare(&run(false)?.facts, &others);
+        }
+        Ok(())
     }
 
     fn run_command(

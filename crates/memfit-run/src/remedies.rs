@@ -2,7 +2,6 @@
 //! from outside are tried by another run, the best first, and nothing of the user's files is touched for it.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use memfit_channel::ValuePolicy;
 use memfit_devices::Bytes;
@@ -18,10 +17,6 @@ use crate::{Card, Outcome, Ran, Request, RunError, Runner, verdict};
 const SHOWN: usize = 8;
 /// How many remedies are tried until one holds.
 const TRIALS: usize = 3;
-/// Another run may take so many times as long as the first, and this longer: it gets further than the first
-/// did.
-const PATIENCE: u32 = 5;
-const LEAST: Duration = Duration::from_mins(1);
 /// The two names of the variable with the allocator's settings.
 const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
@@ -113,19 +108,22 @@ pub(crate) fn prove(
         outcome.diagnosis = with_stacks(outcome.diagnosis.take(), again);
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
-    let patience = outcome.facts.wall * PATIENCE + LEAST;
     let mut tried = Vec::new();
     while tried.len() < TRIALS
         && let Some((index, mut trial)) = diagnosis.next(request, &tried)
     {
         let fix = &mut diagnosis.explanation.fixes[index];
         tried.push((fix.lever, fix.how.clone()));
-        // A change can make a script wait for ever.
-        trial.request.timeout = Some(trial.request.timeout.map_or(patience, |own| own.min(patience)));
+        trial.request = verdict::again(&trial.request, &outcome.facts);
         runner.console.remark(&format!("out of memory; once more with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let (verdict, _) = verdict::of(&trial.request, &facts, None, verdict::Numbers::Untried);
+        let numbers = if verdict::hangs_on_numbers(&trial.request, &facts) {
+            runner.numbers(&trial.request, policy, &trial.changes, &facts)?
+        } else {
+            verdict::Numbers::Untried
+        };
+        let (verdict, _) = verdict::of(&trial.request, &facts, None, numbers);
         let holds = match verdict {
             Verdict::Fits => true,
             Verdict::Oom => false,

@@ -13,7 +13,7 @@
 //! * `oom`, after a size that a kernel would have computed was answered by its upper bound, unless a second
 //!   run with such sizes at their lower bound runs out of memory as well;
 //! * `fits`, after a size was answered for which the arguments give no bound;
-//! * `fits`, after integers were answered zero that only a GPU computes, if a second run with another number
+//! * `fits`, after numbers were answered zero that only a GPU computes, if a second run with another number
 //!   in their place allocates anything else;
 //! * `fits`, with less than [`DOUBT`] of the card left, after such a size was read back (its bound may not
 //!   bound what the script does with it), or after a call was refused that may have to do with memory.
@@ -24,6 +24,8 @@
 //!
 //! Where the user said at which part of their bounds sizes lie, the verdict is about that, and such sizes
 //! raise no doubt.
+
+use std::time::Duration;
 
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
@@ -38,8 +40,9 @@ use crate::watch::Ended;
 
 /// The part of a card that must be left for a doubt not to matter: one in so many.
 const DOUBT: u64 = 10;
-/// Lines that a message names.
-const MAX_LINES: usize = 3;
+/// Another run may take so many times as long as the first, and this longer.
+const PATIENCE: u32 = 5;
+const LEAST: Duration = Duration::from_mins(1);
 
 /// What the facts say, apart from how they were come by.
 #[derive(Clone, Debug)]
@@ -67,7 +70,7 @@ struct Evidence {
     numbers: Numbers,
 }
 
-/// Whether anything depends on integers that were answered zero.
+/// Whether anything depends on numbers that were answered zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
     /// There were none, or no second run.
@@ -75,16 +78,20 @@ pub(crate) enum Numbers {
     Untried,
     /// A second run with another number in their place allocated the same.
     Harmless,
-    /// It did not, or could not be completed.
+    /// It did not.
     Decisive,
+    /// It could not be completed, though the first was.
+    Fatal,
 }
 
 impl Numbers {
     /// By the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
-        let same = others.exception.is_none()
-            && others.ended == zeros.ended
+        if others.exception.is_some() && zeros.exception.is_none() {
+            return Self::Fatal;
+        }
+        let same = others.ended == zeros.ended
             && others.steps() == zeros.steps()
             && others.handed_out == zeros.handed_out
             && peaks(others) == peaks(zeros);
@@ -117,8 +124,8 @@ impl Evidence {
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
             sizes: SizesRead {
-                bounded: facts.tally.stakes.contains(&Stake::Size),
-                unbounded: facts.tally.stakes.contains(&Stake::Unbounded),
+                bounded: facts.has_read(&[Stake::Size]),
+                unbounded: facts.has_read(&[Stake::Unbounded]),
             },
             told,
             refused: facts.tally.unmodelled.iter().map(|call| call.call.clone()).find(|call| matters(call)),
@@ -148,12 +155,21 @@ impl Evidence {
 
 /// Whether a size that a kernel would have computed was read back.
 pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.tally.stakes.iter().any(|stake| matches!(stake, Stake::Size | Stake::Unbounded))
+    facts.has_read(&[Stake::Size, Stake::Unbounded])
 }
 
-/// Whether the verdict would be `fits`, but for integers that were answered zero.
+/// The request for another run of a script of which one run is over. It saves nothing, and has so much longer
+/// than the first: it gets further where that one failed, and what is changed about it can make a script wait
+/// for ever.
+pub(crate) fn again(request: &Request, first: &Facts) -> Request {
+    let patience = first.wall * PATIENCE + LEAST;
+    let timeout = Some(request.timeout.map_or(patience, |own| own.min(patience)));
+    Request { output: None, timeout, ..request.clone() }
+}
+
+/// Whether the verdict would be `fits`, but for numbers that were answered zero.
 pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
-    facts.tally.stakes.contains(&Stake::Number)
+    facts.has_read(&[Stake::Number])
         && !request.card.is_local()
         && of(request, facts, None, Numbers::Untried).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))
@@ -170,7 +186,6 @@ pub(crate) fn of(
     let told = matches!(request.sizes, Sizes::At(_));
     let evidence = Evidence::of(facts, facts.device(request).capacity, lower, told, numbers);
     let (verdict, mut problem) = judge(&evidence);
-    let lines = facts.read_back.iter().take(MAX_LINES).cloned().collect::<Vec<_>>().join(", ");
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
@@ -183,10 +198,15 @@ pub(crate) fn of(
             );
         }
     }
-    if let Some(problem) = problem.as_mut().filter(|problem| problem.kind == "number-read-back")
-        && !lines.is_empty()
-    {
-        problem.message = format!("{} They are read at {lines}.", problem.message);
+    if let Some(problem) = &mut problem {
+        let read = match problem.kind.as_str() {
+            "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
+            "size-read-back" | "size-unbounded" => {
+                facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
+            }
+            _ => None,
+        };
+        problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
     }
     (verdict, problem)
 }
@@ -239,11 +259,17 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
     }
-    if evidence.numbers == Numbers::Decisive && !evidence.told {
-        let message = "It fits with 0 in the place of integers that only a real GPU computes, but what it allocates depends on them.";
+    let depends = match evidence.numbers {
+        Numbers::Decisive => Some("but what it allocates depends on them."),
+        Numbers::Fatal => Some("but with another number there it fails, so what it does then is not known."),
+        Numbers::Untried | Numbers::Harmless => None,
+    };
+    if let Some(depends) = depends.filter(|_| !evidence.told) {
+        let message =
+            format!("It fits with 0 in the place of numbers that only a real GPU computes, {depends}");
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
-        return (Verdict::Unknown, problem("number-read-back", message, Some(hint)));
+        return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
         let message = "It fits with little to spare, but the script reads back sizes that only a real GPU computes, and what it does with the real ones may need more.";
@@ -402,6 +428,7 @@ mod tests {
             (Numbers::Untried, false, Fits, None),
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
+            (Numbers::Fatal, false, Unknown, Some("number-read-back")),
             (Numbers::Decisive, true, Fits, None),
         ] {
             check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);

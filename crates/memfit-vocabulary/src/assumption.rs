@@ -41,6 +41,8 @@ pub enum Assumption {
     UnknownTruth,
     /// Unknown floating-point numbers.
     UnknownNumber,
+    /// Unknown floating-point numbers that the script did more with than to print and to add them up.
+    DecidingNumber,
     /// Unknown numbers that may be integers.
     UnknownInteger,
     /// A value that another process of the run was answered by an assumption.

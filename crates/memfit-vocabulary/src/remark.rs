@@ -99,6 +99,8 @@ pub enum Remark {
     ClockNever,
     /// Memory outside the allocator is modelled.
     Outside,
+    /// It was seen with other releases of CUDA.
+    OutsideStack,
     /// The card was calibrated on a real one.
     Calibrated,
     /// Memory of other processes.

@@ -151,8 +151,16 @@ fn find(
     if (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue)?;
     }
+    let unsettled = match &found.chosen {
+        Some(chosen) if !found.interrupted => tries.unsettled(&chosen.candidate)?,
+        _ => None,
+    };
     tries.done();
     tell(&found, &tries, report);
+    if let Some(problem) = unsettled {
+        report.verdict = None;
+        return Err(CliError::PlanUnsettled(problem));
+    }
     let step_ms = found.chosen.as_ref().and_then(|chosen| chosen.outcome.peak.step_ms);
     if let (Some(loading), Some(step_ms)) = (&found.training.loading, step_ms)
         && let Some(wanted) = loader(loading, found.training.batch, step_ms, &host())

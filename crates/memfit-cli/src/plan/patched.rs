@@ -131,7 +131,9 @@ fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<(FixProof,
     let request = Request { card, planned: None, ..tries.request.clone() };
     let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
     let files = [(path.display().to_string(), text.to_owned())].into();
-    let outcome = tries.rehearsal.run_with(&request, &Changes { files, ..Changes::default() })?;
+    let changes = Changes { files, ..Changes::default() };
+    let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
+    tries.rehearsal.settle(&request, &changes, true, &mut outcome)?;
     let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::told(&outcome.facts, report.problem.as_ref()))

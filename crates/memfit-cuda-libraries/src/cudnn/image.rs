@@ -81,7 +81,15 @@ const BEFORE_9_5: &[(&str, usize, usize)] = &[
     ("l2CacheSize", 22, 1),
     ("deviceVer", 24, 1),
     ("driverVer", 25, 1),
+    (SMS_OF_EACH_CLUSTER, 26, 24),
 ];
+
+/// The multiprocessors of each graphics processing cluster. No release names them so: 9.1 measures them on
+/// Hopper by a kernel when a handle is made, and refuses attention there without them.
+const SMS_OF_EACH_CLUSTER: &str = "multiprocessors of each cluster";
+/// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
+const CLUSTERS: u64 = 8;
+const MOST_SMS_OF_A_CLUSTER: u64 = 18;
 
 /// A property's value as cuDNN names it; `None` for one that is not known here, which then reads as zero.
 fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
@@ -105,10 +113,23 @@ fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
         "smClockRateKHz" => vec![device.sm_clock_khz.into()],
         "memClockRateKHz" => vec![device.memory_clock_khz.into()],
         "l2CacheSize" => vec![device.l2_cache.get()],
+        SMS_OF_EACH_CLUSTER => return clusters(device),
         "deviceVer" => vec![u64::from(device.compute_capability.sm_version()) * 10],
         "driverVer" => vec![card::driver_version().into()],
         _ => return None,
     })
+}
+
+/// The multiprocessors of each cluster of a Hopper card, spread evenly in pairs: which pairs are switched off
+/// differs from card to card.
+fn clusters(device: &Device) -> Option<Vec<u64>> {
+    if device.compute_capability.major != 9 {
+        return None;
+    }
+    let pairs = u64::from(device.sm_count) / 2;
+    let of_cluster = |index: u64| 2 * (pairs / CLUSTERS + u64::from(index < pairs % CLUSTERS));
+    let sms: Vec<u64> = (0..CLUSTERS).map(of_cluster).collect();
+    sms.iter().all(|sms| (1..=MOST_SMS_OF_A_CLUSTER).contains(sms)).then_some(sms)
 }
 
 /// The properties of a card as the real library's JSON, with the names that this release knows.
@@ -263,5 +284,25 @@ impl Image {
     /// Where it lies: the handle.
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfit_devices::Catalogue;
+
+    #[test]
+    fn a_hopper_card_says_how_its_multiprocessors_are_spread() {
+        let catalogue = Catalogue::builtin().unwrap();
+        for device in catalogue.devices() {
+            let spread = property(device, SMS_OF_EACH_CLUSTER);
+            if device.compute_capability.major == 9 {
+                let total = spread.map(|sms| sms.iter().sum::<u64>());
+                assert_eq!(total, Some(device.sm_count.into()), "{}", device.name);
+            } else {
+                assert_eq!(spread, None, "{}", device.name);
+            }
+        }
     }
 }

@@ -12,14 +12,65 @@ use super::{MEMORY, MOST_VALUES};
 use crate::machine;
 
 thread_local! {
-    /// Whether what is read now is known to be no integer.
-    static READS_FLOATS: Cell<bool> = const { Cell::new(false) };
+    /// What is known of the numbers that are read now.
+    static READS: Cell<Reads> = const { Cell::new(Reads::ANYTHING) };
     /// The size that the operator under way computes.
     static EXPECTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// Reads so far of integers that nobody computed.
     static UNKNOWN_INTEGERS: Cell<u64> = const { Cell::new(0) };
+    /// Reads so far of floating-point numbers that nobody computed.
+    static UNKNOWN_FLOATS: Cell<u64> = const { Cell::new(0) };
     /// Assumptions that answered so far.
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number that a second run reads where the first read zero; of a position, which is one of at least two.
+const OTHER: u8 = 7;
+const OTHER_POSITION: u8 = 1;
+
+/// What is known of numbers that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reads {
+    float: Option<Float>,
+    /// Whether they become integers, whatever they are.
+    become_integers: bool,
+}
+
+/// A type of floating-point numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Float {
+    Half,
+    Brain,
+    Single,
+    Double,
+}
+
+impl Reads {
+    const ANYTHING: Self = Self { float: None, become_integers: true };
+
+    /// From the probe's number for a type, which is negative where the numbers become integers.
+    fn from_code(code: i32) -> Self {
+        let float = match code.unsigned_abs() {
+            1 => Some(Float::Half),
+            2 => Some(Float::Brain),
+            3 => Some(Float::Single),
+            4 => Some(Float::Double),
+            _ => None,
+        };
+        Self { float, become_integers: float.is_none() || code < 0 }
+    }
+}
+
+impl Float {
+    /// The other number in this type.
+    fn other(self) -> Vec<u8> {
+        match self {
+            Self::Half => 0x4700_u16.to_le_bytes().to_vec(),
+            Self::Brain => 0x40e0_u16.to_le_bytes().to_vec(),
+            Self::Single => f32::from(OTHER).to_le_bytes().to_vec(),
+            Self::Double => f64::from(OTHER).to_le_bytes().to_vec(),
+        }
+    }
 }
 
 /// The size that the operator under way computes, if the probe computed it.
@@ -31,21 +82,31 @@ pub(super) fn expected() -> Option<u64> {
 /// that answered.
 pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     let mut assumptions = found.answers;
+    let reads = READS.get();
     if found.known < bytes.len() && bytes.len() as u64 <= MOST_VALUES {
         match (bytes.len(), expected()) {
             (4 | 8, Some(size)) if found.known == 0 => {
                 bytes.copy_from_slice(&size.to_le_bytes()[..bytes.len()]);
             }
             (1, _) => assumptions.push(Assumption::UnknownTruth),
-            _ if READS_FLOATS.get() => assumptions.push(Assumption::UnknownNumber),
+            _ if !reads.become_integers => assumptions.push(Assumption::UnknownNumber),
             _ => assumptions.push(Assumption::UnknownInteger),
         }
     }
     ASSUMPTIONS.set(ASSUMPTIONS.get() + assumptions.len() as u64);
-    if let Some(other) = assumptions.iter().copied().filter_map(other_number).min() {
+    if assumptions.contains(&Assumption::UnknownNumber) {
+        UNKNOWN_FLOATS.set(UNKNOWN_FLOATS.get() + 1);
+    }
+    let integer = assumptions.iter().copied().filter_map(other_integer).min();
+    if integer.is_some() {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
-        if machine::get().is_ok_and(|machine| machine.setup.other_numbers) {
-            replace_zeros(bytes, other);
+    }
+    if machine::get().is_ok_and(|machine| machine.setup.other_numbers) {
+        let floats = integer.is_some() || assumptions.contains(&Assumption::UnknownNumber);
+        match (reads.float.filter(|_| floats), integer) {
+            (Some(float), _) => replace_zeros(bytes, &float.other()),
+            (None, Some(other)) => replace_zeros(bytes, &integer_of(other, bytes.len())),
+            (None, None) => {}
         }
     }
     assumptions
@@ -53,21 +114,26 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
 
 /// The number that a second run reads where the first read zero, to see whether anything depends on it;
 /// `None` for what is no unknown integer.
-fn other_number(assumption: Assumption) -> Option<u8> {
+fn other_integer(assumption: Assumption) -> Option<u8> {
     match assumption {
-        // A position of at least two.
-        Assumption::Position => Some(1),
-        Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => Some(7),
+        Assumption::Position => Some(OTHER_POSITION),
+        Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => Some(OTHER),
         _ => None,
     }
 }
 
-/// Puts a small number in the place of each zero.
-fn replace_zeros(bytes: &mut [u8], other: u8) {
-    let size = [8, 4].into_iter().find(|size| bytes.len().is_multiple_of(*size)).unwrap_or(bytes.len());
-    for word in bytes.chunks_exact_mut(size.max(1)).filter(|word| word.iter().all(|byte| *byte == 0)) {
-        word[0] = other;
-    }
+/// A small integer in the widest words that `length` bytes can be.
+fn integer_of(number: u8, length: usize) -> Vec<u8> {
+    let width = [8, 4].into_iter().find(|width| length.is_multiple_of(*width)).unwrap_or(length);
+    let mut word = vec![0; width];
+    word.iter_mut().take(1).for_each(|byte| *byte = number);
+    word
+}
+
+/// Puts another number in the place of each zero.
+fn replace_zeros(bytes: &mut [u8], other: &[u8]) {
+    let words = bytes.chunks_exact_mut(other.len().max(1));
+    words.filter(|word| word.iter().all(|byte| *byte == 0)).for_each(|word| word.copy_from_slice(other));
 }
 
 /// Copies the content of `size` bytes to `out`, if all of it follows from what the script wrote; 1 if so,
@@ -105,12 +171,19 @@ extern "C" fn memfit_vgpu_expect(size: i64) {
     EXPECTED.set(u64::try_from(size).ok());
 }
 
-/// Tells whether what this thread reads from now on is known to be no integer. Gives the number of its reads
-/// so far of integers that nobody computed.
+/// Tells the type of what this thread reads from now on: 1 to 4 for the floating-point types, the same
+/// negative where it becomes an integer, 0 where it may be anything. Gives the number of its reads so far of
+/// integers that nobody computed.
 #[unsafe(no_mangle)]
-extern "C" fn memfit_vgpu_reading(floats: i32) -> u64 {
-    READS_FLOATS.set(floats != 0);
+extern "C" fn memfit_vgpu_reading(code: i32) -> u64 {
+    READS.set(Reads::from_code(code));
     UNKNOWN_INTEGERS.get()
+}
+
+/// The number of reads of this thread so far of floating-point numbers that nobody computed.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_unknown_floats() -> u64 {
+    UNKNOWN_FLOATS.get()
 }
 
 /// The number of assumptions that answered reads of this thread so far.
@@ -132,9 +205,13 @@ mod tests {
         let before = memfit_vgpu_reading(0);
         assert_eq!(answered(8).0, [Assumption::UnknownInteger]);
         assert_eq!(answered(1).0, [Assumption::UnknownTruth]);
-        assert_eq!(memfit_vgpu_reading(1), before + 1);
+        let floats = memfit_vgpu_unknown_floats();
+        assert_eq!(memfit_vgpu_reading(3), before + 1);
         assert_eq!(answered(4).0, [Assumption::UnknownNumber]);
-        assert_eq!(memfit_vgpu_reading(0), before + 1);
+        assert_eq!(memfit_vgpu_unknown_floats(), floats + 1);
+        assert_eq!(memfit_vgpu_reading(-3), before + 1);
+        assert_eq!(answered(4).0, [Assumption::UnknownInteger], "it becomes one");
+        assert_eq!(memfit_vgpu_reading(0), before + 2);
         memfit_vgpu_expect(300);
         assert_eq!(answered(8), (vec![], 300_u64.to_le_bytes().to_vec()));
         memfit_vgpu_expect(-1);
@@ -147,10 +224,16 @@ mod tests {
     #[test]
     fn another_number_takes_the_place_of_zeros_alone() {
         let mut bytes = [1_u64, 0, 5].map(u64::to_le_bytes).concat();
-        replace_zeros(&mut bytes, 7);
+        replace_zeros(&mut bytes, &integer_of(7, 24));
         assert_eq!(bytes, [1_u64, 7, 5].map(u64::to_le_bytes).concat());
         let mut narrow = [0_u8; 4];
-        replace_zeros(&mut narrow, 7);
+        replace_zeros(&mut narrow, &integer_of(7, 4));
         assert_eq!(u32::from_le_bytes(narrow), 7);
+        let mut reals = [0.5_f32, 0.0].map(f32::to_le_bytes).concat();
+        replace_zeros(&mut reals, &Float::Single.other());
+        assert_eq!(reals, [0.5_f32, 7.0].map(f32::to_le_bytes).concat());
+        // The upper half of single precision.
+        assert_eq!(Float::Brain.other(), Float::Single.other()[2..]);
+        assert_eq!(Float::Half.other(), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
     }
 }

@@ -75,11 +75,36 @@ impl Lists {
     /// piece.
     pub(crate) fn elements(&self, grid: Grid, arguments: Arguments) -> u64 {
         let most = u64::from(grid.blocks[0]).saturating_mul(CHUNK);
-        let size =
-            arguments.params().and_then(|params| params.first()).map_or(0, |param| param.size as usize);
+        self.found(arguments).and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
+    }
+
+    /// The addresses of the tensors that a launch works on; `None` where the lists cannot be read. Behind
+    /// those stands what earlier launches left there.
+    pub(crate) fn addresses(&self, grid: Grid, arguments: Arguments) -> Option<Vec<u64>> {
+        let places = self.found(arguments)?;
+        let mut tensors = (0..grid.blocks[0] as usize)
+            .map(|block| places.tensor(block, arguments))
+            .collect::<Option<Vec<usize>>>()?;
+        tensors.sort_unstable();
+        tensors.dedup();
+        let address = |offset: usize| arguments.get_at::<u64>(0, offset);
+        let mut addresses = Vec::with_capacity(tensors.len() * (self.depth + 1));
+        for tensor in tensors {
+            for list in 0..self.depth {
+                addresses.push(address(8 * (list * places.tensors + tensor))?);
+            }
+            if self.between == Between::Step {
+                addresses.push(address(places.sizes + 8 * (places.tensors + tensor))?);
+            }
+        }
+        Some(addresses)
+    }
+
+    /// Where things are in the lists of a launch, by the size of its first argument.
+    fn found(&self, arguments: Arguments) -> Option<Places> {
+        let size = arguments.params()?.first()?.size as usize;
         let places = ROOMS.iter().map(|room| self.places(*room));
-        let room = places.filter(|places| places.end <= size).max_by_key(|places| places.end);
-        room.and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
+        places.filter(|places| places.end <= size).max_by_key(|places| places.end)
     }
 
     /// The sizes of the argument that has the lists, by how much room there is: the number of the first
@@ -136,19 +161,24 @@ impl Places {
     /// Elements of all blocks' pieces; `None` if there is no room for so many blocks, or what is read makes
     /// no sense.
     fn elements(&self, grid: Grid, arguments: Arguments) -> Option<u64> {
-        let blocks = grid.blocks[0] as usize;
-        (blocks <= self.blocks).then_some(())?;
         let mut elements = 0;
-        for block in 0..blocks {
-            let tensor = match self.index {
-                1 => usize::from(arguments.get_at::<u8>(0, self.owners + block)?),
-                _ => usize::from(arguments.get_at::<u16>(0, self.owners + 2 * block)?),
-            };
+        for block in 0..grid.blocks[0] as usize {
+            let tensor = self.tensor(block, arguments)?;
             let piece = u64::try_from(arguments.get_at::<i32>(0, self.pieces + 4 * block)?).ok()?;
             let size = u64::try_from(arguments.get_at::<i64>(0, self.sizes + 8 * tensor)?).ok()?;
-            let before = piece.checked_mul(CHUNK).filter(|before| tensor < self.tensors && *before < size)?;
+            let before = piece.checked_mul(CHUNK).filter(|before| *before < size)?;
             elements += (size - before).min(CHUNK);
         }
         Some(elements)
+    }
+
+    /// The tensor of a block; `None` if there is no such block or tensor.
+    fn tensor(&self, block: usize, arguments: Arguments) -> Option<usize> {
+        (block < self.blocks).then_some(())?;
+        let tensor = match self.index {
+            1 => usize::from(arguments.get_at::<u8>(0, self.owners + block)?),
+            _ => usize::from(arguments.get_at::<u16>(0, self.owners + 2 * block)?),
+        };
+        (tensor < self.tensors).then_some(tensor)
     }
 }

@@ -76,7 +76,7 @@ impl Effect {
             Self::Elementwise(elementwise) => elementwise.apply(arguments, memory),
             Self::Reduction(reduction) => reduction.apply(arguments, memory),
             Self::Size(size, writes) => {
-                writes.apply(arguments, memory);
+                writes.apply(launch);
                 size.apply(arguments, memory)
             }
             Self::Arrange(arrange) => arrange.apply(arguments, grid, memory),
@@ -85,7 +85,7 @@ impl Effect {
             Self::Scatter(scatter) => scatter.apply(arguments, memory),
             Self::TopK(topk) => topk.apply(arguments, memory),
             Self::Writes(writes) => {
-                writes.apply(arguments, memory);
+                writes.apply(launch);
                 Some(())
             }
             Self::Overwrites(written) => forget_blocks(written, arguments, memory),

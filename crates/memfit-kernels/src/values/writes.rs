@@ -5,7 +5,7 @@
 //! every address in it counts.
 
 use crate::{
-    launch::Arguments,
+    launch::{Arguments, Launch},
     layout::{Lists, Strides},
     memory::Memory,
     name::{Signature, plain_size, type_parts},
@@ -92,7 +92,8 @@ impl Writes {
     }
 
     /// Applies a launch.
-    pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) {
+    pub(super) fn apply(&self, launch: Launch) {
+        let Launch { grid, arguments, memory } = launch;
         let count = arguments.params().map(<[_]>::len);
         match self {
             Self::Nowhere => {}
@@ -104,7 +105,10 @@ impl Writes {
                 let addresses = arguments.words(*argument).filter(|word| memory.reach(*word).is_some());
                 addresses.skip(1).for_each(|address| memory.forget_from(address));
             }
-            Self::Lists(_) if count.is_some() => forget(0, arguments, memory),
+            Self::Lists(lists) if count.is_some() => match lists.addresses(grid, arguments) {
+                Some(addresses) => addresses.into_iter().for_each(|address| memory.forget_from(address)),
+                None => forget(0, arguments, memory),
+            },
             // Where there are more parameters than the signature has, it is another language's.
             Self::Parameters(access) if count == Some(access.count) => {
                 access.written.iter().for_each(|index| forget(*index, arguments, memory));

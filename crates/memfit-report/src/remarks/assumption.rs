@@ -9,7 +9,7 @@ use memfit_vocabulary::Assumption;
 pub enum Stake {
     /// Control flow at the most: a test that a correct script passes, or a number for a log.
     Value,
-    /// An integer that was answered zero. If it becomes a size, nothing bounds that; a second run with
+    /// A number that was answered zero. If it becomes a size, nothing bounds that; a second run with
     /// another number in its place tells whether anything depends on it.
     Number,
     /// A size between zero and a bound that follows from the arguments.
@@ -45,6 +45,9 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Random => ("random numbers of the device: read back", Stake::Value),
         Assumption::UnknownTruth => ("a computed truth: read back, answered false", Stake::Value),
         Assumption::UnknownNumber => ("a computed number: read back, answered 0", Stake::Value),
+        Assumption::DecidingNumber => {
+            ("a computed number: compared, made an integer or copied to the host, answered 0", Stake::Number)
+        }
         Assumption::UnknownInteger => ("a computed integer: read back, answered 0", Stake::Number),
         Assumption::Elsewhere => ("values that another process was answered", Stake::Unbounded),
     }

@@ -139,7 +139,11 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::Outside => (
             Stated,
-            "what lies outside the allocator is modelled: the device peak is a best guess, its upper bound decides",
+            "what lies outside the allocator is modelled, by what was seen with torch for CUDA {cuda}: the device peak is a best guess, its upper bound decides",
+        ),
+        Remark::OutsideStack => (
+            Unbounded,
+            "what lies outside the allocator was seen with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may be more than the interval says",
         ),
         Remark::Calibrated => {
             (None, "the card's memory, what lies outside the allocator, and its speeds: {source}")

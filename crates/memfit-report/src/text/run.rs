@@ -308,7 +308,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("recording", path);
     }
     if let Some(step) = step(&report.time, dot) {
-        fact("a step", &step);
+        fact(if report.coverage.forward_only { "a pass" } else { "a step" }, &step);
     }
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
     let python =

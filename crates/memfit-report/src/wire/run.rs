@@ -315,7 +315,8 @@ pub struct Rank {
 pub struct Time {
     /// Seconds from the start of the script to the verdict.
     pub wall_s: f64,
-    /// Milliseconds that a step would take on the card; absent where there is no estimate.
+    /// Milliseconds that a step would take on the card, or a pass of a script that only infers; absent where
+    /// there is no estimate.
     pub step_ms_estimate: Option<f64>,
     /// It is no less than this, as far as the model goes.
     #[serde(default)]

@@ -23,8 +23,10 @@ class Device:
         self.expect = function("expect", ctypes.c_int64)
         # Counts an assumption, by its id.
         self.assumed = function("assumed", ctypes.c_char_p)
-        # Tells whether floating-point numbers are read from now on; gives the unknown integers read so far.
+        # Tells the type of what is read from now on; gives the unknown integers read so far.
         self.reading = function("reading", ctypes.c_int, result=u64)
+        # Gives the unknown floating-point numbers read so far.
+        self.unknown_floats = function("unknown_floats", result=u64)
 
 
 @functools.cache

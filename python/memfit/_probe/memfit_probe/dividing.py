@@ -112,5 +112,5 @@ class Division:
                 following.__exit__(None, None, None)
 
     def why_not(self):
-        """Why parts are not known to train as the whole: empty where they are, None where no step was seen."""
+        """Why parts are not known to train as the whole; empty where they are, None if no step was seen."""
         return (self._why or "") if self._backwards else None

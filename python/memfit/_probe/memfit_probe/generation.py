@@ -49,8 +49,8 @@ def _as_one(session, mixin):
     @functools.wraps(original)
     def generate(self, *args, **kwargs):
         outer, session.generating = session.generating, True
-        if not outer and not session.passes:
-            session.mark_pass()
+        if not outer and not session.passes.most:
+            session.passes.mark()
         try:
             result = original(self, *args, **kwargs)
         finally:

@@ -1,5 +1,6 @@
 """Calling a function right after a module has been imported, whenever that is, without importing it."""
 
+import functools
 import sys
 
 _waiting = {}
@@ -22,6 +23,23 @@ def around(name, begin, end):
     if name not in sys.modules:
         _before.setdefault(name, []).append(begin)
         after(name, lambda module: end())
+
+
+def before_compiling(function):
+    """Calls `function()` before Dynamo looks at anything of the script's, each time."""
+
+    def listen(module):
+        context = module.OptimizeContext
+        made = context.__init__
+
+        @functools.wraps(made)
+        def init(*args, **kwargs):
+            function()
+            return made(*args, **kwargs)
+
+        context.__init__ = init
+
+    after("torch._dynamo.eval_frame", listen)
 
 
 def _listen():

@@ -45,11 +45,11 @@ class Peaks:
 def send(session, reason):
     """Sends it. `reason` is "steps" where all that was asked for has been seen."""
     steps = session.steps.complete if reason == "steps" else session.steps.at_the_end()
-    forward_only = steps == 0 and not session.steps.any and session.passes > 0
+    forward_only = steps == 0 and not session.steps.any and session.passes.most > 0
     channel.send(
         "done",
         reason=reason,
-        steps=session.passes if forward_only else steps,
+        steps=session.passes.most if forward_only else steps,
         forward_only=forward_only,
         evaluation=session.evaluation,
         largest_batch=session.loaders.largest_batch,

@@ -34,7 +34,7 @@ from . import (
 )
 from . import watch as codes
 from .counting import StepCounter
-from .identity import ByIdentity
+from .passes import Passes
 
 _session = None
 
@@ -110,9 +110,7 @@ class Session:
         self.evaluation = False
         self.had_backward = False
         self.after_step = []
-        self._passes = ByIdentity()
-        # Of the module that was called most often.
-        self.passes = 0
+        self.passes = Passes(self)
         self.generating = False
 
     def arm(self):
@@ -359,9 +357,7 @@ class Session:
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak, clock=clock)
 
     def _requested(self):
-        """What tensors ask for now, on all devices. Unlike blocks' sizes, it is the same after each step of a
-        steady training.
-        """
+        """What tensors ask for now on all devices: of a steady training the same after each step."""
         stats = self.torch._C._cuda_memoryStats
         return sum(stats(device)["requested_bytes"]["all"]["current"] for device in self.devices())
 
@@ -382,22 +378,10 @@ class Session:
         if not self.generating:
             self.passed(module)
 
-    def mark_pass(self):
-        """Tells the time at which a pass ends, or the first begins."""
-        clock = self.watch.clock() if self.watch is not None else None
-        if clock is not None:
-            channel.send("pass", clock=clock)
-
     @guarded
     def passed(self, module):
         """A model has done its work on a batch."""
-        passes = self._passes.put(module, self._passes.get(module, 0) + 1)
-        self.passes = max(self.passes, passes)
-        if self.planned is not None and not self.optimizers and not self.torch.is_grad_enabled():
-            self.mark_pass()
-        asked = self.setup.get("forward_steps", 0)
-        if asked and passes >= asked and not self.steps.any:
-            self.finish("steps")
+        self.passes.passed(module)
 
     # The end
 

@@ -146,7 +146,7 @@ class Small:
         self._begin()
         # The compiler keeps the functions that it finds, by their identity.
         imports.around("torch._dynamo", self._pause, self._resume)
-        imports.after("torch._dynamo.eval_frame", self._listen)
+        imports.before_compiling(self.leave)
 
     def _begin(self):
         torch = self.torch
@@ -194,18 +194,6 @@ class Small:
             if makes and reads and not views:
                 return True
         return False
-
-    def _listen(self, module):
-        """Leaves before a compiler looks."""
-        context = module.OptimizeContext
-        made = context.__init__
-
-        @functools.wraps(made)
-        def init(*args, **kwargs):
-            self.leave()
-            return made(*args, **kwargs)
-
-        context.__init__ = init
 
     def leave(self):
         """Puts everything back."""

@@ -61,13 +61,18 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
 
 /// The same, with arguments exactly as large as they are given.
 fn launch_exactly(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
+    launch_blocks(1, memory, mangled, arguments);
+}
+
+/// The same, of several blocks.
+fn launch_blocks(blocks: u32, memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
     let pointers: Vec<*mut c_void> =
         arguments.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
     let sizes: Vec<Param> =
         arguments.iter().map(|argument| Param { offset: 0, size: argument.len() as u32 }).collect();
     // SAFETY: each address is that of an argument of that size.
     let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
-    let grid = Grid { blocks: [1; 3], threads: 1 };
+    let grid = Grid { blocks: [blocks, 1, 1], threads: 1 };
     Descriptor::new(mangled, None).apply(Launch { grid, arguments, memory });
 }
 
@@ -97,24 +102,37 @@ fn a_kernel_of_which_nothing_is_known_may_write_wherever_its_arguments_lead() {
 }
 
 #[test]
-fn every_tensor_of_a_list_is_written_whatever_its_room() {
+fn every_tensor_of_a_list_is_written_whatever_its_room_and_what_an_earlier_one_left_there_is_not() {
     // Of kernels of one list, with and without the flag of later releases.
     let name = |metadata: &str| {
         format!(
             "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataI{metadata}EENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_"
         )
     };
-    for (metadata, tensors, size) in [("Li1E", 110, 3360), ("Li1E", 770, 25_764), ("Li1ELb1E", 770, 25_764)] {
+    for (metadata, tensors, size, index) in
+        [("Li1E", 110, 3360, 1), ("Li1E", 770, 25_764, 2), ("Li1ELb1E", 770, 25_764, 2)]
+    {
         let memory = memory();
         let places: Vec<u64> = (0..tensors).map(|tensor| OUT + 512 * tensor).collect();
         for place in &places {
             know(&memory, *place, &floats(&[1.0, 1.0]));
         }
         let mut lists = addresses(&places);
+        // The numbers of elements, then the tensor of each block.
+        lists.extend(addresses(&vec![2; places.len()]));
+        lists.extend((0..tensors).flat_map(|tensor| (tensor as u16).to_le_bytes()[..index].to_vec()));
         lists.resize(size, 0);
-        launch_exactly(&memory, &name(metadata), &[lists, vec![0], vec![0], bytes(&[0])]);
-        let left = places.iter().filter(|place| known(&memory, **place, 4).is_some()).count();
-        assert_eq!(left, 0, "{metadata}: {tensors} tensors");
+        let left = || {
+            places.iter().filter(|place| known(&memory, **place, 4).is_some()).copied().collect::<Vec<_>>()
+        };
+        let launch = |blocks: u32| {
+            let arguments = [lists.clone(), vec![0], vec![0], bytes(&[0])];
+            launch_blocks(blocks, &memory, &name(metadata), &arguments);
+        };
+        launch(3);
+        assert_eq!(left(), places[3..], "{metadata}: of {tensors} tensors");
+        launch(tensors as u32);
+        assert_eq!(left(), Vec::<u64>::new(), "{metadata}: {tensors} tensors");
     }
 }
 

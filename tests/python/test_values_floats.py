@@ -1,0 +1,163 @@
+"""Floating-point numbers that nobody computed: reading one to print it costs nothing, and where something
+depends on one, the verdict says that it cannot tell. A script that reads no sizes is not said to read any.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from runs import invoke
+from support import on_device
+
+pytest.importorskip("torch")
+
+READ = """
+    import math
+    loss = torch.randn(8, device=device).cumsum(0).mean()
+    {}
+"""
+
+
+PRINTED = """
+    import copy, json, math, pickle
+    loss = torch.randn(8, device=device).cumsum(0).mean()
+    number, total = loss.item(), 0.0
+    print(f"{number:.3f}", number, "%.2f" % number, round(number, 3), [f"{x:.1f}" for x in loss.view(1).tolist()])
+    print(json.dumps({"loss": number}, indent=2), json.dumps([number]), copy.deepcopy({"loss": number}))
+    total += number * 4
+    print(total / 4, sum([number, 1.0]) / 2, -number, 2 ** number, divmod(number, 2))
+    assert math.isfinite(number) and number == number and number != math.inf and isinstance(number, float)
+    copied = pickle.loads(pickle.dumps(number))
+    assert type(copied) is float and copied == 0.0
+    assert torch.tensor(number).dtype == torch.float32 and torch.full((2,), number).sum() == 0
+"""
+
+
+def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
+    answer = on_device(PRINTED, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output
+    effects = {effect["id"] for effect in answer.report["fidelity"]["effects"]}
+    assert "value" in effects
+    assert "number" not in effects
+    assert "once more" not in answer.output
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict"),
+    [
+        ("torch.zeros(int(loss.item() * 1000) + 1, 1000, device=device)", "unknown"),
+        ("torch.zeros(math.ceil(loss.item()) + 1, 1000000, device=device)", "unknown"),
+        ("torch.zeros(round(sum(loss.view(1).tolist()) / 2) + 1, 1000000, device=device)", "unknown"),
+        ("torch.zeros(int(loss.half()) + 1, 1000000, device=device)", "unknown"),
+        ("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
+        ("torch.zeros(int(loss.cpu().numpy() * 1000) + 1, 1000, device=device)", "unknown"),
+        ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "unknown"),
+        ("best = min(9.0, loss.item()); history = [loss.cpu()]; print(best, float(loss), history)", "fits"),
+    ],
+)
+def test_a_number_counts_where_something_depends_on_it(use: str, verdict: str, tmp_path: Path) -> None:
+    answer = on_device(READ.format(use), tmp_path)
+    report = answer.report
+    assert report["verdict"] == verdict, answer.output
+    assert "once more" in answer.output
+    if verdict == "unknown":
+        assert report["problem"]["kind"] == "number-read-back"
+        assert "script.py:" in report["problem"]["message"]
+    else:
+        assert [effect["bytes"] for effect in report["fidelity"]["effects"] if effect["id"] == "number"] == [
+            0
+        ]
+
+
+GPT = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    def forward(self, x):
+        q, k, v = self.qkv(self.first(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(x.shape))
+        return x + self.mlp(self.second(x))
+
+words, width, length, batch_size = 8000, 128, 256, 16
+model = nn.Sequential(nn.Embedding(words, width), *(Block(width) for _ in range(4)), nn.Linear(width, words))
+model.cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda", enabled={reads})
+for _ in range(6):
+    x = torch.randint(words, (batch_size, length), device="cuda")
+    y = torch.randint(words, (batch_size, length), device="cuda")
+    with torch.autocast("cuda", torch.float16, enabled={reads}):
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    if {reads}:
+        scaler.unscale_(optimizer)
+        print(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item(), loss.item())
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_script_that_reads_no_sizes_is_not_said_to(reads: bool, tmp_path: Path) -> None:
+    script = tmp_path / "gpt.py"
+    script.write_text(GPT.format(reads=reads))
+    command = ["--", sys.executable, str(script)]
+    report = invoke(["run", "--gpu", "t4", "--format", "json", *command]).report
+    assert report["verdict"] == "fits", report["problem"]
+    said = [value["call"] for value in report["fidelity"]["values"]]
+    assert said == (["a computed number: read back, answered 0"] if reads else [])
+    # So little is left that what was read would matter.
+    tight = f"{int(report['peak']['device_upper'] * 1.05)}B"
+    planned = invoke(["plan", "--gpu", "t4", "--memory", tight, "--format", "json", *command])
+    assert planned.status == 0, planned.stderr
+    assert "reads back" not in planned.stdout
+    assert "does not count" not in planned.stdout
+
+
+DEPENDS = """
+import torch
+from torch import nn
+model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(6):
+    loss = model(torch.randn(512, 512, device="cuda")).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    number = loss.item()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict", "status"),
+    [
+        ("print('best' if number < 9 else 'worse')", "fits-as-is", 0),
+        ("torch.zeros(int(number * 1000) + 1, 1000, device='cuda')", None, 2),
+    ],
+)
+def test_a_plan_that_depends_on_such_a_number_is_not_said_to_fit(
+    use: str, verdict: str | None, status: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DEPENDS.format(use))
+    plan = tmp_path / "plan.toml"
+    words = ["plan", "--gpu", "t4", "--format", "json", "-o", str(plan), "--", sys.executable, str(script)]
+    answer = invoke(words)
+    report = json.loads(answer.stdout)
+    assert (answer.status, report["verdict"], plan.exists()) == (status, verdict, verdict is not None)
+    if verdict is None:
+        assert report["problem"]["kind"] == "number-read-back"
+        assert "script.py:12" in report["problem"]["message"]
