@@ -208,6 +208,13 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
             assert!(!tried || may_be_smaller, "{unwanted}");
             let told = format!("`--without {unwanted}` was asked for");
             assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
+            // The same of one that a change of the script cannot carry, with its own reason.
+            let unwritable = vec![(unwanted, "it has no lines".to_owned())];
+            let asked = Limits { without: Vec::new(), unwritable, ..asked };
+            let same = search(&mut Pretended { budget, ..pretended() }, &asked).unwrap().unwrap();
+            assert_eq!(same.chosen, answer.chosen);
+            let told = "a change of the script cannot carry it: it has no lines";
+            assert!(same.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
             if let (Some(wanted), Lever::MicroBatch) = (wanted, unwanted) {
                 let chosen = answer.chosen.unwrap();
                 assert!(chosen.fits() && moved(&chosen.candidate, wanted), "{:?}", chosen.candidate);
