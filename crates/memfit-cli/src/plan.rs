@@ -37,6 +37,8 @@ pub(crate) struct Tries<'a> {
     progress: ProgressLine,
     interrupt: Interrupt,
     composed: Vec<(Candidate, bool, Option<AtPeak>)>,
+    /// Outcomes of earlier searches, so that a further search runs only what is new.
+    known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
     /// Whether it was said that one that went through does not count.
     doubted: bool,
@@ -59,6 +61,7 @@ impl<'a> Tries<'a> {
             progress: printer.progress(),
             interrupt: Interrupt::listen(),
             composed: Vec::new(),
+            known: Vec::new(),
             count: 0,
             doubted: false,
             torch: None,
@@ -79,6 +82,8 @@ impl<'a> Tries<'a> {
     /// From now on tries are of all processes.
     pub(crate) fn run_all(&mut self) {
         self.rehearsal.run_all();
+        // What one process came to is not what all of them come to.
+        self.known.clear();
     }
 
     /// What a candidate comes to on the card with all processes there are.
@@ -141,7 +146,16 @@ impl Trial for Tries<'_> {
     type Error = CliError;
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
-        self.tried(candidate, room, false)
+        if let Some((_, _, outcome)) =
+            self.known.iter().find(|(known, in_room, _)| known == candidate && *in_room == room)
+        {
+            return Ok(Some(outcome.clone()));
+        }
+        let outcome = self.tried(candidate, room, false)?;
+        if let Some(outcome) = &outcome {
+            self.known.push((candidate.clone(), room, outcome.clone()));
+        }
+        Ok(outcome)
     }
 }
 

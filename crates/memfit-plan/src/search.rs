@@ -42,7 +42,7 @@ impl Limits {
     }
 
     /// Whether a lever is not moved, whatever it does to the training.
-    pub(crate) fn excludes(&self, lever: Lever) -> bool {
+    pub fn excludes(&self, lever: Lever) -> bool {
         self.why_excluded(lever).is_some()
     }
 

@@ -29,6 +29,7 @@ mod local;
 mod outside;
 pub mod preflight;
 mod process;
+mod programs;
 mod progress;
 mod recording;
 mod rehearsal;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use memfit_patch::patch;
 use memfit_plan::{
     Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding,
     search, sha256,
@@ -130,6 +131,7 @@ fn find(
         compiles,
         link: Some(device.host_link.bandwidth as f64),
         without,
+        unwritable: Vec::new(),
         most_runs: MOST_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
@@ -145,6 +147,12 @@ fn find(
             why: "it was ended before the script had run once".to_owned(),
             hint: "`--timeout` gives a run longer".to_owned(),
         });
+    };
+    let found = match &script {
+        Some(script) if diff.is_some() && found.verdict == Verdict::FitsWithPlan => {
+            writable(found, &mut tries, &limits, script, report)?
+        }
+        _ => found,
     };
     // Where each run starts anew it is only looked for if nothing else helps.
     let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
@@ -176,6 +184,55 @@ fn find(
         change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
+}
+
+/// The best plan that a change of the script carries whole, with advice on the better one that it does not;
+/// the plan itself where no such plan fits.
+fn writable(
+    best: Answer,
+    tries: &mut Tries<'_>,
+    limits: &Limits,
+    script: &Path,
+    report: &mut PlanReport,
+) -> Result<Answer, CliError> {
+    let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
+    let mut limits = limits.clone();
+    let mut found = best.clone();
+    loop {
+        let Some(chosen) = &found.chosen else { break };
+        let left = patch(&text, &file(chosen, &found, report, Some(script))).left;
+        // A lever that is left out a second time is not kept out by forbidding it.
+        let new: Vec<_> = left.into_iter().filter(|left| !limits.excludes(left.lever)).collect();
+        if new.is_empty() {
+            break;
+        }
+        limits.unwritable.extend(new.into_iter().map(|left| (left.lever, left.why)));
+        let Some(next) = search(tries, &limits)? else { break };
+        found = next;
+        if found.verdict != Verdict::FitsWithPlan || found.interrupted {
+            break;
+        }
+    }
+    let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else {
+        report.notes.push(
+            "no plan was found that fits and that a change of the script can carry whole: the change lacks part of this one"
+                .to_owned(),
+        );
+        return Ok(best);
+    };
+    if chosen.candidate != better.candidate {
+        let time = |tried: &Tried| {
+            tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms a step"))
+        };
+        report.advice.push(format!(
+            "a better plan than this change can carry: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
+            better.candidate.told(),
+            time(better),
+            chosen.candidate.told(),
+            time(chosen),
+        ));
+    }
+    Ok(found)
 }
 
 /// The resources of this machine, for the advice on data loaders.
@@ -360,11 +417,11 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
 
 /// The plan file of what was chosen.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
-    let run = report.chosen.as_ref();
+    let run = of(chosen, found, None);
     Plan {
         micro_batch: chosen.candidate.micro_batch,
-        micro_batches_per_step: run.map(|run| run.micro_batches_per_step),
-        accumulate: run.map_or(1, |run| run.accumulate),
+        micro_batches_per_step: Some(run.micro_batches_per_step),
+        accumulate: run.accumulate,
         levers: chosen.candidate.settings.clone(),
         made_for: MadeFor {
             memfit: crate::VERSION.to_owned(),
