@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
@@ -75,12 +76,14 @@ fn dumb_terminal() -> bool {
 pub struct Printer {
     colour: Colour,
     quiet: bool,
+    /// Shared by all progress of the command: a log gets no line for each of many short runs.
+    pace: Arc<Mutex<Pace>>,
 }
 
 impl Printer {
     /// A printer with the user's wishes.
     pub fn new(colour: Colour, quiet: bool) -> Self {
-        Self { colour, quiet }
+        Self { colour, quiet, pace: Arc::default() }
     }
 
     /// What texts are laid out for.
@@ -170,9 +173,9 @@ impl Printer {
         let shown = match (self.quiet, in_place) {
             (true, _) => Shown::Nowhere,
             (false, true) => Shown::InPlace,
-            (false, false) => Shown::AsLines(Pace::new()),
+            (false, false) => Shown::AsLines(Arc::clone(&self.pace)),
         };
-        ProgressLine { shown, started: Instant::now(), colour: self.colour, drawn: false, frame: 0 }
+        ProgressLine { shown, colour: self.colour, drawn: false, frame: 0 }
     }
 
     fn stderr(&self, text: &str) {
@@ -284,22 +287,25 @@ const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛
 enum Shown {
     Nowhere,
     InPlace,
-    AsLines(Pace),
+    AsLines(Arc<Mutex<Pace>>),
 }
 
 /// When a log gets its next line of progress: after a second, and then ever more rarely.
 #[derive(Debug)]
 struct Pace {
+    started: Instant,
     next: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { started: Instant::now(), next: Self::FIRST }
+    }
 }
 
 impl Pace {
     const FIRST: Duration = Duration::from_secs(1);
     const LONGEST: Duration = Duration::from_secs(30);
-
-    const fn new() -> Self {
-        Self { next: Self::FIRST }
-    }
 
     /// Whether a line is due after so long.
     fn is_due(&mut self, elapsed: Duration) -> bool {
@@ -315,7 +321,6 @@ impl Pace {
 #[derive(Debug)]
 pub struct ProgressLine {
     shown: Shown,
-    started: Instant,
     colour: Colour,
     drawn: bool,
     frame: usize,
@@ -332,7 +337,11 @@ impl Progress for ProgressLine {
         match &mut self.shown {
             Shown::Nowhere => {}
             Shown::AsLines(pace) => {
-                if pace.is_due(self.started.elapsed()) {
+                let due = pace.lock().is_ok_and(|mut pace| {
+                    let elapsed = pace.started.elapsed();
+                    pace.is_due(elapsed)
+                });
+                if due {
                     let mut err = AutoStream::new(stream.lock(), choice);
                     let _gone = writeln!(err, "{text}").and_then(|()| err.flush());
                 }
@@ -371,8 +380,9 @@ mod tests {
 
     #[test]
     fn a_log_gets_lines_after_a_second_and_then_more_rarely() {
-        let mut pace = Pace::new();
-        let due: Vec<u64> = (0..2400).filter(|tenth| pace.is_due(Duration::from_millis(tenth * 100))).collect();
+        let mut pace = Pace::default();
+        let due: Vec<u64> =
+            (0..2400).filter(|tenth| pace.is_due(Duration::from_millis(tenth * 100))).collect();
         assert_eq!(due, [10, 20, 40, 80, 160, 320, 620, 920, 1220, 1520, 1820, 2120]);
     }
 }

@@ -7,6 +7,7 @@
 //! on until nothing that is expected to be faster than the best plan is left. What is compiled block by block
 //! is then tried as a whole. Last, the plan's micro-batch is raised until one more sample does not fit.
 
+mod carried;
 mod combine;
 mod divide;
 mod even;
@@ -17,6 +18,8 @@ mod variants;
 mod whole;
 
 use memfit_vocabulary::{Harm, Label, Lever, Training, Turn};
+
+pub use self::carried::search_carried;
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
@@ -42,7 +45,7 @@ impl Limits {
     }
 
     /// Whether a lever is not moved, whatever it does to the training.
-    pub fn excludes(&self, lever: Lever) -> bool {
+    pub(crate) fn excludes(&self, lever: Lever) -> bool {
         self.why_excluded(lever).is_some()
     }
 

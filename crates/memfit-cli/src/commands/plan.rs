@@ -6,7 +6,7 @@ use std::time::Instant;
 use memfit_patch::patch;
 use memfit_plan::{
     Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding,
-    search, sha256,
+    search, search_carried, sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -196,30 +196,22 @@ fn writable(
     report: &mut PlanReport,
 ) -> Result<Answer, CliError> {
     let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
-    let mut limits = limits.clone();
-    let mut found = best.clone();
-    loop {
-        let Some(chosen) = &found.chosen else { break };
-        let left = patch(&text, &file(chosen, &found, report, Some(script))).left;
-        // A lever that is left out a second time is not kept out by forbidding it.
-        let new: Vec<_> = left.into_iter().filter(|left| !limits.excludes(left.lever)).collect();
-        if new.is_empty() {
-            break;
+    let left_out = |found: &Answer| match &found.chosen {
+        Some(chosen) => {
+            let left = patch(&text, &file(chosen, found, report, Some(script))).left;
+            left.into_iter().map(|left| (left.lever, left.why)).collect()
         }
-        limits.unwritable.extend(new.into_iter().map(|left| (left.lever, left.why)));
-        let Some(next) = search(tries, &limits)? else { break };
-        found = next;
-        if found.verdict != Verdict::FitsWithPlan || found.interrupted {
-            break;
-        }
-    }
-    let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else {
+        None => Vec::new(),
+    };
+    let found = search_carried(tries, limits, &best, left_out)?;
+    let Some(found) = found else {
         report.notes.push(
             "no plan was found that fits and that a change of the script can carry whole: the change lacks part of this one"
                 .to_owned(),
         );
         return Ok(best);
     };
+    let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else { return Ok(best) };
     if chosen.candidate != better.candidate {
         let time = |tried: &Tried| {
             tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms a step"))

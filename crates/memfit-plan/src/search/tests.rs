@@ -224,6 +224,35 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
 }
 
 #[test]
+fn a_change_gets_the_best_plan_that_it_can_carry() {
+    let levers = |answer: &Answer| {
+        let chosen = &answer.chosen.as_ref().unwrap().candidate;
+        chosen.settings.iter().map(|setting| setting.lever).collect::<Vec<_>>()
+    };
+    let limits = limits(6 * GIB, Label::Precision);
+    let mut trial = pretended();
+    let best = search(&mut trial, &limits).unwrap().unwrap();
+    assert!(levers(&best).contains(&Lever::AutocastBf16));
+    let mut carried = |unwritable: &'static [Lever]| {
+        let left_out = |answer: &Answer| {
+            let left = levers(answer).into_iter().filter(|lever| unwritable.contains(lever));
+            left.map(|lever| (lever, "it has no lines".to_owned())).collect()
+        };
+        search_carried(&mut trial, &limits, &best, left_out).unwrap()
+    };
+    assert_eq!(carried(&[]).as_ref(), Some(&best));
+    let next = carried(&[Lever::AutocastBf16]).unwrap();
+    assert_eq!(next.verdict, Verdict::FitsWithPlan);
+    assert!(!levers(&next).contains(&Lever::AutocastBf16));
+    let slower =
+        milliseconds(&next.chosen.unwrap().outcome) > milliseconds(&best.chosen.clone().unwrap().outcome);
+    assert!(slower);
+    // One that no search keeps out ends it.
+    let always = |_: &Answer| vec![(Lever::AutocastBf16, String::new())];
+    assert!(search_carried(&mut pretended(), &limits, &best, always).unwrap().is_none());
+}
+
+#[test]
 fn what_saves_only_once_activations_are_gone_is_found() {
     // Of the whole batch, activations make the peak; once they are computed again, gradients do.
     let mut trial = Pretended {
