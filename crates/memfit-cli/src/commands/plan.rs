@@ -16,7 +16,7 @@ use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
-use super::{answer, catalogue};
+use super::{answer_shared, catalogue};
 use crate::args::{PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::request;
@@ -29,7 +29,7 @@ const MOST_RUNS: u64 = 80;
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
-    let out = args.out.clone();
+    let (out, confidential) = (args.out.clone(), args.confidential);
     let page = args.html.clone();
     let mut report = blank(&args);
     let mut found = find(args, settings, home, printer, &mut report);
@@ -50,8 +50,8 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     let told = match failed {
         // For people an error is enough; programs get a document in any case.
         Some(_) if text_alone && out.json.is_none() => Ok(()),
-        Some(_) => answer(&report, String::new, &out, settings, printer),
-        None => answer(&report, || text::plan(&report, canvas), &out, settings, printer),
+        Some(_) => answer_shared(&report, confidential, String::new, &out, settings, printer),
+        None => answer_shared(&report, confidential, || text::plan(&report, canvas), &out, settings, printer),
     };
     match (told, found) {
         (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
@@ -88,7 +88,9 @@ fn blank(args: &PlanArgs) -> PlanReport {
         interrupted: false,
         notes: Vec::new(),
         torch: None,
-        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: memfit_run::without_secrets(
+            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
+        ),
         plan: None,
         patch: None,
         problem: None,

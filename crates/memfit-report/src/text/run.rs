@@ -68,7 +68,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     out.push_str(&canvas.wrapped(
         "  why: ",
         BOLD,
-        &format!("{sentence} ({cause}; see `docs/causes/{cause}.md`)"),
+        &format!("{sentence} ({cause}; see `memfit explain --cause {cause}`)"),
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What would have helped"));
