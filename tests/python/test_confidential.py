@@ -34,7 +34,9 @@ def run(folder: Path, *options: str) -> tuple[str, bytes]:
     (folder / "private.py").write_text(SCRIPT)
     recording = folder / "run.memfit"
     arguments = ["run", "--gpu", "t4", "--format", "json", *options, "-o", str(recording)]
-    done = invoke([*arguments, "--", sys.executable, str(folder / "private.py"), "--token", TOKEN], cwd=folder)
+    done = invoke(
+        [*arguments, "--", sys.executable, str(folder / "private.py"), "--token", TOKEN], cwd=folder
+    )
     assert done.status == 0, done.stderr
     shown = folder / "shown.csv"
     subprocess.run([memfit(), "convert", "--force", recording, shown], check=True, capture_output=True)

@@ -486,6 +486,15 @@ impl FromStr for Timeout {
     }
 }
 
+/// A cause that has a page.
+fn cause_with_page(name: &str) -> Result<Cause, String> {
+    let pages = || Cause::ALL.iter().copied().filter(|cause| *cause != Cause::None);
+    pages().find(|cause| cause.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = pages().map(Cause::name).collect();
+        format!("there is no such cause; there are {}", names.join(", "))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -530,13 +539,4 @@ mod tests {
         assert_eq!(run.command, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
         assert_eq!(run.steps, None);
     }
-}
-
-/// A cause that has a page.
-fn cause_with_page(name: &str) -> Result<Cause, String> {
-    let pages = || Cause::ALL.iter().copied().filter(|cause| *cause != Cause::None);
-    pages().find(|cause| cause.name() == name).ok_or_else(|| {
-        let names: Vec<&str> = pages().map(Cause::name).collect();
-        format!("there is no such cause; there are {}", names.join(", "))
-    })
 }

@@ -69,8 +69,8 @@ fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogu
     })
 }
 
-/// Gives the answer in the form that was asked for; `confidential` leaves the user's names out of what a program
-/// gets.
+/// Gives the answer in the form that was asked for; `confidential` leaves the user's names out of what a
+/// program gets.
 fn answer_shared(
     value: &impl Serialize,
     confidential: bool,

@@ -166,8 +166,8 @@ impl Printer {
         }
     }
 
-    /// Starts a progress line unless the user asked for silence: redrawn in place on a terminal, and in a log a
-    /// line of its own now and then.
+    /// Starts a progress line unless the user asked for silence: redrawn in place on a terminal, and in a log
+    /// a line of its own now and then.
     pub fn progress(&self) -> ProgressLine {
         let in_place = io::stderr().is_terminal() && !dumb_terminal();
         let shown = match (self.quiet, in_place) {

@@ -103,8 +103,8 @@ pub trait Memory {
     /// The number of ones, if the elements at this address are known to be zero or one each.
     fn flags(&self, address: u64) -> Option<Ones>;
 
-    /// The least and the greatest integer of `size` bytes each within a range, and whether both are surely in it;
-    /// `None` where bounds are not known.
+    /// The least and the greatest integer of `size` bytes each within a range, and whether both are surely in
+    /// it; `None` where bounds are not known.
     fn extremes(&self, _address: u64, _length: u64, _size: usize) -> Option<((i64, i64), bool)> {
         None
     }

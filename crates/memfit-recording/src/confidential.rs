@@ -20,8 +20,8 @@ impl Snapshot {
     }
 }
 
-/// As many texts, each of them the number of the old one: unlike hashes, they cannot be tried against guesses.
-/// PyTorch's own files are no secret.
+/// As many texts, each of them the number of the old one: unlike hashes, they cannot be tried against
+/// guesses. PyTorch's own files are no secret.
 fn numbered(texts: &Texts) -> Texts {
     let mut named = Texts::default();
     for (number, text) in texts.iter().enumerate().skip(1) {

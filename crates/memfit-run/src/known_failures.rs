@@ -1,5 +1,5 @@
-//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for, and a
-//! CUDA extension that was never built.
+//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for,
+//! and a CUDA extension that was never built.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -17,7 +17,7 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
     if !exception.message.contains(NO_KERNEL) {
         return None;
     }
-    let torch = torch.map(|torch| format!("PyTorch {torch}")).unwrap_or_else(|| "this PyTorch".to_owned());
+    let torch = torch.map_or_else(|| "this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
     let card = match card {
         Card::Virtual(device, _) => {
             let capability = device.compute_capability;

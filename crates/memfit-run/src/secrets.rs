@@ -42,8 +42,8 @@ const KEYS: &[&str] =
 /// Shorter words are no keys.
 const MIN_KEY: usize = 16;
 
-/// The words of a command with secret values hidden: `--token VALUE`, `--api-key=VALUE`, `wandb.api_key=VALUE`,
-/// keys by their beginnings, and passwords in URLs.
+/// The words of a command with secret values hidden: `--token VALUE`, `--api-key=VALUE`,
+/// `wandb.api_key=VALUE`, keys by their beginnings, and passwords in URLs.
 pub fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut follows = false;
     let mut hide = |word: String| {
@@ -51,10 +51,9 @@ pub fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
             return HIDDEN.to_owned();
         }
         if let Some((name, value)) = word.split_once('=') {
-            return match is_secret(name) || is_key(value) {
-                true => format!("{name}={HIDDEN}"),
-                false => format!("{name}={}", without_password(value)),
-            };
+            let secret = is_secret(name) || is_key(value);
+            let value = if secret { HIDDEN.to_owned() } else { without_password(value) };
+            return format!("{name}={value}");
         }
         follows = word.starts_with('-') && is_secret(&word);
         if is_key(&word) { HIDDEN.to_owned() } else { without_password(&word) }

@@ -94,7 +94,9 @@ def encode(value: torch.Tensor, table: str) -> Coded:
         )
         if half:
             narrow = inner.to(torch.uint8)
-            codes[first * BLOCK // 2 : last * BLOCK // 2] = (narrow[:, 0::2] * 16 + narrow[:, 1::2]).reshape(-1)
+            codes[first * BLOCK // 2 : last * BLOCK // 2] = (narrow[:, 0::2] * 16 + narrow[:, 1::2]).reshape(
+                -1
+            )
         else:
             codes[first * BLOCK : last * BLOCK].view(-1, BLOCK).copy_(inner)
     return Coded(codes, scales, value.shape, value.dtype, table)

@@ -1,5 +1,5 @@
-//! The least and the greatest integer of a large upload, whose contents are not kept: labels and masks are checked
-//! against the number of classes.
+//! The least and the greatest integer of a large upload, whose contents are not kept: labels and masks are
+//! checked against the number of classes.
 
 /// Longer uploads are not looked through.
 const LONGEST: usize = 32 << 20;

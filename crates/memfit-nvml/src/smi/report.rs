@@ -28,7 +28,8 @@ pub(super) fn report(cards: &[Card], sections: &[String]) -> Outcome<String> {
     let cuda = format!("{}.{}", system::CUDA_VERSION / 1000, system::CUDA_VERSION % 1000 / 10);
     text += &row(0, "Driver Version", system::DRIVER_VERSION);
     text += &row(0, "CUDA Version", &cuda);
-    text += &format!("\n{}", row(0, "Attached GPUs", &cards.len().to_string()));
+    text.push('\n');
+    text += &row(0, "Attached GPUs", &cards.len().to_string());
     for card in cards {
         let _ = writeln!(text, "GPU {}", devices::bus_id(*card));
         if sections.is_empty() {

@@ -196,7 +196,9 @@ class SyntheticWeights:
     def _diffusers_checkpoint(self, cls, name, kwargs):
         """A folder with a model's configuration and a sparse file of its weights."""
         torch = self.session.torch
-        options = {key: kwargs[key] for key in ("revision", "subfolder", "token", "cache_dir") if key in kwargs}
+        options = {
+            key: kwargs[key] for key in ("revision", "subfolder", "token", "cache_dir") if key in kwargs
+        }
         try:
             config = cls.load_config(name, local_files_only=True, **options)
         except Exception as error:
