@@ -98,3 +98,39 @@ answer(status=nvml.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(celsius)))
     assert answer.status == 0, answer.output
     assert answer.said["status"] == 3, "not supported: there is no sensor"
     assert answer.unmodelled["nvmlDeviceGetTemperature"] == 1
+
+
+def test_nvidia_smi_answers_as_nvml_does(tmp_path: Path) -> None:
+    answer = on_device(
+        """
+import subprocess
+
+block = torch.zeros(1 << 28, device=device)
+free, total = torch.cuda.mem_get_info()
+
+def smi(*words):
+    done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, check=False)
+    return [done.returncode, done.stdout]
+
+answer(
+    cuda=[total >> 20, total - free >> 20],
+    name=torch.cuda.get_device_name(0),
+    memory=smi("--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"),
+    listed=smi("-L"),
+    pid=os.getpid(),
+    processes=smi("--query-compute-apps=pid", "--format=csv,noheader"),
+    table=smi(),
+    unknown=smi("--query-gpu=speed", "--format=csv"),
+)
+""",
+        tmp_path,
+    )
+    assert answer.status == 0, answer.output
+    said = answer.said
+    total, used = said["cuda"]
+    assert said["memory"] == [0, f"{said['name']}, {total}, {used}\n"]
+    assert said["listed"][1].startswith(f"GPU 0: {said['name']} (UUID: GPU-")
+    # It shows the script, and not itself.
+    assert said["processes"] == [0, f"{said['pid']}\n"]
+    assert f"{used}MiB / {total:>6}MiB" in said["table"][1], said["table"]
+    assert said["unknown"][0] == 2

@@ -199,6 +199,35 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
 
 
+WIDE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 64000)).to(device)
+data = TensorDataset(torch.randn(3000, 64), torch.randint(64000, (3000,)))
+loader = DataLoader(data, batch_size=1024)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+loss_fn = nn.CrossEntropyLoss()
+for inputs, labels in loader:
+    loss = loss_fn(model(inputs.to(device)), labels.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_change_that_lacks_part_of_the_plan_says_so():
+    # Nothing else fits than a state that waits on the host, for which plain PyTorch has no few lines.
+    _, run = planned(WIDE, "--memory", "1450MiB", "--allow", "rounding", "--diff=memfit.patch")
+    assert {lever["name"] for lever in run.report["chosen"]["levers"]} == {"host-optimizer-state"}
+    assert [left["lever"] for left in run.report["patch"]["left"]] == ["host-optimizer-state"]
+    assert any("that a change of the script can carry whole" in note for note in run.report["notes"])
+    # A log is told how far it is.
+    assert re.search(r"^(run \d+: |step \d of 3|torch )", run.stderr, flags=re.MULTILINE), run.stderr
+
+
 def test_a_trainer_divides_its_batches_by_its_own_settings():
     with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
         plan = Path(folder) / "plan.toml"

@@ -47,7 +47,7 @@ WEIGHTS = """
     answer(
         bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
         dtypes=sorted({str(each.dtype) for each in model.parameters()}), tied=tied, first_step=first_step,
-        refused=refused,
+        refused=refused, named=sorted({model.name_or_path, model.config._name_or_path}), folder=folder,
     )
 """
 
@@ -58,6 +58,8 @@ def test_weights_that_are_not_here_take_no_room_on_the_host(tmp_path: Path) -> N
     assert answer.status == 0, answer.output
     assert answer.said["bytes"] > 2.2 * GIB
     assert (answer.said["dtypes"], answer.said["tied"]) == (["torch.bfloat16"], True)
+    # A library looks for the tokenizer where the model says that it came from.
+    assert answer.said["named"] == [answer.said["folder"]]
     assert answer.said["first_step"] == 1
     for words in ("`--synthetic-weights`", "nobody/has-this", "config.json", "LlamaConfig()"):
         assert words in answer.said["refused"]
@@ -71,6 +73,7 @@ def test_weights_that_are_not_here_take_no_room_on_the_host(tmp_path: Path) -> N
 
 DATA = """
     import torchvision
+    import urllib.error
     from torch.utils.data import DataLoader, Dataset
 
     class Own(Dataset):
@@ -82,6 +85,22 @@ DATA = """
 
         def __getitem__(self, index):
             return torch.load(self.files[index]), 0
+
+    class Remote(Dataset):
+        def __init__(self):
+            raise urllib.error.URLError("no network")
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return index
+
+    class Graphs(Remote):
+        __module__ = "torch_geometric.datasets"
+
+        def __init__(self):
+            raise urllib.error.URLError("no network")
 
     class Broken(Dataset):
         def __init__(self):
@@ -95,6 +114,8 @@ DATA = """
         "CIFAR10": lambda: torchvision.datasets.CIFAR10("/nowhere", transform=cut),
         "ImageFolder": lambda: torchvision.datasets.ImageFolder("/nowhere/train", cut),
         "Own": lambda: Own("/nowhere"),
+        "Remote": Remote,
+        "Graphs": Graphs,
         "Broken": Broken,
     }.items():
         try:
@@ -117,18 +138,59 @@ def test_data_that_is_not_here_is_as_its_class_has_it(tmp_path: Path) -> None:
     # Nobody said what it holds: it fails as it would anywhere, and the report says what to do.
     assert answer.said["Own"] == "FileNotFoundError"
     assert answer.said["Broken"] == "RuntimeError"
-    assert noted(answer, "`CIFAR10`", "lacks its files")
+    assert answer.said["Remote"] == answer.said["Graphs"] == "URLError"
+    assert noted(answer, "`CIFAR10`", "lacks its files", "--synthetic-data=")
     assert noted(answer, "`Own`", "--synthetic-data=")
+    assert noted(answer, "`Remote`", "--synthetic-data=")
+    assert noted(answer, "`Graphs`", "graphs, which are not made up")
 
 
 def test_data_that_is_not_here_is_as_it_was_stated(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     answer = ask(DATA, tmp_path, "--synthetic-data=image:3x40x30:uint8,label:int64<3@77")
     assert answer.status == 0, answer.output
-    for name in ("CIFAR10", "ImageFolder", "Own"):
+    assert answer.said["Graphs"] == "URLError"
+    for name in ("CIFAR10", "ImageFolder", "Own", "Remote"):
         assert answer.said[name] == [77, [4, 3, 40, 30], "torch.uint8", [0, 1, 2, 0]], name
     assert answer.said["Broken"] == "RuntimeError", "a mistake of the script's own is no lack of files"
     assert noted(answer, "`Own`", "image:3x40x30:uint8", "77")
+
+
+DIFFUSION = """
+    import diffusers
+    folder = os.path.join(os.path.dirname(__file__), "pipeline")
+    shape = dict(
+        sample_size=16, block_out_channels=(32, 64), layers_per_block=1, norm_num_groups=8, cross_attention_dim=32,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )
+    with torch.device("meta"):
+        whole = diffusers.UNet2DConditionModel(**shape)
+    whole.save_config(os.path.join(folder, "unet"))
+    model = diffusers.UNet2DConditionModel.from_pretrained(folder, subfolder="unet", torch_dtype=torch.bfloat16)
+    model.to(device)
+    try:
+        diffusers.UNet2DConditionModel.from_pretrained(folder, subfolder="vae")
+        refused = None
+    except OSError as error:
+        refused = str(error)
+    answer(
+        numbers=sum(each.numel() for each in model.parameters()),
+        expected=sum(each.numel() for each in whole.parameters()),
+        dtypes=sorted({str(each.dtype) for each in model.parameters()}),
+        named=model.config._name_or_path, folder=folder, refused=refused,
+    )
+"""
+
+
+def test_a_model_of_diffusers_takes_its_shapes_from_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    answer = ask(DIFFUSION, tmp_path, "--synthetic-weights")
+    assert answer.status == 0, answer.output
+    said = answer.said
+    assert said["numbers"] == said["expected"]
+    assert (said["dtypes"], said["named"]) == (["torch.bfloat16"], said["folder"])
+    assert "config.json" in said["refused"]
+    assert noted(answer, "synthetic weights", "pipeline", "configuration")
 
 
 STATIC = """

@@ -181,7 +181,8 @@ def test_a_comparison_within_a_window_leaves_its_beginning_as_it_was() -> None:
     step = memfit.Step(model, optimizer, loss, micro_batch=4, accumulate=2)
     for batch in batches("perceptron", [4, 8], torch.float32):
         step(batch)
-    assert step.verification is not None and step.verification.equal
+    assert step.verification is not None
+    assert step.verification.equal
     assert (fault.left, step.retries, step.steps, seen.item()) == (0, 1, 1, 12.0)
     alike = torch.randn(12, 1, generator=torch.Generator().manual_seed(3))
     assert torch.equal(torch.cat(drawn)[:4], alike[:4])

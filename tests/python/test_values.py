@@ -54,6 +54,17 @@ TRUE = {
         assert grid.t().contiguous().tolist() == [[1, 1], [1, 0], [0, 0]]
         assert grid[:, 1].float().tolist() == [1.0, 0.0]
     """,
+    "range of what is too large to be kept": """
+        for shape, dtype, size in (
+            ((3, 900, 900), torch.int64, 8), ((2, 1024, 2048), torch.uint8, 1), ((300, 300), torch.int64, 8)
+        ):
+            host = torch.zeros(shape, dtype=dtype)
+            host[-1, 7] = 20
+            mask = host.to(device)
+            assert (mask.max().item(), mask.min().item()) == (20, 0), (shape, mask.max())
+            assert mask.max() < 21 and not mask.max() < 20
+            assert mask[:1].max() <= 20 and mask.clone().max() == 20
+    """,
     "sorted, joined, indexed": """
         lengths = torch.tensor([3, 10, 5], device=device)
         values, order = lengths.sort(descending=True)

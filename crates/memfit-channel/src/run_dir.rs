@@ -134,6 +134,11 @@ impl RunDir {
         self.0.join("lib")
     }
 
+    /// The folder with the programs that stand in front of the machine's own.
+    pub fn programs(&self) -> PathBuf {
+        self.0.join("bin")
+    }
+
     /// The process ids for which there is a file `prefix-PID.suffix`, in ascending order.
     fn pids(&self, prefix: &str, suffix: &str) -> io::Result<Vec<u32>> {
         let mut pids: Vec<u32> = fs::read_dir(&self.0)?

@@ -20,6 +20,7 @@ use memfit_allocator::Release;
 use memfit_channel::{ClockMode, HostTime};
 use memfit_devices::Bytes;
 use memfit_run::{Samples, Sizes};
+use memfit_vocabulary::Cause;
 use serde::Deserialize;
 
 pub(crate) use calibrate::CalibrateArgs;
@@ -220,6 +221,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) calibration: Option<PathBuf>,
 
+    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
+    /// shared: the recording, and the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 
@@ -244,8 +250,12 @@ pub(crate) struct RunArgs {
 )]
 pub(crate) struct ExplainArgs {
     /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "cause")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Show the page of a cause instead: how to recognise it, and what helps.
+    #[arg(long, value_name = "CAUSE", value_parser = cause_with_page, conflicts_with = "file")]
+    pub(crate) cause: Option<Cause>,
 
     /// What the allocator could get, where the file does not say.
     #[arg(long, value_name = "SIZE")]
@@ -258,6 +268,11 @@ pub(crate) struct ExplainArgs {
     /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
+
+    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
+    /// shared: the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,
@@ -469,6 +484,15 @@ impl FromStr for Timeout {
             .ok_or_else(|| format!("`{text}` is not a time such as `90s`, `20m` or `1h`"))?;
         Ok(Self((!seconds.is_zero()).then_some(seconds)))
     }
+}
+
+/// A cause that has a page.
+fn cause_with_page(name: &str) -> Result<Cause, String> {
+    let pages = || Cause::ALL.iter().copied().filter(|cause| *cause != Cause::None);
+    pages().find(|cause| cause.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = pages().map(Cause::name).collect();
+        format!("there is no such cause; there are {}", names.join(", "))
+    })
 }
 
 #[cfg(test)]

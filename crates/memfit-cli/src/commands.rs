@@ -69,6 +69,22 @@ fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogu
     })
 }
 
+/// Gives the answer in the form that was asked for; `confidential` leaves the user's names out of what a
+/// program gets.
+fn answer_shared(
+    value: &impl Serialize,
+    confidential: bool,
+    text: impl FnOnce() -> String,
+    out: &OutputArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    if confidential {
+        return answer(&crate::confidential::redacted(value)?, text, out, settings, printer);
+    }
+    answer(value, text, out, settings, printer)
+}
+
 /// Gives the answer in the form that was asked for.
 fn answer(
     value: &impl Serialize,

@@ -6,7 +6,9 @@
 
 mod args;
 mod calibrate;
+mod cause_pages;
 mod commands;
+mod confidential;
 mod error;
 mod input;
 mod plan;

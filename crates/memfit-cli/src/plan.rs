@@ -46,6 +46,8 @@ pub(crate) struct Tries<'a> {
     progress: ProgressLine,
     interrupt: Interrupt,
     seen: Vec<Seen>,
+    /// Outcomes of earlier searches, so that a further search runs only what is new.
+    known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
     /// Whether it was said that one that went through does not count.
     doubted: bool,
@@ -68,6 +70,7 @@ impl<'a> Tries<'a> {
             progress: printer.progress(),
             interrupt: Interrupt::listen(),
             seen: Vec::new(),
+            known: Vec::new(),
             count: 0,
             doubted: false,
             torch: None,
@@ -88,6 +91,8 @@ impl<'a> Tries<'a> {
     /// From now on tries are of all processes.
     pub(crate) fn run_all(&mut self) {
         self.rehearsal.run_all();
+        // What one process came to is not what all of them come to.
+        self.known.clear();
     }
 
     /// What a candidate comes to on the card with all processes there are.
@@ -173,7 +178,16 @@ impl Trial for Tries<'_> {
     type Error = CliError;
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
-        self.tried(candidate, room, false)
+        if let Some((_, _, outcome)) =
+            self.known.iter().find(|(known, in_room, _)| known == candidate && *in_room == room)
+        {
+            return Ok(Some(outcome.clone()));
+        }
+        let outcome = self.tried(candidate, room, false)?;
+        if let Some(outcome) = &outcome {
+            self.known.push((candidate.clone(), room, outcome.clone()));
+        }
+        Ok(outcome)
     }
 }
 

@@ -8,6 +8,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -74,12 +76,14 @@ fn dumb_terminal() -> bool {
 pub struct Printer {
     colour: Colour,
     quiet: bool,
+    /// Shared by all progress of the command: a log gets no line for each of many short runs.
+    pace: Arc<Mutex<Pace>>,
 }
 
 impl Printer {
     /// A printer with the user's wishes.
     pub fn new(colour: Colour, quiet: bool) -> Self {
-        Self { colour, quiet }
+        Self { colour, quiet, pace: Arc::default() }
     }
 
     /// What texts are laid out for.
@@ -162,9 +166,15 @@ impl Printer {
         }
     }
 
-    /// Starts a progress line; it is shown on terminals unless the user asked for silence.
+    /// Starts a progress line unless the user asked for silence: redrawn in place on a terminal, and in a log
+    /// a line of its own now and then.
     pub fn progress(&self) -> ProgressLine {
-        let shown = !self.quiet && io::stderr().is_terminal() && !dumb_terminal();
+        let in_place = io::stderr().is_terminal() && !dumb_terminal();
+        let shown = match (self.quiet, in_place) {
+            (true, _) => Shown::Nowhere,
+            (false, true) => Shown::InPlace,
+            (false, false) => Shown::AsLines(Arc::clone(&self.pace)),
+        };
         ProgressLine { shown, colour: self.colour, drawn: false, frame: 0 }
     }
 
@@ -272,10 +282,45 @@ const ERASE_LINE: &[u8] = b"\r\x1b[K";
 /// What the mark at the line's beginning goes through.
 const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
 
-/// One line on standard error that is redrawn in place.
+/// How progress is shown.
+#[derive(Debug)]
+enum Shown {
+    Nowhere,
+    InPlace,
+    AsLines(Arc<Mutex<Pace>>),
+}
+
+/// When a log gets its next line of progress: after a second, and then ever more rarely.
+#[derive(Debug)]
+struct Pace {
+    started: Instant,
+    next: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { started: Instant::now(), next: Self::FIRST }
+    }
+}
+
+impl Pace {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(30);
+
+    /// Whether a line is due after so long.
+    fn is_due(&mut self, elapsed: Duration) -> bool {
+        let due = elapsed >= self.next;
+        if due {
+            self.next = elapsed + elapsed.min(Self::LONGEST);
+        }
+        due
+    }
+}
+
+/// The progress of something that takes long, on standard error.
 #[derive(Debug)]
 pub struct ProgressLine {
-    shown: bool,
+    shown: Shown,
     colour: Colour,
     drawn: bool,
     frame: usize,
@@ -283,23 +328,36 @@ pub struct ProgressLine {
 
 impl Progress for ProgressLine {
     fn is_shown(&self) -> bool {
-        self.shown
+        !matches!(self.shown, Shown::Nowhere)
     }
 
     fn draw(&mut self, text: &str) {
-        if !self.shown {
-            return;
-        }
-        let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
-        self.frame += 1;
         let stream = io::stderr();
         let choice = self.colour.choice(&stream);
-        let mut err = stream.lock();
-        // Erasing is no style: it happens with and without colour, so it goes around what strips styles.
-        let _gone = err.write_all(ERASE_LINE);
-        let mut err = AutoStream::new(err, choice);
-        let _gone = write!(err, "{} {text}", paint(HINT, mark)).and_then(|()| err.flush());
-        self.drawn = true;
+        match &mut self.shown {
+            Shown::Nowhere => {}
+            Shown::AsLines(pace) => {
+                let due = pace.lock().is_ok_and(|mut pace| {
+                    let elapsed = pace.started.elapsed();
+                    pace.is_due(elapsed)
+                });
+                if due {
+                    let mut err = AutoStream::new(stream.lock(), choice);
+                    let _gone = writeln!(err, "{text}").and_then(|()| err.flush());
+                }
+            }
+            Shown::InPlace => {
+                let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
+                self.frame += 1;
+                let mut err = stream.lock();
+                // Erasing is no style: it happens with and without colour, so it goes around what strips
+                // styles.
+                let _gone = err.write_all(ERASE_LINE);
+                let mut err = AutoStream::new(err, choice);
+                let _gone = write!(err, "{} {text}", paint(HINT, mark)).and_then(|()| err.flush());
+                self.drawn = true;
+            }
+        }
     }
 
     fn clear(&mut self) {
@@ -313,5 +371,18 @@ impl Progress for ProgressLine {
 impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_gets_lines_after_a_second_and_then_more_rarely() {
+        let mut pace = Pace::default();
+        let due: Vec<u64> =
+            (0..2400).filter(|tenth| pace.is_due(Duration::from_millis(tenth * 100))).collect();
+        assert_eq!(due, [10, 20, 40, 80, 160, 320, 620, 920, 1220, 1520, 1820, 2120]);
     }
 }

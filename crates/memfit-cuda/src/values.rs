@@ -22,7 +22,7 @@ use std::{
 };
 
 use memfit_channel::{TallyKind, ValuePolicy};
-use memfit_kernels::memory::{LARGEST_PIECE, Memory, Origin};
+use memfit_kernels::memory::{Extremes, LARGEST_PIECE, Memory, Origin};
 use memfit_vocabulary::Assumption;
 use memory::KnownMemory;
 
@@ -46,8 +46,12 @@ pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
     if size <= LARGEST_PIECE as u64 {
         // SAFETY: the caller vouches for the bytes.
         MEMORY.write(target, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
-    } else {
-        MEMORY.forget(target, size);
+        return;
+    }
+    // SAFETY: as above.
+    match Extremes::of(unsafe { slice::from_raw_parts(source, size as usize) }) {
+        Some(extremes) => MEMORY.summarise(target, extremes),
+        None => MEMORY.forget(target, size),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The device's memory as kernels see it: which contents are known, and how far an address reaches.
 
+mod extremes;
 mod mask;
 
 use memfit_channel::ValuePolicy;
 use memfit_vocabulary::Assumption;
 
+pub use extremes::Extremes;
 pub use mask::Mask;
 
 /// Longer contents are not kept.
@@ -34,6 +36,8 @@ pub enum Origin {
     Guess(Assumption),
     /// Nothing is known but that each element is zero or one, and perhaps how many are one.
     Flags(Ones),
+    /// The content is not kept: only its extremes are known, of all that was written together.
+    Within(Extremes),
 }
 
 impl Origin {
@@ -46,7 +50,8 @@ impl Origin {
     /// The rule that the host hears of when it reads this.
     pub fn rule(self) -> Option<Assumption> {
         match self {
-            Self::True => None,
+            // The host reads nothing of it.
+            Self::True | Self::Within(_) => None,
             Self::Answer(rule) | Self::Guess(rule) => Some(rule),
             Self::Flags(Ones::Of(Mask { supposed: Some(_), .. })) => Some(Assumption::Finite),
             Self::Flags(_) => Some(Assumption::UnknownNumber),
@@ -97,6 +102,12 @@ pub trait Memory {
 
     /// The number of ones, if the elements at this address are known to be zero or one each.
     fn flags(&self, address: u64) -> Option<Ones>;
+
+    /// The least and the greatest integer of `size` bytes each within a range, and whether both are surely in
+    /// it; `None` where bounds are not known.
+    fn extremes(&self, _address: u64, _length: u64, _size: usize) -> Option<((i64, i64), bool)> {
+        None
+    }
 
     /// The content of a range, if all of it is known.
     fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)>;

@@ -39,8 +39,14 @@ fn pci_info(card: Card) -> PciInfo {
     }
 }
 
-fn bus_id(card: Card) -> String {
+/// The card's PCI address as NVML writes it.
+pub(crate) fn bus_id(card: Card) -> String {
     format!("00000000:{:02X}:00.0", identity::pci_bus(card.index))
+}
+
+/// The card's UUID as text.
+pub(crate) fn uuid(card: Card) -> String {
+    identity::uuid_text(card.index)
 }
 
 fn text<const N: usize>(text: &str) -> [u8; N] {
@@ -62,15 +68,17 @@ fn parse_bus_id(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-fn by_bus_id(text: &str) -> Outcome<Card> {
+/// The card at a PCI address.
+pub(crate) fn by_bus_id(text: &str) -> Outcome<Card> {
     let (domain, bus, device) = parse_bus_id(text).ok_or(Status::INVALID_ARGUMENT)?;
     let mut cards = cards::all()?;
     let found = cards.find(|card| domain == 0 && device == 0 && bus == identity::pci_bus(card.index));
     found.ok_or(Status::NOT_FOUND)
 }
 
-fn by_uuid(text: &str) -> Outcome<Card> {
-    let found = cards::all()?.find(|card| identity::uuid_text(card.index).eq_ignore_ascii_case(text.trim()));
+/// The card of a UUID.
+pub(crate) fn by_uuid(text: &str) -> Outcome<Card> {
+    let found = cards::all()?.find(|card| uuid(*card).eq_ignore_ascii_case(text.trim()));
     found.ok_or(Status::NOT_FOUND)
 }
 
@@ -101,7 +109,7 @@ fn brand(card: Card) -> i32 {
 }
 
 /// A clock in MHz: `NVML_CLOCK_GRAPHICS`, `_SM` and `_MEM` are known.
-fn clock(card: Card, kind: i32) -> Outcome<u32> {
+pub(crate) fn clock(card: Card, kind: i32) -> Outcome<u32> {
     match kind {
         0 | 1 => Ok(card.device.sm_clock_khz / 1000),
         2 => Ok(card.device.memory_clock_khz / 1000),
@@ -110,7 +118,8 @@ fn clock(card: Card, kind: i32) -> Outcome<u32> {
     }
 }
 
-fn pcie(card: Card) -> Outcome<(u32, u32)> {
+/// Generation and lanes of the card's PCIe link.
+pub(crate) fn pcie(card: Card) -> Outcome<(u32, u32)> {
     match card.device.host_link.kind {
         HostLinkKind::Pcie { generation, lanes } => Ok((generation, lanes)),
         _ => Err(Status::NOT_SUPPORTED),
@@ -166,8 +175,8 @@ entry_points! { Nvml;
         give_text(name, &handle.card()?.device.name, length)
     }
 
-    fn nvmlDeviceGetUUID(handle: Handle, uuid: Out<u8>, length: u32) {
-        give_text(uuid, &identity::uuid_text(handle.card()?.index), length)
+    fn nvmlDeviceGetUUID(handle: Handle, place: Out<u8>, length: u32) {
+        give_text(place, &uuid(handle.card()?), length)
     }
 
     fn nvmlDeviceGetPciInfo(handle: Handle, info: Out<PciInfo>) {

@@ -11,9 +11,9 @@ use memfit_abi::{Out, entry_points};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
-    total: u64,
-    free: u64,
-    used: u64,
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
 }
 
 /// `nvmlMemory_v2_t`.
@@ -66,7 +66,7 @@ const fn structure_version<T>(number: u32) -> u32 {
 }
 
 /// Used and free are those of `cudaMemGetInfo`.
-fn memory(card: Card) -> Outcome<Memory> {
+pub(crate) fn memory(card: Card) -> Outcome<Memory> {
     let (view, _) = cards::usage(card)?;
     let total = card.device.memory.get();
     let used = view.in_use_upper().min(total);
@@ -74,7 +74,7 @@ fn memory(card: Card) -> Outcome<Memory> {
 }
 
 /// The live processes that have something on the card, and how much.
-fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
+pub(crate) fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
     let held = |share: &ShareView| share.used + share.outside.total();
     let (_, processes) = cards::usage(card)?;
     let on_card = |process: &ProcessView| process.shares.get(card.index).map(held).filter(|bytes| *bytes > 0);

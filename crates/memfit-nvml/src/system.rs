@@ -8,14 +8,20 @@ use memfit_channel::proc;
 
 use crate::boundary::{Checked, Nvml, give_text};
 use crate::cards;
-use crate::status::{self, Status};
+use crate::status::{self, Outcome, Status};
 use memfit_abi::{Out, entry_points};
 
 /// The newest CUDA release whose lists this build has: the driver is as new.
-const CUDA_VERSION: i32 = 13_020;
+pub(crate) const CUDA_VERSION: i32 = 13_020;
 
 /// The branch of the driver that came with that release; no driver of this number was ever published.
-const DRIVER_VERSION: &str = "595.00";
+pub(crate) const DRIVER_VERSION: &str = "595.00";
+
+/// The program that a process runs.
+pub(crate) fn process_name(pid: u32) -> Outcome<String> {
+    let line = proc::command_line(pid).map_err(|_| Status::NOT_FOUND)?;
+    Ok(line.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default())
+}
 
 /// `nvmlErrorString`: never null.
 #[allow(non_snake_case, reason = "exported names are NVML's")]
@@ -61,8 +67,6 @@ entry_points! { Nvml;
 
     fn nvmlSystemGetProcessName(pid: u32, text: Out<u8>, length: u32) {
         cards::check()?;
-        let line = proc::command_line(pid).map_err(|_| Status::NOT_FOUND)?;
-        let name = line.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        give_text(text, &name, length)
+        give_text(text, &process_name(pid)?, length)
     }
 }

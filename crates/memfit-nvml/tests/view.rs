@@ -300,3 +300,83 @@ fn what_is_refused_is_counted_in_the_ledger() {
         assert_eq!(counted.map(|each| (each.kind, each.count)), Some((TallyKind::Unmodelled, 2)));
     });
 }
+
+/// `nvidia-smi` of the run with these arguments: its exit status and what it wrote to the file of `-f`.
+fn smi(nvml: &Nvml, folder: &Path, line: &str) -> (i32, String) {
+    let file = folder.join("smi.txt");
+    let _ = fs::remove_file(&file);
+    let words: Vec<CString> = ["-f", file.to_str().unwrap()]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .map(|word| CString::new(word).unwrap())
+        .collect();
+    let pointers: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
+    let status = nvml.two("memfit_nvidia_smi", i32::try_from(pointers.len()).unwrap(), pointers.as_ptr());
+    (status, fs::read_to_string(&file).unwrap_or_default())
+}
+
+#[test]
+fn nvidia_smi_answers_as_nvml_does() {
+    let run = Run::new("smi");
+    run.enter(|nvml| {
+        let ledger = run.ledger();
+        ledger.book(0, Outside::Context, CONTEXT).unwrap();
+        ledger.allocate(0, 1 << 30).unwrap();
+        let check = |line: &str, expected: &str| {
+            assert_eq!(smi(nvml, &run.folder, line), (0, expected.to_owned()), "{line}");
+        };
+        let used = 1024 + (CONTEXT.high.get() >> 20);
+        check(
+            "--query-gpu=index,name,memory.total,memory.used,memory.free --format=csv",
+            &format!(
+                "index, name, memory.total [MiB], memory.used [MiB], memory.free [MiB]\n\
+                 0, NVIDIA GeForce RTX 4090, 8192 MiB, {used} MiB, {} MiB\n\
+                 1, Tesla T4, 8192 MiB, 0 MiB, 8192 MiB\n",
+                8192 - used
+            ),
+        );
+        check("--query-gpu=memory.used --format=csv,noheader,nounits", &format!("{used}\n0\n"));
+        check(
+            "--query-gpu=name,compute_cap,temperature.gpu --format=csv,noheader -i 1",
+            "Tesla T4, 7.5, [N/A]\n",
+        );
+        let pid = std::process::id();
+        check(
+            "--query-compute-apps=pid,used_memory --format=csv",
+            // What lies outside the allocator is no bound here: it is what the process is shown to hold.
+            &format!("pid, used_memory [MiB]\n{pid}, {} MiB\n", 1024 + (CONTEXT.typical.get() >> 20)),
+        );
+        let (_, list) = smi(nvml, &run.folder, "-L");
+        assert!(list.starts_with("GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-"), "{list}");
+        let uuid = list.lines().nth(1).unwrap().split_once("UUID: ").unwrap().1.trim_end_matches(')');
+        check(&format!("--query-gpu=index --format=csv,noheader -i {uuid}"), "1\n");
+        let (_, report) = smi(nvml, &run.folder, "-q -d MEMORY");
+        assert!(
+            report.contains(&format!("        Used                                      : {used} MiB")),
+            "{report}"
+        );
+        assert!(!report.contains("Product Name"), "{report}");
+        let (status, table) = smi(nvml, &run.folder, "");
+        assert_eq!(status, 0);
+        assert!(table.contains(&format!("{used}MiB /   8192MiB")), "{table}");
+        assert!(table.contains(&format!("{pid}      C   ")), "{table}");
+        for line in table.lines().skip(1).filter(|line| !line.is_empty()) {
+            assert_eq!(line.chars().count(), 91, "{line}");
+        }
+        assert_eq!(smi(nvml, &run.folder, "--query-gpu=speed --format=csv").0, 2);
+        assert_eq!(smi(nvml, &run.folder, "--query-compute-apps=speed --format=csv").0, 2);
+        assert_eq!(smi(nvml, &run.folder, "-i 7").0, 6);
+    });
+}
+
+#[test]
+fn nvidia_smi_outside_a_run_finds_no_driver() {
+    let folder = std::env::temp_dir();
+    let outcome = in_child(|| {
+        // SAFETY: the child has one thread.
+        unsafe { std::env::remove_var(memfit_channel::env::RUN_DIR) };
+        assert_eq!(smi(&Nvml::load(), &folder, "-L").0, 9);
+        Ok(())
+    });
+    assert_eq!(outcome, Ok(()));
+}

@@ -31,6 +31,6 @@ pub use limits::Limits;
 pub use loading::{Host, Loader, loader};
 pub use padding::{Padding, padding};
 pub use plan::{Expected, MadeFor, Plan};
-pub use search::search;
+pub use search::{search, search_carried};
 pub use setting::Setting;
 pub use trial::{Candidate, Outcome, Room, Trial};

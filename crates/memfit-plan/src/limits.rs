@@ -23,6 +23,8 @@ pub struct Limits {
     pub link: Option<f64>,
     /// Levers that are not to be moved.
     pub without: Vec<Lever>,
+    /// Levers that a change of the script's source cannot carry, and why, where one is wanted.
+    pub unwritable: Vec<(Lever, String)>,
     /// Runs, at most.
     pub most_runs: u64,
 }
@@ -39,6 +41,7 @@ impl Default for Limits {
             compiles: false,
             link: None,
             without: Vec::new(),
+            unwritable: Vec::new(),
             most_runs: u64::MAX,
         }
     }

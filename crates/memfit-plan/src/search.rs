@@ -7,8 +7,10 @@
 //! on until nothing that is expected to be faster than the best plan is left. What is compiled block by block
 //! is then tried as a whole. Last, the plan's micro-batch is raised until one more sample does not fit.
 
+mod carried;
 mod combine;
 mod divide;
+mod even;
 mod help;
 mod rise;
 mod simplify;
@@ -16,6 +18,8 @@ mod variants;
 mod whole;
 
 use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn};
+
+pub use self::carried::search_carried;
 
 use self::combine::Paying;
 use self::divide::{Divided, NOTICEABLE};
@@ -28,10 +32,21 @@ use crate::trial::{Candidate, Outcome, Room, Trial};
 impl Limits {
     /// Why a lever that does this to the training is not moved; nothing where it may be.
     pub(crate) fn forbid(&self, lever: Lever, label: Label) -> Option<String> {
+        self.why_excluded(lever).or_else(|| forbidden(label, self.allow))
+    }
+
+    /// Why a lever is not moved whatever it does to the training; `None` where it may be.
+    fn why_excluded(&self, lever: Lever) -> Option<String> {
         if self.without.contains(&lever) {
             return Some(format!("`--without {lever}` was asked for"));
         }
-        forbidden(label, self.allow)
+        let unwritable = self.unwritable.iter().find(|(unwritable, _)| *unwritable == lever)?;
+        Some(format!("a change of the script cannot carry it: {}", unwritable.1))
+    }
+
+    /// Whether a lever is not moved, whatever it does to the training.
+    pub(crate) fn excludes(&self, lever: Lever) -> bool {
+        self.why_excluded(lever).is_some()
     }
 
     /// The same of a lever with what comes with it.
@@ -43,7 +58,7 @@ impl Limits {
 
     /// Bytes a second on the way to the host, where activations may go there.
     pub(crate) fn way_to_host(&self) -> Option<f64> {
-        self.link.filter(|_| !self.without.contains(&Lever::ActivationOffload))
+        self.link.filter(|_| !self.excludes(Lever::ActivationOffload))
     }
 }
 
@@ -233,7 +248,13 @@ impl<'a, T: Trial> Search<'a, T> {
             Some(best) => self.limit(&best.clone(), &training)?,
             None => None,
         };
-        best = best.map(|best| self.with_more_samples(best));
+        best = match best {
+            Some(best) => {
+                let best = self.with_more_samples(best);
+                Some(self.evened(best, training.batch)?)
+            }
+            None => None,
+        };
         if best.is_none() && !self.interrupted {
             self.what_would_help(&training, &mut advice)?;
             if let Some((candidate, _)) = smallest {

@@ -12,6 +12,7 @@
 //! saved it.
 
 mod columns;
+mod confidential;
 mod error;
 mod export;
 mod file;

@@ -21,6 +21,7 @@ use crate::inbox::{Inbox, Speaker};
 use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
 use crate::request::Request;
+use crate::secrets::without_secrets;
 use crate::stage::Stage;
 use crate::watch::{Ended, RealCard, Watched};
 
@@ -272,7 +273,7 @@ pub(crate) fn gather(
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
-        command: command.words(),
+        command: without_secrets(command.words()),
         fullest,
         tally: tally(&ledger, setup.values),
         notes: notes(&inbox, tracks, stage.run_dir(), command),

@@ -21,6 +21,7 @@ mod host;
 mod inbox;
 mod interrupt;
 mod keeper;
+mod known_failures;
 mod launcher;
 mod leftovers;
 mod libraries;
@@ -29,6 +30,7 @@ mod local;
 mod outside;
 pub mod preflight;
 mod process;
+mod programs;
 mod progress;
 mod recording;
 mod rehearsal;
@@ -36,6 +38,7 @@ mod remedies;
 mod report;
 mod request;
 mod script;
+mod secrets;
 mod sizes;
 mod stage;
 mod synthetic;
@@ -61,6 +64,7 @@ pub use local::{LocalGpu, Reading};
 pub use rehearsal::Rehearsal;
 pub use report::{failure, report};
 pub use request::{Card, LOCAL, LoneRank, Request};
+pub use secrets::without_secrets;
 pub use sizes::Sizes;
 pub use stage::Changes;
 pub use synthetic::Samples;
@@ -203,7 +207,13 @@ impl Runner<'_> {
         let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
         let recording = recording::whole(request, &facts, tracks);
         if let Some(path) = request.output.as_deref() {
-            recording::save(path, &recording)?;
+            if request.confidential {
+                let mut shared = recording.clone();
+                shared.make_confidential();
+                recording::save(path, &shared)?;
+            } else {
+                recording::save(path, &recording)?;
+            }
         }
         // Lines of a changed source are not the user's.
         let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());

@@ -97,7 +97,7 @@ pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> Ru
         fidelity: Fidelity::default(),
         torch: None,
         recording: None,
-        script: Script { command, ..Script::default() },
+        script: Script { command: crate::without_secrets(command), ..Script::default() },
         cause: None,
         fixes: Vec::new(),
         problem: Some(problem),

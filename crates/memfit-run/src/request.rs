@@ -128,6 +128,8 @@ pub struct Request {
     pub output: Option<PathBuf>,
     /// Whether the script's output is shown as it appears.
     pub show_output: bool,
+    /// Whether what is saved goes without the user's names.
+    pub confidential: bool,
     /// Whether the run directory is kept.
     pub keep: bool,
     /// Whether remedies are tried when memory runs out.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::libraries::Library;
 use crate::preflight::Torch;
 use crate::request::LoneRank;
-use crate::{Card, Home, Request, RunError, leftovers};
+use crate::{Card, Home, Request, RunError, leftovers, programs};
 
 /// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
 const UNKNOWN_CUDA: u32 = 12;
@@ -90,6 +90,9 @@ impl Stage {
         }
         write_probe(&run_dir.probe())?;
         link_libraries(&run_dir.libraries(), request.card.is_local(), home)?;
+        if !request.card.is_local() {
+            programs::write(&run_dir, home)?;
+        }
         Ok(Self {
             folder: Some(folder),
             run_dir,
@@ -139,6 +142,7 @@ impl Stage {
             let path = [libraries.as_os_str()];
             environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
+            environment.push(("PATH", Some(in_front("PATH", [self.run_dir.programs().as_os_str()]))));
             // Where a compiler looks for `-lcuda`: ahead-of-time packages of Inductor are linked with it.
             let folder = [libraries.as_os_str()];
             environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));

@@ -33,6 +33,7 @@ use memfit_report::wire::{Problem, Verdict};
 
 use crate::blame;
 use crate::facts::{Facts, OomFacts, matters};
+use crate::known_failures;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
@@ -189,6 +190,9 @@ pub(crate) fn of(
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
+        if let Some(known) = known_failures::known(&request.card, facts.torch.as_deref(), exception) {
+            return (verdict, Some(known));
+        }
         let (message, caused) = blame::sentence(request, facts, exception);
         problem.message = message;
         if caused {

@@ -73,6 +73,10 @@ def encode(value: torch.Tensor, table: str) -> Coded:
     flat = value.detach().reshape(-1)
     levels = _on(table, value.device)
     edges = (levels[1:] + levels[:-1]) / 2
+    if table == "unsigned8":
+        # A second moment that became zero would have its first one divided by next to nothing: only zero is
+        # coded as zero.
+        edges[0] = 0.0
     count = flat.numel()
     blocks = math.ceil(count / BLOCK)
     codes = torch.empty(blocks * (BLOCK // 2 if half else BLOCK), dtype=torch.uint8, device=value.device)
@@ -81,19 +85,20 @@ def encode(value: torch.Tensor, table: str) -> Coded:
     for first in range(0, blocks, per_slice):
         last = min(first + per_slice, blocks)
         part = flat[first * BLOCK : last * BLOCK].float()
-        padded = torch.nn.functional.pad(part, (0, (last - first) * BLOCK - part.numel())).view(-1, BLOCK)
-        most = padded.abs().amax(1)
-        scales[first:last] = most
+        lacking = (last - first) * BLOCK - part.numel()
+        # Padding copies, also where there is nothing to pad; each pass over memory counts here.
+        padded = (torch.nn.functional.pad(part, (0, lacking)) if lacking else part).view(-1, BLOCK)
+        most = torch.linalg.vector_norm(padded, math.inf, dim=1, out=scales[first:last])
         inner = torch.bucketize(
             padded / most.clamp_min(torch.finfo(torch.float32).tiny)[:, None], edges, out_int32=True
-        ).to(torch.uint8)
-        if table == "unsigned8":
-            # A second moment that became zero would have its first one divided by next to nothing.
-            inner.clamp_min_(1).mul_(padded > 0)
+        )
         if half:
-            codes[first * BLOCK // 2 : last * BLOCK // 2] = (inner[:, 0::2] * 16 + inner[:, 1::2]).reshape(-1)
+            narrow = inner.to(torch.uint8)
+            codes[first * BLOCK // 2 : last * BLOCK // 2] = (narrow[:, 0::2] * 16 + narrow[:, 1::2]).reshape(
+                -1
+            )
         else:
-            codes[first * BLOCK : last * BLOCK] = inner.reshape(-1)
+            codes[first * BLOCK : last * BLOCK].view(-1, BLOCK).copy_(inner)
     return Coded(codes, scales, value.shape, value.dtype, table)
 
 
@@ -112,6 +117,10 @@ def decode(coded: Coded, dtype: torch.dtype | None = None) -> torch.Tensor:
             inner = torch.stack((pairs // 16, pairs % 16), 1).reshape(-1)
         else:
             inner = coded.codes[first * BLOCK : last * BLOCK]
-        values = levels[inner.int()].view(-1, BLOCK) * coded.scales[first:last, None]
-        out[first * BLOCK : last * BLOCK] = values.reshape(-1).to(kind)
+        values = levels.index_select(0, inner.int()).view(-1, BLOCK)
+        part = out[first * BLOCK : last * BLOCK].view(-1, BLOCK)
+        if kind == torch.float32:
+            torch.mul(values, coded.scales[first:last, None], out=part)
+        else:
+            part.copy_(values.mul_(coded.scales[first:last, None]))
     return out[: coded.shape.numel()].view(coded.shape)

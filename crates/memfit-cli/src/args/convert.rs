@@ -32,6 +32,10 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "VERSION")]
     pub(crate) torch: Option<Release>,
 
+    /// Leave out the command, paths, and the names of functions and modules.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
     /// Write over a file that is there.
     #[arg(long, short)]
     pub(crate) force: bool,

@@ -81,6 +81,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,
 
+    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
+    /// shared: the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 

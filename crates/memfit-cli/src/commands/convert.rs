@@ -16,7 +16,14 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
     let Some(format) = args.to.or_else(|| ConvertFormat::of(&args.output)) else {
         return Err(CliError::UnknownOutputFormat { path: args.output.clone() });
     };
-    let (input, problems) = input::read(&args.input)?;
+    let (mut input, problems) = input::read(&args.input)?;
+    if args.confidential {
+        match &mut input {
+            Source::Recording(recording) => recording.make_confidential(),
+            Source::Snapshot(snapshot) => snapshot.make_confidential(),
+            Source::Texts(_) => {}
+        }
+    }
     for problem in &problems {
         printer.warning(problem);
     }

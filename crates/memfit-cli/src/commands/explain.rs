@@ -1,5 +1,7 @@
 //! `memfit explain FILE`.
 
+use std::path::Path;
+
 use memfit_devices::Bytes;
 use memfit_explain::{Asked, explain_source};
 use memfit_recording::Source;
@@ -7,18 +9,32 @@ use memfit_report::text;
 use memfit_report::wire::ExplainReport;
 use memfit_run::read_source;
 
-use super::answer;
+use super::answer_shared;
 use crate::args::ExplainArgs;
+use crate::cause_pages::page;
 use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
 /// Says why memory ran out.
 pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
-    let (input, problems) = input::read(&args.file)?;
+    if let Some(cause) = args.cause {
+        printer.answer(page(cause));
+        return Ok(Exit::Good);
+    }
+    // The parser asks for a file or a cause.
+    let file = args.file.clone().unwrap_or_default();
+    let (input, problems) = input::read(&file)?;
     let report = report(args, &input, problems)?;
     let canvas = printer.canvas();
-    answer(&report, || text::explain(&report, canvas), &args.out, settings, printer)?;
+    answer_shared(
+        &report,
+        args.confidential,
+        || text::explain(&report, canvas),
+        &args.out,
+        settings,
+        printer,
+    )?;
     Ok(Exit::Good)
 }
 
@@ -29,6 +45,7 @@ pub(super) fn report(
     problems: Vec<String>,
 ) -> Result<ExplainReport, CliError> {
     let asked = Asked { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
+    let file = args.file.as_deref().unwrap_or(Path::new(""));
     let explanation = explain_source(&asked, input, &read_source)?;
-    Ok(ExplainReport::new(args.file.display().to_string(), explanation, problems))
+    Ok(ExplainReport::new(file.display().to_string(), explanation, problems))
 }

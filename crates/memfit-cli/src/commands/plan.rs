@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Instant;
 
+use memfit_patch::patch;
 use memfit_plan::{
     Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding,
-    search, sha256,
+    search, search_carried, sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -15,7 +16,7 @@ use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
-use super::{answer, catalogue};
+use super::{answer_shared, catalogue};
 use crate::args::{PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::request;
@@ -28,7 +29,7 @@ const MOST_RUNS: u64 = 80;
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
-    let out = args.out.clone();
+    let (out, confidential) = (args.out.clone(), args.confidential);
     let page = args.html.clone();
     let mut report = blank(&args);
     let mut found = find(args, settings, home, printer, &mut report);
@@ -49,8 +50,8 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     let told = match failed {
         // For people an error is enough; programs get a document in any case.
         Some(_) if text_alone && out.json.is_none() => Ok(()),
-        Some(_) => answer(&report, String::new, &out, settings, printer),
-        None => answer(&report, || text::plan(&report, canvas), &out, settings, printer),
+        Some(_) => answer_shared(&report, confidential, String::new, &out, settings, printer),
+        None => answer_shared(&report, confidential, || text::plan(&report, canvas), &out, settings, printer),
     };
     match (told, found) {
         (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
@@ -87,7 +88,9 @@ fn blank(args: &PlanArgs) -> PlanReport {
         interrupted: false,
         notes: Vec::new(),
         torch: None,
-        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: memfit_run::without_secrets(
+            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
+        ),
         plan: None,
         patch: None,
         problem: None,
@@ -130,6 +133,7 @@ fn find(
         compiles,
         link: Some(device.host_link.bandwidth as f64),
         without,
+        unwritable: Vec::new(),
         most_runs: MOST_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
@@ -145,6 +149,12 @@ fn find(
             why: "it was ended before the script had run once".to_owned(),
             hint: "`--timeout` gives a run longer".to_owned(),
         });
+    };
+    let found = match &script {
+        Some(script) if diff.is_some() && found.verdict == Verdict::FitsWithPlan => {
+            writable(found, &mut tries, &limits, script, report)?
+        }
+        _ => found,
     };
     // Where each run starts anew it is only looked for if nothing else helps.
     let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
@@ -184,6 +194,47 @@ fn find(
         change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
+}
+
+/// The best plan that a change of the script carries whole, with advice on the better one that it does not;
+/// the plan itself where no such plan fits.
+fn writable(
+    best: Answer,
+    tries: &mut Tries<'_>,
+    limits: &Limits,
+    script: &Path,
+    report: &mut PlanReport,
+) -> Result<Answer, CliError> {
+    let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
+    let left_out = |found: &Answer| match &found.chosen {
+        Some(chosen) => {
+            let left = patch(&text, &file(chosen, found, report, Some(script))).left;
+            left.into_iter().map(|left| (left.lever, left.why)).collect()
+        }
+        None => Vec::new(),
+    };
+    let found = search_carried(tries, limits, &best, left_out)?;
+    let Some(found) = found else {
+        report.notes.push(
+            "no plan was found that fits and that a change of the script can carry whole: the change lacks part of this one"
+                .to_owned(),
+        );
+        return Ok(best);
+    };
+    let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else { return Ok(best) };
+    if chosen.candidate != better.candidate {
+        let time = |tried: &Tried| {
+            tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms a step"))
+        };
+        report.advice.push(format!(
+            "a better plan than this change can carry: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
+            better.candidate.told(),
+            time(better),
+            chosen.candidate.told(),
+            time(chosen),
+        ));
+    }
+    Ok(found)
 }
 
 /// The resources of this machine, for the advice on data loaders.
@@ -370,11 +421,11 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
 
 /// The plan file of what was chosen.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
-    let run = report.chosen.as_ref();
+    let run = of(chosen, found, None);
     Plan {
         micro_batch: chosen.candidate.micro_batch,
-        micro_batches_per_step: run.map(|run| run.micro_batches_per_step),
-        accumulate: run.map_or(1, |run| run.accumulate),
+        micro_batches_per_step: Some(run.micro_batches_per_step),
+        accumulate: run.accumulate,
         levers: chosen.candidate.settings.clone(),
         made_for: MadeFor {
             memfit: crate::VERSION.to_owned(),

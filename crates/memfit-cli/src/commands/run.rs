@@ -9,7 +9,7 @@ use memfit_report::wire::{CardKind, DeviceInfo, Problem, RunReport, Verdict};
 use memfit_run::{Home, Outcome, Request, failure};
 use memfit_vocabulary::Remark;
 
-use super::{answer, calibrated_catalogue};
+use super::{answer_shared, calibrated_catalogue};
 use crate::args::{Format, OutputArgs, RunArgs};
 use crate::request;
 use crate::settings::Settings;
@@ -20,7 +20,7 @@ const LAST_LINES: usize = 30;
 
 /// Runs a command on a card, and says whether it fits.
 pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
-    let out = args.out.clone();
+    let (out, confidential) = (args.out.clone(), args.confidential);
     let command: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut device = DeviceInfo {
         name: args.gpu.as_ref().map(|gpu| gpu.name.clone()).unwrap_or_default(),
@@ -46,10 +46,12 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
         Ok(report)
     });
     let told = match outcome {
-        Ok(report) => tell(&report, &out, settings, printer).map(|()| Exit::from(report.verdict)),
+        Ok(report) => {
+            tell(&report, confidential, &out, settings, printer).map(|()| Exit::from(report.verdict))
+        }
         Err(error) => {
             let failure = failure(problem(&error), device, command);
-            tell_failure(&failure, &out, settings, printer).map(|()| printer.error(&error))
+            tell_failure(&failure, confidential, &out, settings, printer).map(|()| printer.error(&error))
         }
     };
     told.unwrap_or_else(|error| printer.error(&error))
@@ -85,17 +87,19 @@ fn here(report: &RunReport, plan: &Plan) -> Here {
 
 fn tell(
     report: &RunReport,
+    confidential: bool,
     out: &OutputArgs,
     settings: &Settings,
     printer: &Printer,
 ) -> Result<(), CliError> {
     let canvas = printer.canvas();
-    answer(report, || text::run(report, canvas), out, settings, printer)
+    answer_shared(report, confidential, || text::run(report, canvas), out, settings, printer)
 }
 
 /// For people an error is enough; programs get a document in any case.
 fn tell_failure(
     report: &RunReport,
+    confidential: bool,
     out: &OutputArgs,
     settings: &Settings,
     printer: &Printer,
@@ -104,7 +108,7 @@ fn tell_failure(
     if text && out.json.is_none() {
         return Ok(());
     }
-    answer(report, String::new, out, settings, printer)
+    answer_shared(report, confidential, String::new, out, settings, printer)
 }
 
 /// Shows what a script said last, if it failed by itself.

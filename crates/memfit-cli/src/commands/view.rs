@@ -58,10 +58,12 @@ fn explanation(path: &Path, args: &ViewArgs, source: &Source) -> Option<serde_js
         return None;
     }
     let asked = ExplainArgs {
-        file: path.to_owned(),
+        file: Some(path.to_owned()),
+        cause: None,
         capacity: None,
         device: args.device.map(u32::from),
         torch: None,
+        confidential: false,
         out: OutputArgs::default(),
     };
     let report = super::explain::report(&asked, source, Vec::new()).ok()?;

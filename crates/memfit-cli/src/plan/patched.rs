@@ -42,10 +42,7 @@ pub(crate) fn patched(
             changed.left.extend(left);
         }
     }
-    let Attempt { mut changed, proof, .. } = attempt;
-    let lacks =
-        proof.as_ref().and_then(|proof| of_what_is_left_out(&changed.left, &changed.done, proof.verdict));
-    changed.remarks.extend(lacks);
+    let Attempt { changed, proof, .. } = attempt;
     Ok(PlanPatch {
         diff: unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text),
         file,
@@ -59,22 +56,6 @@ pub(crate) fn patched(
         remarks: changed.remarks,
         proof,
     })
-}
-
-/// What to do where a change lacks levers without which it does not fit. A batch that is not divided needs
-/// more, and no less.
-fn of_what_is_left_out(left: &[Left], done: &[Lever], verdict: Verdict) -> Option<String> {
-    let mut without: Vec<Lever> = left.iter().map(|left| left.lever).collect();
-    without.retain(|lever| *lever != Lever::MicroBatch && !done.contains(lever));
-    without.dedup();
-    if verdict != Verdict::Oom || without.is_empty() {
-        return None;
-    }
-    let without: Vec<String> = without.iter().map(|lever| format!("--without {lever}")).collect();
-    Some(format!(
-        "the plan fits with what this change lacks; `memfit plan {}` looks for one that a change can carry whole",
-        without.join(" ")
-    ))
 }
 
 /// The script changed as the plan says, run.
@@ -147,31 +128,4 @@ fn shown(script: &Path) -> String {
     let inside = here.as_deref().and_then(|here| script.strip_prefix(here).ok()).unwrap_or(script);
     let path = inside.strip_prefix("./").unwrap_or(inside);
     path.display().to_string().trim_start_matches('/').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_that_lacks_what_it_needs_says_how_to_plan_without_that() {
-        let check = |left: &[Lever], done: &[Lever], verdict: Verdict, options: Option<&str>| {
-            let left: Vec<Left> =
-                left.iter().map(|lever| Left { lever: *lever, why: String::new() }).collect();
-            let told = of_what_is_left_out(&left, done, verdict);
-            match (told, options) {
-                (Some(told), Some(options)) => assert!(told.contains(options), "{told}"),
-                (told, options) => assert_eq!(told.is_some(), options.is_some(), "{told:?}"),
-            }
-        };
-        let (loss, state, batch) = (Lever::ChunkedLoss, Lever::EightBitOptimizer, Lever::MicroBatch);
-        let both = "`memfit plan --without chunked-loss --without 8-bit-optimizer`";
-        check(&[loss, state], &[], Verdict::Oom, Some(both));
-        check(&[loss, state], &[], Verdict::Fits, None);
-        check(&[], &[loss], Verdict::Oom, None);
-        // Without a batch in pieces it would fit even less; what is in the change is not lacking.
-        check(&[batch], &[], Verdict::Oom, None);
-        check(&[loss, state, batch], &[], Verdict::Oom, Some(both));
-        check(&[loss, state], &[state], Verdict::Oom, Some("`memfit plan --without chunked-loss`"));
-    }
 }

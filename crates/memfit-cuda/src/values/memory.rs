@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memfit_channel::ValuePolicy;
 
-use memfit_kernels::memory::{Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
+use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
 use memfit_vocabulary::Assumption;
 
 use super::{
@@ -29,6 +29,12 @@ impl KnownMemory {
     /// Nothing is known yet.
     pub(super) const fn new(decide: fn() -> Option<ValuePolicy>) -> Self {
         Self { filter: Filter::new(), store: Mutex::new(None), policy: OnceLock::new(), decide }
+    }
+
+    /// Records the extremes of bytes that were written, which are too many to be kept.
+    pub(super) fn summarise(&self, address: u64, extremes: Extremes) {
+        self.with(|store| store.summarise(address, extremes, &self.filter));
+        self.tell(address, extremes.bytes);
     }
 
     pub(super) fn copy(&self, target: u64, source: u64, length: u64) {
@@ -99,6 +105,14 @@ impl Memory for KnownMemory {
             Some(Origin::Flags(ones)) => Some(ones),
             _ => None,
         }
+    }
+
+    fn extremes(&self, address: u64, length: u64, size: usize) -> Option<((i64, i64), bool)> {
+        self.refresh(address, length);
+        if !self.perhaps(address) {
+            return None;
+        }
+        self.with(|store| store.extremes(address, length, size))
     }
 
     #[inline]

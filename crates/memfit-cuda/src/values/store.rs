@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use memfit_kernels::memory::{Found, LARGEST_PIECE, Origin};
+use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Origin};
 
 /// When more than this is kept, the oldest pieces go.
 pub(crate) const LARGEST_TOTAL: usize = 64 << 20;
@@ -124,6 +124,27 @@ impl Store {
         }
     }
 
+    /// Records the extremes of bytes that were written at `address`, and nothing else of them.
+    pub(crate) fn summarise(&mut self, address: u64, extremes: Extremes, cover: &impl Cover) {
+        self.forget(address, extremes.bytes, cover);
+        if let Ok(length) = usize::try_from(extremes.bytes) {
+            self.insert(address, Content::Repeat { byte: 0, length }, Origin::Within(extremes), cover);
+        }
+    }
+
+    /// The extremes of integers of `size` bytes within a range, and whether both are surely in it.
+    pub(crate) fn extremes(&self, address: u64, length: u64, size: usize) -> Option<((i64, i64), bool)> {
+        let mut found = None;
+        self.overlapping(address, length, |_, piece, from, to| {
+            if let Origin::Within(extremes) = piece.origin
+                && (to - from) as u64 == length
+            {
+                found = extremes.as_integers_of(size).map(|range| (range, extremes.bytes == length));
+            }
+        });
+        found
+    }
+
     /// Records that `length` bytes were copied from `source` to `destination`.
     pub(crate) fn copy(&mut self, destination: u64, source: u64, length: u64, cover: &impl Cover) {
         let mut moved = Vec::new();
@@ -166,6 +187,9 @@ impl Store {
     pub(crate) fn read(&self, address: u64, out: &mut [u8]) -> Found {
         let mut found = Found::default();
         self.overlapping(address, out.len() as u64, |start, piece, from, to| {
+            if matches!(piece.origin, Origin::Within(_)) {
+                return;
+            }
             let at = (start + from as u64 - address) as usize;
             piece.bytes.read(from, &mut out[at..at + (to - from)]);
             found.known += to - from;
@@ -182,7 +206,7 @@ impl Store {
     pub(crate) fn stretches(&self, address: u64, length: u64) -> Vec<(u64, Vec<u8>, bool)> {
         let mut found = Vec::new();
         self.overlapping(address, length, |start, piece, from, to| {
-            if to - from <= LARGEST_PIECE {
+            if to - from <= LARGEST_PIECE && !matches!(piece.origin, Origin::Within(_)) {
                 let mut bytes = vec![0; to - from];
                 piece.bytes.read(from, &mut bytes);
                 found.push((start + from as u64, bytes, piece.origin != Origin::True));

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     launch::Arguments,
     layout::{Sizes, Strides},
-    memory::{Memory, Ones, Origin},
+    memory::{Extremes, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -214,6 +214,11 @@ impl Reduction {
     /// What is answered where the input is not known.
     fn suppose(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { folded, kept, memory, .. } = *launch;
+        if let (Fold::Max | Fold::Min, true) = (fold, output.is_integer())
+            && let Some(found) = Self::bounded(fold, output, launch)
+        {
+            return Some(found);
+        }
         let policy = memory.policy()?;
         let zeros = || vec![0; kept * output.size()];
         Some(match fold {
@@ -260,6 +265,29 @@ impl Reduction {
             Fold::ArgMax | Fold::ArgMin => (zeros(), Origin::Guess(Assumption::Position)),
             _ => return None,
         })
+    }
+
+    /// The extremes of an input that is known by them alone. Of a part of it, or along a dimension, they are
+    /// bounds.
+    fn bounded(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+        let Launch { source, folded, kept, memory, .. } = *launch;
+        let size = output.size();
+        let span = launch.along.span(0, 0) + launch.across.span(1, 0) + size as u64;
+        // Contents that are kept may be too many to be folded one by one.
+        let kept_in_full = || {
+            let (bytes, _) = memory.get(source, span).filter(|(_, origin)| *origin == Origin::True)?;
+            Extremes::of(&bytes)?.as_integers_of(size).map(|range| (range, true))
+        };
+        let ((least, greatest), are_in_it) = memory.extremes(source, span, size).or_else(kept_in_full)?;
+        let whole = kept == 1 && span == (folded * size) as u64;
+        let exact = whole && are_in_it;
+        if !exact {
+            memory.policy()?;
+        }
+        let value = if fold == Fold::Max { greatest } else { least };
+        let mut bytes = vec![0; kept * size];
+        bytes.chunks_exact_mut(size).for_each(|element| output.store(Value::Int(value), element));
+        Some((bytes, if exact { Origin::True } else { Origin::Answer(Assumption::IntegerExtreme) }))
     }
 
     fn compute(&self, fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {

@@ -35,7 +35,7 @@ impl<T: Trial> Search<'_, T> {
         let label = training.label_of_dividing();
         let Some(why) = self.limits.forbid(Lever::MicroBatch, label) else { return true };
         let of_its_own = match training {
-            _ if self.limits.without.contains(&Lever::MicroBatch) => None,
+            _ if self.limits.excludes(Lever::MicroBatch) => None,
             _ if training.couples_samples => Some(
                 "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits"
                     .to_owned(),
@@ -160,7 +160,7 @@ impl<T: Trial> Search<'_, T> {
     ) -> Result<(), T::Error> {
         let half = if self.limits.has_bf16 { Lever::AutocastBf16 } else { Lever::AutocastFp16 };
         let mut plain = Candidate::as_is();
-        let unwanted = |lever: Lever| self.limits.without.contains(&lever);
+        let unwanted = |lever: Lever| self.limits.excludes(lever);
         if !training.reduced && !unwanted(half) {
             plain = plain.with(half, Value::default());
         }
@@ -225,7 +225,7 @@ impl<T: Trial> Search<'_, T> {
             return Ok(());
         }
         let mut base = base.clone();
-        if !training.blocks.is_empty() && !self.limits.without.contains(&Lever::Checkpointing) {
+        if !training.blocks.is_empty() && !self.limits.excludes(Lever::Checkpointing) {
             let names = training.blocks.iter().map(|block| block.name.clone()).collect();
             base = base.with(Lever::Checkpointing, Value::Names(names));
         }

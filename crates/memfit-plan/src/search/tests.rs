@@ -214,12 +214,48 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
             assert!(!tried || may_be_smaller, "{unwanted}");
             let told = format!("`--without {unwanted}` was asked for");
             assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
+            // The same of one that a change of the script cannot carry, with its own reason.
+            let unwritable = vec![(unwanted, "it has no lines".to_owned())];
+            let asked = Limits { without: Vec::new(), unwritable, ..asked };
+            let same = search(&mut Pretended { budget, ..pretended() }, &asked).unwrap().unwrap();
+            assert_eq!(same.chosen, answer.chosen);
+            let told = "a change of the script cannot carry it: it has no lines";
+            assert!(same.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
             if let (Some(wanted), Lever::MicroBatch) = (wanted, unwanted) {
                 let chosen = answer.chosen.unwrap();
                 assert!(chosen.fits() && moved(&chosen.candidate, wanted), "{:?}", chosen.candidate);
             }
         }
     }
+}
+
+#[test]
+fn a_change_gets_the_best_plan_that_it_can_carry() {
+    let levers = |answer: &Answer| {
+        let chosen = &answer.chosen.as_ref().unwrap().candidate;
+        chosen.settings.iter().map(|setting| setting.lever).collect::<Vec<_>>()
+    };
+    let limits = limits(6 * GIB, Label::Precision);
+    let mut trial = pretended();
+    let best = search(&mut trial, &limits).unwrap().unwrap();
+    assert!(levers(&best).contains(&Lever::AutocastBf16));
+    let mut carried = |unwritable: &'static [Lever]| {
+        let left_out = |answer: &Answer| {
+            let left = levers(answer).into_iter().filter(|lever| unwritable.contains(lever));
+            left.map(|lever| (lever, "it has no lines".to_owned())).collect()
+        };
+        search_carried(&mut trial, &limits, &best, left_out).unwrap()
+    };
+    assert_eq!(carried(&[]).as_ref(), Some(&best));
+    let next = carried(&[Lever::AutocastBf16]).unwrap();
+    assert_eq!(next.verdict, Verdict::FitsWithPlan);
+    assert!(!levers(&next).contains(&Lever::AutocastBf16));
+    let slower =
+        milliseconds(&next.chosen.unwrap().outcome) > milliseconds(&best.chosen.clone().unwrap().outcome);
+    assert!(slower);
+    // One that no search keeps out ends it.
+    let always = |_: &Answer| vec![(Lever::AutocastBf16, String::new())];
+    assert!(search_carried(&mut pretended(), &limits, &best, always).unwrap().is_none());
 }
 
 #[test]

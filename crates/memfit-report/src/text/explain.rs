@@ -66,7 +66,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         let _ = writeln!(
             out,
             "\n  {}",
-            paint(DIM, &format!("docs/causes/{}.md has more on this cause", report.cause))
+            paint(DIM, &format!("`memfit explain --cause {}` has more on this cause", report.cause))
         );
     }
     for note in report.unknown.iter().chain(&report.problems) {

@@ -68,7 +68,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     out.push_str(&canvas.wrapped(
         "  why: ",
         BOLD,
-        &format!("{sentence} ({cause}; see `docs/causes/{cause}.md`)"),
+        &format!("{sentence} ({cause}; see `memfit explain --cause {cause}`)"),
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What would have helped"));
@@ -290,7 +290,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         parts.push(format!("{} in /dev/shm", size(host.shared_memory)));
     }
     fact("host", &parts.join(dot));
-    fact("covered", &covered(&report.coverage));
+    fact("covered", &covered(report));
     for call in &report.fidelity.unmodelled {
         fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
     }
@@ -386,7 +386,8 @@ fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-fn covered(coverage: &Coverage) -> String {
+fn covered(report: &RunReport) -> String {
+    let coverage = &report.coverage;
     let mut text = steps(coverage);
     let parts = [
         ("an evaluation", coverage.evaluation),
@@ -405,12 +406,24 @@ fn covered(coverage: &Coverage) -> String {
     }
     match coverage.growth_per_step {
         Some(0) => text.push_str("; memory was steady"),
-        Some(growth) if growth > 0 => {
-            let _ = write!(text, "; memory still grew by {} a step", size(growth.unsigned_abs()));
+        _ => {
+            if let Some((growth, _)) = growth(report) {
+                let _ = write!(text, "; memory still grew by {} a step", size(growth));
+            }
         }
-        _ => {}
     }
     text
+}
+
+/// So many steps of growth until the card is full say nothing: a few steps cannot tell so little from batches
+/// that differ.
+const LONG: u64 = 10_000;
+
+/// The bytes by which memory grew in each step, and the steps until it is full; `None` if that is noise.
+fn growth(report: &RunReport) -> Option<(u64, u64)> {
+    let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
+    let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
+    (steps <= LONG).then_some((growth, steps))
 }
 
 /// What to do next, the most useful first.
@@ -431,11 +444,10 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if let Some(growth) = coverage.growth_per_step.filter(|growth| *growth > 0) {
-        let steps = report.headroom.max(0) / growth;
+    if let Some((growth, steps)) = growth(report) {
         advice.push(format!(
             "memory grew by {} in each step; at that rate it is full after {steps} more: look for tensors with a graph that are kept from step to step (`losses.append(loss)`)",
-            size(growth.unsigned_abs())
+            size(growth)
         ));
     }
     if !coverage.evaluation || !coverage.largest_batch {

@@ -399,7 +399,8 @@ pub struct Exception {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// A stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
-    /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`.
+    /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
+    /// `no-kernels-for-card`, `extension-not-built`.
     pub kind: String,
     /// What happened.
     pub message: String,

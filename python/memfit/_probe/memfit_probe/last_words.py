@@ -97,8 +97,12 @@ def made_in_the_only_step(session):
 
 def growth(after_step):
     """Bytes by which memory grew from one step to the next: the median, without the first step, which makes
-    the optimizer's state.
+    the optimizer's state. `None` where a step shrank by a good part of that, as with batches of unlike
+    lengths: what is kept from step to step only ever grows.
     """
     steady = after_step[1:]
     changes = sorted(after - before for before, after in itertools.pairwise(steady))
-    return changes[len(changes) // 2] if changes else None
+    if not changes:
+        return None
+    median = changes[len(changes) // 2]
+    return None if median > 0 and -changes[0] > median / 4 else median

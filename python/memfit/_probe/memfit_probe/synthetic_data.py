@@ -7,12 +7,15 @@ set would have read it.
 
 import functools
 import sys
+from urllib.error import URLError
 
 from . import imports
 
 # What the want of files looks like: torchvision says it with a RuntimeError, or cannot read what is not there
 # for want of another package.
-ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, RuntimeError)
+ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
+# Libraries whose data sets give graphs, which fields do not describe.
+OF_GRAPHS = ("torch_geometric", "dgl", "ogb")
 # Samples of a data set whose size nobody stated.
 SAMPLES = 10_000
 # Width, height and classes of torchvision's data sets; photographs are of a common size.
@@ -125,17 +128,27 @@ class SyntheticData:
             return True
         # In a script's own code these mean what they mean anywhere.
         absent = isinstance(error, OSError)
+        name = type(dataset).__name__
+        if absent and any(kind.__module__.split(".")[0] in OF_GRAPHS for kind in type(dataset).__mro__):
+            self._note(
+                f"`{name}` lacks its files ({type(error).__name__}), and its samples are graphs, which are not "
+                "made up: put the files where it looks for them"
+            )
+            return False
         if absent and self.fields:
             return True
         if absent:
             self._note(
-                f"`{type(dataset).__name__}` lacks its files, and nobody said what its samples are: "
+                f"`{name}` lacks its files, and nobody said what its samples are: "
                 "`--synthetic-data=image:3x224x224:float32,label:int64<1000`"
             )
         return False
 
     def said(self, dataset, error):
-        what = self.described() if self.fields else "samples as this data set has them"
+        # Without fields it is one that is known by its class.
+        stated = "--synthetic-data=image:3x224x224:float32,label:int64<1000"
+        known = f"samples as this data set has them (`{stated}` states others)"
+        what = self.described() if self.fields else known
         return f"`{type(dataset).__name__}` lacks its files ({type(error).__name__}), and gives {what}"
 
     def replaced(self, dataset, sample, args, kwargs, error):

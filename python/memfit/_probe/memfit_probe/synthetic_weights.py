@@ -52,6 +52,7 @@ class SyntheticWeights:
         imports.after("transformers.modeling_utils", self._arm_transformers)
         imports.after("transformers.models.auto.configuration_auto", arm_configurations)
         imports.after("timm.models._builder", self._arm_timm)
+        imports.after("diffusers.models.modeling_utils", self._arm_diffusers)
 
     def _note(self, what):
         self.session.remark("synthetic-weights", what=what)
@@ -130,7 +131,10 @@ class SyntheticWeights:
             weights._note(f"`{name}` takes its shapes from its configuration, and nothing of it is read")
             for gone in ("revision", "subfolder", "variant", "use_safetensors", "from_tf", "from_flax"):
                 kwargs.pop(gone, None)
-            return original(cls, folder, *args, config=config, **kwargs)
+            made = original(cls, folder, *args, config=config, **kwargs)
+            # With `output_loading_info=True` the model is one of two.
+            restore_name(made[0] if isinstance(made, tuple) else made, folder, name)
+            return made
 
         kind.from_pretrained = classmethod(from_pretrained)
 
@@ -159,18 +163,77 @@ class SyntheticWeights:
             del plain.quantization_config
         with torch.device("meta"):
             model = cls._from_config(plain, dtype=stored or torch.float32)
-        tensors, seen = {}, set()
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            # Tied weights are stored once.
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                tensors[name] = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        folder = self._folder()
+        config.save_pretrained(folder)
+        write_sparse(os.path.join(folder, "model.safetensors"), shapes(model), torch)
+        return folder
+
+    def _folder(self):
         self.made += 1
         folder = os.path.join(channel.run_dir(), FOLDER, f"{os.getpid()}-{self.made}")
         os.makedirs(folder)
-        config.save_pretrained(folder)
-        write_sparse(os.path.join(folder, "model.safetensors"), tensors, torch)
         return folder
+
+    # diffusers
+
+    def _arm_diffusers(self, module):
+        kind = module.ModelMixin
+        original, weights = kind.from_pretrained.__func__, self
+
+        @functools.wraps(original)
+        def from_pretrained(cls, name, *args, **kwargs):
+            folder = weights._diffusers_checkpoint(cls, name, kwargs)
+            weights._note(f"`{name}` takes its shapes from its configuration, and nothing of it is read")
+            for gone in ("revision", "subfolder", "variant", "use_safetensors", "from_flax"):
+                kwargs.pop(gone, None)
+            made = original(cls, folder, *args, **kwargs)
+            model = made[0] if isinstance(made, tuple) else made
+            model.register_to_config(_name_or_path=os.fspath(name))
+            return made
+
+        kind.from_pretrained = classmethod(from_pretrained)
+
+    def _diffusers_checkpoint(self, cls, name, kwargs):
+        """A folder with a model's configuration and a sparse file of its weights."""
+        torch = self.session.torch
+        options = {
+            key: kwargs[key] for key in ("revision", "subfolder", "token", "cache_dir") if key in kwargs
+        }
+        try:
+            config = cls.load_config(name, local_files_only=True, **options)
+        except Exception as error:
+            raise missing_configuration(name, error) from error
+        wanted = kwargs.get("torch_dtype", kwargs.get("dtype"))
+        with torch.device("meta"):
+            model = cls.from_config(config)
+        if isinstance(wanted, torch.dtype):
+            model = model.to(wanted)
+        folder = self._folder()
+        model.save_config(folder)
+        write_sparse(os.path.join(folder, "diffusion_pytorch_model.safetensors"), shapes(model), torch)
+        return folder
+
+
+def shapes(model):
+    """The type and the shape of each tensor of a model's checkpoint."""
+    tensors, seen = {}, set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        # Tied weights are stored once.
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    return tensors
+
+
+def restore_name(model, folder, name):
+    """Has a model say where it came from in the script's words: its tokenizer is looked for there."""
+    name = os.fspath(name)
+    for module in model.modules():
+        if getattr(module, "name_or_path", None) == folder:
+            module.name_or_path = name
+        config = getattr(module, "config", None)
+        if getattr(config, "_name_or_path", None) == folder:
+            config._name_or_path = name
 
 
 def arm_configurations(module):

@@ -172,3 +172,26 @@ fn a_write_of_unknown_length_ends_with_the_piece() {
     assert_eq!(store.get(BASE + 4, 1), None);
     assert!(store.get(BASE + 16, 16).is_some());
 }
+
+#[test]
+fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
+    let bytes: Vec<u8> = [3_i64, -100, 20, 0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let extremes = Extremes::of(&bytes).unwrap();
+    let mut store = Store::default();
+    store.summarise(100, extremes, &());
+    let range = (-100, 20);
+    assert_eq!(store.extremes(100, 32, 8), Some((range, true)));
+    // Of a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
+    assert_eq!(store.extremes(108, 8, 8), Some((range, false)));
+    assert_eq!(store.extremes(108, 32, 8), None);
+    assert_eq!(store.extremes(100, 32, 1), None);
+    assert_eq!(store.get(100, 32), None);
+    assert_eq!(store.read(100, &mut [7; 32]), Found::default());
+    store.copy(500, 100, 32, &());
+    store.write(116, &[1; 8], Origin::True, &());
+    assert_eq!(store.extremes(100, 32, 8), None);
+    assert_eq!(store.extremes(100, 16, 8), Some((range, false)));
+    assert_eq!(store.extremes(500, 32, 8), Some((range, true)));
+    store.forget_from(500, &());
+    assert_eq!(store.extremes(500, 32, 8), None);
+}

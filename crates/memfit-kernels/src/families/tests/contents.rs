@@ -154,7 +154,7 @@ fn known(memory: &Bytes, address: u64, length: usize) -> Option<(Vec<u8>, Option
     Some((
         bytes,
         match origin {
-            Origin::True | Origin::Flags(_) => None,
+            Origin::True | Origin::Flags(_) | Origin::Within(_) => None,
             Origin::Answer(rule) | Origin::Guess(rule) => Some(rule),
         },
     ))

@@ -105,3 +105,20 @@ fn faster(pieces: u64) -> f64 {
 fn hardly(pieces: u64) -> f64 {
     10_000.0 + pieces as f64
 }
+
+#[test]
+fn a_batch_is_divided_evenly_where_that_costs_next_to_nothing() {
+    let check = |time: fn(u64) -> f64, expected: u64| {
+        let mut trial = Curve { peak: |samples| samples, budget: 100, patience: u64::MAX, time };
+        let limits = limits(100, Label::Rounding);
+        let uneven = Candidate { micro_batch: Some(100), pieces: 3, ..Candidate::as_is() };
+        let outcome = trial.run(&uneven, Room::Budget).unwrap().unwrap();
+        let best = Tried { candidate: uneven, outcome, on_card: true };
+        let even = Search::new(&mut trial, &limits).evened(best, BATCH).unwrap();
+        assert_eq!(even.candidate.micro_batch, Some(expected));
+        assert_eq!(even.candidate.pieces, BATCH.div_ceil(expected));
+    };
+    // 256 as 4 times 64, and where a piece more costs something, as 86 + 86 + 84.
+    check(|pieces| 100.0 + 0.5 * pieces as f64, 64);
+    check(|pieces| 100.0 + 5.0 * pieces as f64, 86);
+}

@@ -1,0 +1,80 @@
+//! Answers without the user's names: for whoever they are shared with.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::CliError;
+
+/// The text in the place of what is left out.
+const LEFT_OUT: &str = "(confidential)";
+
+/// Keys whose texts are memfit's or PyTorch's words in every document.
+const KEPT: &[&str] = &[
+    "schema", "verdict", "kind", "phase", "category", "cause", "label", "lever", "id", "evidence", "torch",
+    "allow", "severity", "rule",
+];
+/// Keys whose texts are, within the object or the list of another key.
+const KEPT_WITHIN: &[(&str, &str)] =
+    &[("device", "name"), ("levers", "name"), ("smallest_card", "name"), ("unmodelled", "call")];
+
+/// The document of an answer without the command, paths, lines, messages, and the names of functions and
+/// modules: only words that are known to be nobody's stay.
+pub(crate) fn redacted(value: &impl Serialize) -> Result<Value, CliError> {
+    let mut value = serde_json::to_value(value).map_err(CliError::Json)?;
+    redact(&mut value, "", "");
+    Ok(value)
+}
+
+/// `key` is the key of the value, and `within` that of the object around it; a list has the key of its own.
+fn redact(value: &mut Value, within: &str, key: &str) {
+    match value {
+        Value::String(text) => {
+            if !KEPT.contains(&key) && !KEPT_WITHIN.contains(&(within, key)) {
+                LEFT_OUT.clone_into(text);
+            }
+        }
+        Value::Array(values) => {
+            // What a command was, not even how many words it had.
+            values.retain(|value| !value.is_string());
+            for value in values {
+                redact(value, within, key);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                redact(value, key, name);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::redacted;
+
+    #[test]
+    fn only_words_that_are_nobodys_stay() {
+        let document = json!({
+            "schema": "memfit.run/1",
+            "verdict": "oom",
+            "device": {"name": "Tesla T4", "capacity": 5},
+            "at_peak": {"phase": "forward", "modules": [{"name": "secret.net", "bytes": 7}]},
+            "oom": {"stack": ["/home/ada/train.py:7"], "module": "secret"},
+            "fidelity": {"unmodelled": [{"call": "cuInit", "count": 1}], "notes": ["in /home/ada"]},
+            "script": {"command": ["python", "/home/ada/train.py"], "interpreter": "/home/ada/bin/python"},
+        });
+        let expected = json!({
+            "schema": "memfit.run/1",
+            "verdict": "oom",
+            "device": {"name": "Tesla T4", "capacity": 5},
+            "at_peak": {"phase": "forward", "modules": [{"name": "(confidential)", "bytes": 7}]},
+            "oom": {"stack": [], "module": "(confidential)"},
+            "fidelity": {"unmodelled": [{"call": "cuInit", "count": 1}], "notes": []},
+            "script": {"command": [], "interpreter": "(confidential)"},
+        });
+        assert_eq!(redacted(&document).unwrap(), expected);
+    }
+}

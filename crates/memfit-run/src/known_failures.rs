@@ -1,0 +1,107 @@
+//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for,
+//! and a CUDA extension that was never built.
+
+use memfit_report::wire::{Exception, Problem};
+
+use crate::Card;
+
+/// The problem that an exception is, where its reason is known.
+pub(crate) fn known(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
+    without_kernels(card, torch, exception).or_else(|| unbuilt(exception))
+}
+
+/// Said by the CUDA runtime of a kernel that was compiled for other cards only.
+const NO_KERNEL: &str = "no kernel image is available";
+
+fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
+    if !exception.message.contains(NO_KERNEL) {
+        return None;
+    }
+    let torch = torch.map_or_else(|| "this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
+    let card = match card {
+        Card::Virtual(device, _) => {
+            let capability = device.compute_capability;
+            format!("{} (compute capability {}.{})", device.name, capability.major, capability.minor)
+        }
+        Card::Local(_) => "this GPU".to_owned(),
+    };
+    Some(Problem {
+        kind: "no-kernels-for-card".to_owned(),
+        message: format!(
+            "{torch}, or an extension of it, has no kernels for {card}: it would fail on the real card in the same way."
+        ),
+        hint: Some(
+            "`torch.cuda.get_arch_list()` lists the cards it was built for; a build for an older CUDA release has older cards, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
+                .to_owned(),
+        ),
+    })
+}
+
+/// The endings of names that compiled modules have by custom.
+const COMPILED: &[&str] = &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_backend", "_gpu"];
+/// What `torch.utils.cpp_extension` says where it cannot build.
+const CANNOT_BUILD: &[&str] = &[
+    "CUDA_HOME environment variable is not set",
+    "Ninja is required to load C++ extensions",
+    "Error building extension",
+    "Error compiling objects for extension",
+];
+
+fn unbuilt(exception: &Exception) -> Option<Problem> {
+    let said = exception.message.lines().next().unwrap_or_default();
+    let import = ["ModuleNotFoundError", "ImportError"].iter().any(|kind| exception.r#type.ends_with(kind));
+    // `No module named 'a.b_cuda'`, `cannot import name '_C' from 'detectron2'`.
+    let module = import.then(|| said.split('\'').nth(1)).flatten();
+    let compiled = module.filter(|module| {
+        let last = module.rsplit('.').next().unwrap_or_default();
+        COMPILED.iter().any(|ending| last.ends_with(ending))
+    });
+    let cannot_build = CANNOT_BUILD.iter().any(|text| exception.message.contains(text));
+    let message = match compiled {
+        Some(module) => {
+            format!("The compiled extension `{module}` was never built for this interpreter: {said}")
+        }
+        None if cannot_build => format!("A compiled extension could not be built here: {said}"),
+        None => return None,
+    };
+    Some(Problem {
+        kind: "extension-not-built".to_owned(),
+        message,
+        hint: Some(
+            "build it as its project says, often `pip install -e . --no-build-isolation` with a CUDA toolkit (`nvcc`), which needs no GPU; or choose the project's implementation in plain PyTorch, where it has one"
+                .to_owned(),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_devices::Catalogue;
+
+    use super::*;
+
+    #[test]
+    fn what_is_known_has_its_own_sentence_and_remedy() {
+        let device = Catalogue::builtin().unwrap().find("v100").unwrap().clone();
+        let card = Card::Virtual(Box::new(device), 1);
+        let check = |kind: &str, message: &str, expected: Option<(&str, &str)>| {
+            let exception =
+                Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback: String::new() };
+            let found = known(&card, Some("2.15.0"), &exception);
+            assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
+            if let (Some(found), Some((kind, word))) = (found, expected) {
+                assert_eq!(found.kind, kind, "{message}");
+                assert!(found.message.contains(word), "{}", found.message);
+            }
+        };
+        let text = "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors";
+        check("torch.AcceleratorError", text, Some(("no-kernels-for-card", "compute capability 7.0")));
+        let built = "extension-not-built";
+        check("ModuleNotFoundError", "No module named 'dcn_v2_cuda'", Some((built, "`dcn_v2_cuda`")));
+        check("ImportError", "cannot import name '_C' from 'detectron2' (/x)", Some((built, "`_C`")));
+        check("RuntimeError", "Error building extension 'fused'", Some((built, "'fused'")));
+        check("OSError", "CUDA_HOME environment variable is not set.", Some((built, "CUDA_HOME")));
+        check("ModuleNotFoundError", "No module named 'einops'", None);
+        check("ValueError", "No module named 'x_cuda'", None);
+    }
+}
