@@ -1,5 +1,6 @@
 //! The facts of one source text: what rules query. Made once, by one walk.
 
+mod fed;
 mod text;
 mod value;
 mod weights;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use crate::position::Span;
 
+pub use fed::Fed;
 pub use text::{Comment, ImportFrom, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
@@ -97,6 +99,8 @@ pub struct Function {
     pub called: bool,
     /// The first statement, and how far in it stands.
     pub body: Span,
+    /// What stands for the graphs of its parameters.
+    pub inputs: Vec<Graph>,
 }
 
 /// A class.
@@ -309,6 +313,8 @@ pub struct Backward {
     pub managed: bool,
     /// The loss is the sum of those of an earlier loop's rounds.
     pub of_loop: Option<LoopId>,
+    /// All that it goes through was made in the same round of the innermost loop.
+    pub of_round: bool,
 }
 
 /// A thing that training does, where it is done.
@@ -417,6 +423,10 @@ impl Call {
 pub enum How {
     /// `x.append(v)`, `x.extend(v)`, `x += [v]`
     Append,
+    /// `x = torch.cat([x, v])`
+    Join,
+    /// It is given to a method that puts it into a container of its object.
+    Give,
     /// `x[key] = v`
     Item,
     /// `x += v`, `x = x + v`
@@ -448,6 +458,8 @@ pub struct Store {
     pub graph_then: GraphState,
     /// Whether anything unseen may use the target later.
     pub escapes: bool,
+    /// The method that puts it there, and where to.
+    pub by: Option<(FunctionId, Arc<str>)>,
     /// Where.
     pub place: Place,
 }
@@ -560,6 +572,8 @@ pub struct Facts {
     pub ops: Vec<Op>,
     /// Calls, in order.
     pub calls: Vec<Call>,
+    /// What models are called with.
+    pub fed: Vec<Fed>,
     /// Values put somewhere.
     pub stores: Vec<Store>,
     /// `with`

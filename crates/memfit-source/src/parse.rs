@@ -85,7 +85,7 @@ pub fn is_valid(text: &str, dialect: Dialect) -> bool {
 /// Whether a text may have anything to do with training. Most files of most projects have not.
 pub fn is_relevant(text: &str) -> bool {
     const SIGNS: &[&str] =
-        &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC"];
+        &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC", "transformers"];
     SIGNS.iter().any(|sign| text.contains(sign))
 }
 

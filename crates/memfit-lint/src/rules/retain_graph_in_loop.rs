@@ -45,7 +45,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A second pass through the same graph in the round is what the argument is for.
         let again = |other: &&Op| match &other.kind {
             OpKind::Backward(second) => {
-                second.loss_span != backward.loss_span && second.loss.graph.may_share(&backward.loss.graph)
+                // What a round makes is gone in the next: a pass that came before comes no more.
+                let is_over = backward.of_round
+                    && second.of_round
+                    && other.via.is_none()
+                    && other.place.looped == op.place.looped
+                    && other.place.order < op.place.order;
+                second.loss_span != backward.loss_span
+                    && !is_over
+                    && second.loss.graph.may_share(&backward.loss.graph)
             }
             OpKind::AutogradGrad => true,
             _ => false,

@@ -184,7 +184,8 @@ impl<'a> Walker<'a> {
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let weights = last.weights;
-        Value { graph, device: last.device, weights, ..Value::of(Kind::Container { bounded: true }) }
+        let flags = last.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
+        Value { graph, device: last.device, weights, flags, ..Value::of(Kind::Container { bounded: true }) }
     }
 
     /// What an attribute holds.
@@ -366,7 +367,8 @@ impl<'a> Walker<'a> {
         }
         let device = if left.device == Device::Unknown { right.device } else { left.device };
         let kind = if tensor { Kind::Tensor } else { Kind::Unknown };
-        Value { kind, graph, device, flags, ..Value::default() }
+        let divisor = if matches!(op, Operator::Div) { left.divided_by(right) } else { None };
+        Value { kind, graph, device, flags, divisor, ..Value::default() }
     }
 
     /// What a loop over something goes over, what it binds, and whether it counts.
@@ -466,6 +468,7 @@ impl<'a> Walker<'a> {
                 (Over::Loader(*id), element, None)
             }
             Kind::Tuple(parts) => (Over::Literal(parts.len()), Value::unknown(), None),
+            _ if value.is(Flags::WEIGHTS) => (Over::Other, self.one_of_weights(expression, value), None),
             Kind::Container { .. } => {
                 let over = match expression {
                     Expr::List(list) => Over::Literal(list.elts.len()),

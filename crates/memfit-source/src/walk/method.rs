@@ -40,6 +40,9 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::StateDict if ["items", "values"].contains(&name) => {
+                return Value::of(Kind::Unknown).on(value.device).with(Flags::WEIGHTS);
+            }
             Kind::Exception(id) if name == "__str__" => return Value::of(Kind::ExceptionText(*id)),
             Kind::ExceptionText(_) if ["lower", "upper", "strip"].contains(&name) => return value.clone(),
             Kind::Tokenizer if !["from_pretrained"].contains(&name) => return Value::of(Kind::Unknown),
@@ -222,15 +225,16 @@ impl<'a> Walker<'a> {
                 }
                 found
             }
-            Method::Copy => Value { kind, ..value }.without(Flags::VIEW),
+            Method::Copy => Value { kind, ..value.copied() }.without(Flags::VIEW),
             Method::View => Value { kind, ..value }.with(Flags::VIEW),
             Method::Divide => {
-                let found = Value { kind, graph, ..value }.with(Flags::DIVIDED);
+                let divisor = call.arguments.first().and_then(|by| value.divided_by(&by.value));
+                let found = Value { kind, graph, divisor, ..value }.with(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found
             }
             Method::Multiply => {
-                let found = Value { kind, graph, ..value }.with(Flags::OPAQUE);
+                let found = Value { kind, graph, divisor: None, ..value }.with(Flags::OPAQUE);
                 self.changed_in_place(node, name, &found);
                 found
             }
@@ -399,6 +403,7 @@ impl<'a> Walker<'a> {
             through_freed,
             managed,
             of_loop: None,
+            of_round: !loss.graph.unknown && loss.graph.ids.iter().all(|id| *id >= self.frame.round_graph),
         };
         let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
         self.freed_by(&graph, &backward, false);

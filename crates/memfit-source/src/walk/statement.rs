@@ -260,7 +260,7 @@ impl<'a> Walker<'a> {
                     self.store_sum(name, source, &value, whole);
                     self.updated(name, source, &value);
                 }
-                if matches!(value.kind, Kind::StateDict) {
+                if matches!(value.kind, Kind::StateDict | Kind::Exception(_)) {
                     self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
                 }
                 if let Some(source @ (Expr::Name(_) | Expr::Attribute(_))) = source
@@ -269,7 +269,8 @@ impl<'a> Walker<'a> {
                     self.escape(source);
                 }
                 let how = Bound::Assigned(self.frame.looped);
-                let sums = source.is_some_and(|source| self.is_sum(name, source));
+                let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
+                let sums = joins || source.is_some_and(|source| self.is_sum(name, source));
                 let began = self.frame.env.get(name).map(|binding| binding.looped).filter(|_| sums);
                 self.bind(name, value, how);
                 self.begun(name, began);
@@ -427,13 +428,15 @@ impl<'a> Walker<'a> {
             graph: crate::GraphState::Unknown,
             graph_then: self.graphs.of(value),
             escapes: target.contains('.') || bound.is_none(),
+            by: None,
             place: self.place(),
         };
+        self.keeps(&store);
         self.frame.stores.push((store, value.graph.clone()));
     }
 
     /// The outermost loop of those between here and the one in which something was bound.
-    fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
+    pub(super) fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
         let mut found = None;
         let mut next = self.frame.looped;
         while let Some(id) = next {
