@@ -315,6 +315,8 @@ pub struct Backward {
     pub of_loop: Option<LoopId>,
     /// All that it goes through was made in the same round of the innermost loop.
     pub of_round: bool,
+    /// A part of what it goes through was made before the innermost loop began.
+    pub from_outside: bool,
 }
 
 /// A thing that training does, where it is done.
@@ -458,6 +460,8 @@ pub struct Store {
     pub graph_then: GraphState,
     /// Whether anything unseen may use the target later.
     pub escapes: bool,
+    /// Its graph goes back into the round before: who holds the last value holds all of them.
+    pub carried: bool,
     /// The method that puts it there, and where to.
     pub by: Option<(FunctionId, Arc<str>)>,
     /// Where.

@@ -70,6 +70,8 @@ struct Frame<'a> {
     first_graph: u32,
     /// Graphs from here on are of this round of the innermost loop.
     round_graph: u32,
+    /// Graphs from here on are of the innermost loop.
+    loop_graph: u32,
     /// What the object keeps of the parameters.
     keeps: Vec<Kept>,
     parameters: Vec<u32>,
@@ -181,6 +183,7 @@ impl Frame<'_> {
             returned: None,
             first_graph,
             round_graph: first_graph,
+            loop_graph: first_graph,
             keeps: Vec::new(),
             parameters: Vec::new(),
             globals: FxHashSet::default(),

@@ -44,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.place.looped else { continue };
-        if seen.contains(&looped) || !evaluates(context, op, looped) {
+        if seen.contains(&looped) || runs_once(context, looped) || !evaluates(context, op, looped) {
             continue;
         }
         seen.push(looped);
@@ -54,6 +54,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("put the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.place.function));
     }
+}
+
+/// The body of a loop ends with a `break`: it takes one batch, and holds one pass.
+fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
+    let found = context.facts.looped(looped);
+    let body = context.slice(memfit_source::Span::new(found.header.end, found.span.end));
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines =
+        body.lines().skip(1).filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    let Some(first) = lines.next() else { return false };
+    let last = lines.last().unwrap_or(first);
+    last.trim() == "break" && indent(last) == indent(first)
 }
 
 fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {

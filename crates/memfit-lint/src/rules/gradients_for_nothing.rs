@@ -79,8 +79,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 }
                 _ => continue,
             };
-            let forward = facts.ops.iter().find(|forward| {
+            let forward = facts.ops.iter().rfind(|forward| {
                 forward.kind == OpKind::Forward
+                    && forward.place.function == op.place.function
+                    && forward.via.is_none()
                     && forward.place.order < op.place.order
                     && forward.weights == *pass
             });

@@ -69,6 +69,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             // What is handed on may still be trained on.
             GraphState::Live => {
                 !store.escapes
+                    && !(store.carried && store.how == How::Append)
                     && !context.project.differentiates
                     && !context.may_be_without_grad(store.place.function)
             }

@@ -39,7 +39,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
         let (Some(retain), Some(looped)) = (backward.retain, op.place.looped) else { continue };
-        if op.deep || backward.create.is_some() {
+        // Of what was made outside, the next round may go through a part again.
+        if op.deep || backward.create.is_some() || backward.from_outside {
             continue;
         }
         // A second pass through the same graph in the round is what the argument is for.

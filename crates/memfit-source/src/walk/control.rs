@@ -95,7 +95,8 @@ impl<'a> Walker<'a> {
     /// next.
     fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
         let outside = self.frame.looped.replace(id);
-        let round_outside = self.frame.round_graph;
+        let (round_outside, loop_outside) = (self.frame.round_graph, self.frame.loop_graph);
+        self.frame.loop_graph = self.graphs.count();
         if self.recording() {
             self.frame.silent += 1;
             round(self);
@@ -103,7 +104,7 @@ impl<'a> Walker<'a> {
         }
         self.frame.round_graph = self.graphs.count();
         round(self);
-        self.frame.round_graph = round_outside;
+        (self.frame.round_graph, self.frame.loop_graph) = (round_outside, loop_outside);
         self.frame.looped = outside;
         let order = self.order + 1;
         self.order = order;

@@ -41,6 +41,13 @@ impl<'a> Walker<'a> {
         true
     }
 
+    /// Whether a value hangs on what an earlier round of its loop made.
+    pub(super) fn is_carried(&self, value: &Value) -> bool {
+        let earlier = self.frame.loop_graph..self.frame.round_graph;
+        let alive = |id: &u32| earlier.contains(id) && self.graphs.state(*id) == GraphState::Live;
+        value.graph.ids.iter().any(alive)
+    }
+
     /// Notes that a method puts its parameters into a container of its object.
     pub(super) fn keeps(&mut self, store: &Store) {
         if !matches!(store.how, How::Append | How::Item) || !store.target.starts_with("self.") {
@@ -101,6 +108,7 @@ impl<'a> Walker<'a> {
                 graph_then: self.graphs.of(&value),
                 value,
                 escapes: true,
+                carried: false,
                 by: Some((id, kept.target.clone())),
                 place: self.place(),
             };

@@ -9,7 +9,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
-use crate::facts::{Flags, Graph, GraphState, Kind, Value, Weights};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
 /// Whether nothing after a body runs when it has run.
@@ -428,6 +428,7 @@ impl<'a> Walker<'a> {
             graph: crate::GraphState::Unknown,
             graph_then: self.graphs.of(value),
             escapes: target.contains('.') || bound.is_none(),
+            carried: self.is_carried(value),
             by: None,
             place: self.place(),
         };
@@ -492,7 +493,9 @@ impl<'a> Walker<'a> {
             _ => None,
         };
         self.update(name, adds, None);
-        let result = self.arithmetic(node.op, &held, &value);
+        let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
+        // Without gradients a tensor is changed in place, and stays the leaf that it is.
+        let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
         let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
         self.bind(name, result, if adds.is_some() { how } else { Bound::Assigned(self.frame.looped) });
         self.begun(name, Some(looped));

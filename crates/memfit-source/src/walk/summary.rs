@@ -162,6 +162,7 @@ impl<'a> Walker<'a> {
                 backward.create = backward.create.map(|_| call);
                 backward.of_loop = None;
                 backward.of_round = false;
+                backward.from_outside = false;
                 backward.passes = Vec::new();
                 backward.through_freed = false;
             }
