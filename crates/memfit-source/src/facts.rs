@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::position::Span;
 
 pub use fed::Fed;
-pub use text::{Comment, ImportFrom, Problem};
+pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 
@@ -515,19 +515,6 @@ pub struct Update {
     pub adds: Option<i64>,
     /// A literal that is assigned.
     pub sets: Option<i64>,
-    /// Where.
-    pub place: Place,
-}
-
-/// A search for a text in an exception's message.
-#[derive(Clone, Debug)]
-pub struct MessageSearch {
-    /// The whole test.
-    pub span: Span,
-    /// What is looked for.
-    pub text: String,
-    /// The name of the exception.
-    pub exception: Option<String>,
     /// Where.
     pub place: Place,
 }

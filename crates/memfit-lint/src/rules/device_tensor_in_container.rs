@@ -26,7 +26,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Call, Device, Flags, GraphState, How, Kind, Store};
+use memfit_source::{Call, Device, Flags, GraphState, How, Kind, Store, Value};
 
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -109,13 +109,15 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// More than a number, and on the card as far as can be told.
 fn is_output(store: &Store) -> bool {
-    let value = &store.value;
-    let output = match value.kind {
-        Kind::Tensor => value.is(Flags::OUTPUT) || !value.graph.is_none(),
-        Kind::Container { .. } | Kind::Tuple(_) => !value.graph.is_none(),
+    let is_one = |value: &Value| match value.kind {
+        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_told()) && value.device != Device::Cpu,
         _ => false,
     };
-    output && value.device != Device::Cpu
+    match &store.value.kind {
+        Kind::Tuple(parts) => parts.iter().any(is_one),
+        Kind::Container { .. } => store.value.is(Flags::OUTPUT),
+        _ => is_one(&store.value),
+    }
 }
 
 /// A method of the class empties what a step collects, or binds it anew.

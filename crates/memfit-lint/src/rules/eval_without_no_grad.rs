@@ -44,7 +44,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.place.looped else { continue };
-        if seen.contains(&looped) || runs_once(context, looped) || !evaluates(context, op, looped) {
+        if seen.contains(&looped)
+            || runs_once(context, looped)
+            || is_fallback(context, op)
+            || !evaluates(context, op, looped)
+        {
             continue;
         }
         seen.push(looped);
@@ -54,6 +58,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("put the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.place.function));
     }
+}
+
+/// The same was tried without gradients, and raised: there are models that need them.
+fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
+    let facts = context.facts;
+    let Some(handler) = op.place.handler.map(|id| facts.handler(id)) else { return false };
+    facts.ops.iter().any(|other| {
+        other.kind == OpKind::Forward
+            && other.place.tried == Some(handler.tried)
+            && other.place.grad == Grad::Off
+            && other.receiver == op.receiver
+    })
 }
 
 /// The body of a loop ends with a `break`: it takes one batch, and holds one pass.

@@ -62,7 +62,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     for (op, backward) in backwards(facts) {
-        if op.via.is_some() || backward.managed || op.place.looped.is_none() {
+        // What is gone through again may be wanted for what its gradients say, as in clipping by samples.
+        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.place.looped.is_none() {
             continue;
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))

@@ -30,7 +30,7 @@ impl Samples {
     fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> PyResult<Self> {
         let mut list = List::of_classes(classes);
         for (path, label) in paths.iter().zip(labels) {
-            list.push(path, label).map_err(raise)?;
+            list.push(path, label);
         }
         Ok(Self { inner: Arc::new(list) })
     }

@@ -311,6 +311,11 @@ impl Graph {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
+    /// Hangs on something that is known.
+    pub fn is_told(&self) -> bool {
+        !self.ids.is_empty() && !self.unknown
+    }
+
     /// Hangs on nothing, for certain.
     pub fn is_none(&self) -> bool {
         self.ids.is_empty() && !self.unknown

@@ -89,18 +89,19 @@ impl<'a> Walker<'a> {
             }
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
-                let mut weights = Weights::default();
+                let (mut weights, mut flags) = (Weights::default(), Flags::NONE);
                 for item in &node.items {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
                     graph = graph.union(&value.graph);
+                    flags = flags.with(value.flags.common(Flags::OUTPUT));
                     weights = weights.union(&value.weights);
                     let is_group = key.is_some_and(|key| key.text() == Some("params"));
                     if is_group && !value.weights.is_told() {
                         weights = weights.and_more();
                     }
                 }
-                Value { graph, weights, ..Value::of(Kind::Container { bounded: false }) }
+                Value { graph, weights, flags, ..Value::of(Kind::Container { bounded: false }) }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
