@@ -99,7 +99,7 @@ pub struct Function {
     pub called: bool,
     /// The first statement, and how far in it stands.
     pub body: Span,
-    /// What stands for the graphs of its parameters.
+    /// The graphs that stand for its parameters.
     pub inputs: Vec<Graph>,
 }
 
@@ -563,7 +563,7 @@ pub struct Facts {
     pub ops: Vec<Op>,
     /// Calls, in order.
     pub calls: Vec<Call>,
-    /// What models are called with.
+    /// The arguments that models are called with.
     pub fed: Vec<Fed>,
     /// Values put somewhere.
     pub stores: Vec<Store>,

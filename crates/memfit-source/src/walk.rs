@@ -72,7 +72,7 @@ struct Frame<'a> {
     round_graph: u32,
     /// Graphs from here on are of the innermost loop.
     loop_graph: u32,
-    /// What the object keeps of the parameters.
+    /// Containers of the object that parameters are put into.
     keeps: Vec<Kept>,
     parameters: Vec<u32>,
     globals: FxHashSet<&'a str>,

@@ -1,8 +1,8 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds tensors on the GPU that are collected after they were cut from their graph: by a loop, by the steps of
-//! a Lightning module, by a Hugging Face trainer that evaluates.
+//! Finds tensors on the GPU that are collected after they were cut from their graph: by a loop, by the steps
+//! of a Lightning module, by a Hugging Face trainer that evaluates.
 //!
 //! ## Why
 //! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its
@@ -80,8 +80,8 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
     })
 }
 
-/// What the steps of a Lightning module collect in an attribute: the framework cuts it from its graph, and has it on
-/// the card.
+/// Outputs that the steps of a Lightning module collect in an attribute: the framework cuts them from their
+/// graph, and has them on the card.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.how == How::Append) {

@@ -4,9 +4,9 @@
 //! Finds reentrant checkpoints of layers whose inputs need no gradient.
 //!
 //! ## Why
-//! With `use_reentrant=True` the output needs a gradient only if an input does. The first layers of a model are
-//! given a batch, which does not: their parameters get no gradient and are not trained. PyTorch warns once,
-//! `None of the inputs have requires_grad=True. Gradients will be None`, and goes on. Measured: 0 of 2
+//! With `use_reentrant=True` the output needs a gradient only if an input does. The first layers of a model
+//! are given a batch, which does not: their parameters get no gradient and are not trained. PyTorch warns
+//! once, `None of the inputs have requires_grad=True. Gradients will be None`, and goes on. Measured: 0 of 2
 //! parameters of such a layer have a gradient after the backward pass.
 //!
 //! ## Example

@@ -1,8 +1,8 @@
 //! # retry-inside-except
 //!
 //! ## What it does
-//! Finds work that is tried again inside the `except` that caught the out-of-memory error, and loops that keep
-//! the error while they try again.
+//! Finds work that is tried again inside the `except` that caught the out-of-memory error, and loops that
+//! keep the error while they try again.
 //!
 //! ## Why
 //! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the

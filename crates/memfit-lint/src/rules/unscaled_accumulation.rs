@@ -89,7 +89,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// What a loss that is a mean is divided by, where that is not the length of the window.
+/// The divisor of a loss that is a mean, where it is not the length of the window.
 fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) -> Option<String> {
     let loss = &backward.loss;
     if backward.managed || loss.is(Flags::SUMMED) || loss.is(Flags::OPAQUE) {

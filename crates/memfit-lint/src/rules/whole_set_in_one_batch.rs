@@ -5,8 +5,8 @@
 //!
 //! ## Why
 //! Every activation that is alive at a time, and the batch itself, are as many times larger as the set has
-//! samples, so that the memory that an evaluation needs grows with the set. Measured with a set of 16 batches:
-//! a peak of 385 MiB instead of 25 MiB.
+//! samples, so that the memory that an evaluation needs grows with the set. Measured with a set of 16
+//! batches: a peak of 385 MiB instead of 25 MiB.
 //!
 //! ## Example
 //! ```python

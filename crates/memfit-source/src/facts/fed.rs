@@ -1,4 +1,4 @@
-//! What models of a text's own classes are called with.
+//! The arguments that models of a text's own classes are called with.
 
 use super::ClassId;
 

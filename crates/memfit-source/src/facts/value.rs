@@ -353,7 +353,7 @@ pub struct Value {
     pub loader: Option<LoaderId>,
     /// The parameters that a model has, that an optimizer holds, that an iterator gives.
     pub weights: Weights,
-    /// What it was divided by, where that was done once.
+    /// The number that it was divided by, where that was done once.
     pub divisor: Option<Divisor>,
     /// The class of this file that a model is of.
     pub(crate) class: Option<ClassId>,

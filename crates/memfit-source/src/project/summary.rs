@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
-    /// What its object keeps of its parameters.
+    /// Containers of its object that it puts parameters into.
     pub(crate) keeps: Vec<Kept>,
 }
 

@@ -1,5 +1,5 @@
-//! What is kept of a value: in a tensor that grows, in a container of an object, in copies of weights; and what
-//! models are given.
+//! Values that are kept: in a tensor that grows, in a container of an object, in copies of weights; and the
+//! values that models are given.
 
 use ruff_python_ast::Expr;
 
@@ -9,7 +9,7 @@ use crate::facts::{Call, Divisor, Fed, Flags, FunctionId, Grad, Graph, GraphStat
 use crate::position::Span;
 use crate::project::{Kept, Summary};
 
-/// What puts tensors together into one.
+/// Functions that put tensors together into one.
 const JOINS: &[&str] =
     &["torch.cat", "torch.concat", "torch.concatenate", "torch.vstack", "torch.hstack", "torch.row_stack"];
 
@@ -127,7 +127,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// What a loop over a model's weights binds: each, or its name with it.
+    /// One of a model's weights, or its name with it, as a loop over them binds it.
     pub(super) fn one_of_weights(&self, expression: &Expr, weights: &Value) -> Value {
         let flags = weights.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
         let one = Value::tensor(Graph::none()).on(weights.device).with(flags);
@@ -144,7 +144,7 @@ impl Value {
         if self.is(Flags::WEIGHTS) { self.with(Flags::COPIED) } else { self }
     }
 
-    /// What a loss is divided by, where it was not divided or changed before.
+    /// The divisor of a loss that was not divided or changed before.
     pub(super) fn divided_by(&self, divisor: &Self) -> Option<Divisor> {
         let changed = self.is(Flags::DIVIDED) || self.is(Flags::OPAQUE) || !self.is(Flags::SCALAR);
         match divisor.kind {
