@@ -68,8 +68,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             GraphState::Retained => true,
             // What is handed on may still be trained on.
             GraphState::Live => {
+                let is_held_anyway = store.carried && store.how == How::Append;
                 !store.escapes
-                    && !(store.carried && store.how == How::Append)
+                    && !is_held_anyway
                     && !context.project.differentiates
                     && !context.may_be_without_grad(store.place.function)
             }

@@ -101,7 +101,7 @@ impl<'a> Walker<'a> {
                         weights = weights.and_more();
                     }
                 }
-                Value { graph, weights, flags, ..Value::of(Kind::Container { bounded: false }) }
+                Value { graph, flags, weights, ..Value::of(Kind::Container { bounded: false }) }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -186,7 +186,7 @@ impl<'a> Walker<'a> {
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let weights = last.weights;
         let flags = last.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
-        Value { graph, device: last.device, weights, flags, ..Value::of(Kind::Container { bounded: true }) }
+        Value { graph, device: last.device, flags, weights, ..Value::of(Kind::Container { bounded: true }) }
     }
 
     /// What an attribute holds.
