@@ -1,16 +1,18 @@
 """Runs `memfit check` over the sources of other people's packages, and holds what it finds to the labels that
 were given by reading each finding.
 
-    python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--write docs/check-corpus.md]
+    python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--mirror FOLDER]
+        [--write docs/check-corpus.md]
 
 There are lists of packages: packages.txt, on which the rules were mended while they were written, and others,
 each of which was first read when what the ones before had shown was mended. The sources are source
 distributions, pinned by version and hash, fetched from where pip looks, and only unpacked; the number of
-Python files of each is asserted. The labels, in the TOML file beside each list, have `true` or `false` with a
-reason for each error and warning; a finding without a label fails the run, and so does a label without a
-finding. A label that is `mended` is of a finding that was false when it was first read: it counts for the
-first reading, and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings must
-be true.
+Python files of each is asserted. The repositories of strangers.txt and its like are pinned by commit, and
+read from git directories that lie in the folder of `--mirror` as `owner+name`; without that folder they are
+left out. The labels, in the TOML file beside each list, have `true` or `false` with a reason for each error
+and warning; a finding without a label fails the run, and so does a label without a finding. A label that is
+`mended` is of a finding that was false when it was first read: it counts for the first reading, and fails
+the run if it comes back. At least 95 % of the errors and 90 % of the warnings must be true.
 """
 
 from __future__ import annotations
@@ -53,7 +55,16 @@ LISTS = {
     "unread": ("unread.txt", "unread.toml", "unread"),
     "fresh": ("fresh.txt", "fresh.toml", "fresh"),
     "fresh again": ("again.txt", "again.toml", "again"),
+    "of strangers": ("strangers.txt", "strangers.toml", "strangers"),
+    "held out of those": ("strangers-held.txt", "strangers-held.toml", "strangers-held"),
+    "fresh of those": ("strangers-fresh.txt", "strangers-fresh.toml", "strangers-fresh"),
+    "last of those": ("strangers-last.txt", "strangers-last.toml", "strangers-last"),
 }
+REPOSITORY = re.compile(
+    r"^(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)@(?P<commit>[0-9a-f]{40})  # (?P<files>\d+)$", re.M
+)
+# What of a repository is read.
+TEXTS = {".py", ".ipynb", ".md"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,16 @@ class Part:
         return self.cache / "sources"
 
     def count(self) -> int:
-        return len(PACKAGE.findall(self.packages.read_text()))
+        listed = self.packages.read_text()
+        return len(PACKAGE.findall(listed)) or len(REPOSITORY.findall(listed))
+
+    @property
+    def are_repositories(self) -> bool:
+        return bool(REPOSITORY.search(self.packages.read_text()))
+
+    def said(self, name: str) -> str:
+        """The list as the page calls it."""
+        return f"{self.count()} {'repositories' if self.are_repositories else 'packages'} {name}"
 
     def read_labels(self) -> dict[str, dict[str, Any]]:
         return tomllib.loads(self.labels.read_text())
@@ -133,6 +153,36 @@ def fetch(part: Part) -> dict[str, Path]:
     return found
 
 
+def export(part: Part, mirror: Path) -> None:
+    """Writes the texts of each repository, as they are at its commit, where they do not lie already."""
+    for repository in REPOSITORY.finditer(part.packages.read_text()):
+        folder = part.sources / f"{repository['owner']}+{repository['name']}"
+        if not folder.exists():
+            place = next(
+                path for path in (mirror / folder.name).rglob("HEAD") if path.parent.name != "logs"
+            ).parent
+            git = ["git", "--git-dir", str(place)]
+            listed = subprocess.run(
+                [*git, "ls-tree", "-r", "-z", "--name-only", repository["commit"]],
+                capture_output=True,
+                check=True,
+            )
+            for name in listed.stdout.decode(errors="surrogateescape").split("\0"):
+                if Path(name).suffix not in TEXTS:
+                    continue
+                shown = subprocess.run(
+                    [*git, "show", f"{repository['commit']}:{name}"], capture_output=True, check=False
+                )
+                # The largest files of a snapshot may be listed and absent.
+                if shown.returncode == 0:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(shown.stdout)
+        count = sum(path.suffix in TEXTS and path.is_file() for path in folder.rglob("*"))
+        assert count == int(repository["files"]), (
+            f"{folder.name} has {count} texts, not {repository['files']}"
+        )
+
+
 def check(memfit: str, sources: Path) -> tuple[list[dict[str, Any]], int, float]:
     """The findings, the number of files, and how long it took."""
     begin = time.perf_counter()
@@ -158,7 +208,9 @@ def severities(memfit: str) -> dict[str, str]:
 
 
 def key(finding: dict[str, Any]) -> str:
-    return f"{finding['file']}:{finding['line']}:{finding['rule']}"
+    # A line of a notebook is one of a cell.
+    cell = "" if finding.get("cell") is None else f"#{finding['cell']}"
+    return f"{finding['file']}{cell}:{finding['line']}:{finding['rule']}"
 
 
 def serious(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -207,12 +259,14 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
     lines = [
         "# `memfit check` on other people's code",
         "",
-        "Made by `python scripts/corpus/run.py --write docs/check-corpus.md`: source distributions, pinned by version and "
-        f"hash. Each error and warning was read, with the code around it; the labels and their reasons are in {files}.",
+        "Made by `python scripts/corpus/run.py --mirror FOLDER --write docs/check-corpus.md`: source distributions, pinned "
+        "by version and hash, and repositories of papers, courses, tutorials and trainers, pinned by commit (they are named "
+        "in strangers*.txt). Each error and warning was read, with the code around it; the labels and their reasons are in "
+        f"{files}.",
         "",
         f"The rules were written with {corpus[AT_HAND].count()} packages at hand ({results[AT_HAND][1]} files), and mended "
         "where these showed them wrong. Then others were read for the first time, one list after the other: "
-        + ", ".join(f"{corpus[name].count()} packages {name} ({results[name][1]} files)" for name in unseen)
+        + ", ".join(f"{corpus[name].said(name)} ({results[name][1]} files)" for name in unseen)
         + ". What was wrong there was mended too, so that only a first reading says how the rules do on code that they "
         "have not seen.",
         "",
@@ -221,13 +275,13 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
     ]
     for name in unseen:
         row = [percent(*first_reading(labels[name], rules, severity)) for severity in ("error", "warning")]
-        lines.append(f"| {corpus[name].count()} packages {name}, first reading | {row[0]} | {row[1]} |")
+        lines.append(f"| {corpus[name].said(name)}, first reading | {row[0]} | {row[1]} |")
         row = [percent(*share(results[name][0], labels[name], severity)) for severity in ("error", "warning")]
         lines.append(f"| the same, now | {row[0]} | {row[1]} |")
     row = [
         percent(*share(results[AT_HAND][0], labels[AT_HAND], severity)) for severity in ("error", "warning")
     ]
-    lines.append(f"| {corpus[AT_HAND].count()} packages {AT_HAND} | {row[0]} | {row[1]} |")
+    lines.append(f"| {corpus[AT_HAND].said(AT_HAND)} | {row[0]} | {row[1]} |")
     order = [*unseen, AT_HAND]
     lines += ["", f"| rule | severity | {' | '.join(order)} |", "|---|---|" + "---|" * len(order)]
     counts = {
@@ -242,7 +296,7 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
         for finding in serious(results[name][0]):
             label = labels[name][key(finding)]
-            place = f"{finding['file']}:{finding['line']}"
+            place = key(finding).rsplit(":", 1)[0]
             lines.append(
                 f"| `{place}` | {finding['rule']} | {'yes' if label['true'] else 'no'} | {label['why']} |"
             )
@@ -262,15 +316,23 @@ def main() -> int:
     )
     parser.add_argument("--memfit", default=shutil.which("memfit"))
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "corpus")
+    parser.add_argument("--mirror", type=Path, help="git directories of the repositories, as owner+name")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     memfit = str(Path(arguments.memfit).resolve())
     rules = severities(memfit)
     corpus = parts(arguments.cache)
+    if arguments.mirror is None:
+        if arguments.write:
+            parser.error("--write takes --mirror: the page is of all lists")
+        corpus = {name: part for name, part in corpus.items() if not part.are_repositories}
     results: Results = {}
     bad = False
     for name, part in corpus.items():
-        fetch(part)
+        if part.are_repositories:
+            export(part, arguments.mirror)
+        else:
+            fetch(part)
         findings, files, took = check(memfit, part.sources)
         results[name] = findings, files
         print(f"{name}: {files} files in {took:.2f} s, {len(findings)} findings")

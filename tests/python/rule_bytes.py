@@ -383,6 +383,55 @@ def float_before_transfer() -> dict[str, int]:
     return {"bytes": moved.nbytes, "widened": images.float().to(DEVICE).nbytes}
 
 
+@case
+def whole_set_in_one_batch() -> dict[str, int]:
+    model, dataset = net(), torch.ones(16 * 4096, 512)
+
+    @torch.no_grad()
+    def evaluate(size: int) -> None:
+        for part in dataset.split(size):
+            model(part.to(DEVICE))
+
+    return {"whole": peak(lambda: evaluate(len(dataset))), "parts": peak(lambda: evaluate(4096))}
+
+
+@case
+def optimizer_state_before_device() -> dict[str, int]:
+    def resumed(*, moved_first: bool) -> torch.optim.Optimizer:
+        model = nn.Linear(512, 512, bias=False)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 512)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state = optimizer.state_dict()
+        again = torch.optim.Adam(model.parameters())
+        if moved_first:
+            model.to(DEVICE)
+        again.load_state_dict(state)
+        model.to(DEVICE)
+        model(torch.ones(1, 512, device=DEVICE)).sum().backward()
+        return again
+
+    def moments(optimizer: torch.optim.Optimizer, kind: str) -> int:
+        kept = [value for state in optimizer.state.values() for value in state.values()]
+        return sum(value.nbytes for value in kept if value.dim() and value.device.type == kind)
+
+    def raises(optimizer: torch.optim.Optimizer) -> int:
+        try:
+            optimizer.step()
+        except RuntimeError:
+            return 1
+        return 0
+
+    late, first = resumed(moved_first=False), resumed(moved_first=True)
+    return {
+        "late-on-host": moments(late, "cpu"),
+        "late-raises": raises(late),
+        "first-on-host": moments(first, "cpu"),
+        "first-raises": raises(first),
+    }
+
+
 if __name__ == "__main__":
     answer = {}
     for name, measure in CASES.items():

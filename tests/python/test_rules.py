@@ -319,6 +319,35 @@ def test_the_failed_attempt_is_alive_in_the_handler(measured):
     assert watched[0]() is None
 
 
+@proof("whole-set-in-one-batch")
+def test_a_batch_of_the_whole_set_is_held_at_once(measured):
+    figures = measured["whole-set-in-one-batch"]
+    assert figures["whole"] > 10 * figures["parts"]
+    said = f"a peak of {size(figures['whole'])} instead of {size(figures['parts'])}"
+    says("whole-set-in-one-batch", said)
+
+
+@proof("optimizer-state-before-device")
+def test_a_state_stays_where_its_model_was(measured):
+    figures = measured["optimizer-state-before-device"]
+    assert figures["first-on-host"] == figures["first-raises"] == 0
+    assert figures["late-raises"]
+    says("optimizer-state-before-device", f"{size(figures['late-on-host'])} of moments stay on the host")
+
+
+@proof("reentrant-checkpoint-without-gradients")
+def test_a_reentrant_checkpoint_of_a_batch_trains_nothing():
+    def gradients(reentrant):
+        stem, head = nn.Linear(4, 4), net()
+        given = torch.utils.checkpoint.checkpoint(stem, torch.ones(2, 4), use_reentrant=reentrant)
+        head(given).sum().backward()
+        return trained(stem)
+
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+        says("reentrant-checkpoint-without-gradients", f"{gradients(True)} parameters of such a layer have")
+    assert gradients(False) == "2 of 2"
+
+
 @proof("oom-swallowed")
 def test_a_runtime_error_is_more_than_memory():
     assert issubclass(torch.OutOfMemoryError, RuntimeError)

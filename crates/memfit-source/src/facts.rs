@@ -1,5 +1,6 @@
 //! The facts of one source text: what rules query. Made once, by one walk.
 
+mod fed;
 mod text;
 mod value;
 mod weights;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use crate::position::Span;
 
-pub use text::{Comment, ImportFrom, Problem};
+pub use fed::Fed;
+pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 
@@ -97,6 +99,8 @@ pub struct Function {
     pub called: bool,
     /// The first statement, and how far in it stands.
     pub body: Span,
+    /// The graphs that stand for its parameters.
+    pub inputs: Vec<Graph>,
 }
 
 /// A class.
@@ -309,6 +313,10 @@ pub struct Backward {
     pub managed: bool,
     /// The loss is the sum of those of an earlier loop's rounds.
     pub of_loop: Option<LoopId>,
+    /// All that it goes through was made in the same round of the innermost loop.
+    pub of_round: bool,
+    /// A part of what it goes through was made before the innermost loop began.
+    pub from_outside: bool,
 }
 
 /// A thing that training does, where it is done.
@@ -417,6 +425,10 @@ impl Call {
 pub enum How {
     /// `x.append(v)`, `x.extend(v)`, `x += [v]`
     Append,
+    /// `x = torch.cat([x, v])`
+    Join,
+    /// It is given to a method that puts it into a container of its object.
+    Give,
     /// `x[key] = v`
     Item,
     /// `x += v`, `x = x + v`
@@ -448,6 +460,10 @@ pub struct Store {
     pub graph_then: GraphState,
     /// Whether anything unseen may use the target later.
     pub escapes: bool,
+    /// Its graph goes back into the round before: who holds the last value holds all of them.
+    pub carried: bool,
+    /// The method that puts it there, and where to.
+    pub by: Option<(FunctionId, Arc<str>)>,
     /// Where.
     pub place: Place,
 }
@@ -503,19 +519,6 @@ pub struct Update {
     pub place: Place,
 }
 
-/// A search for a text in an exception's message.
-#[derive(Clone, Debug)]
-pub struct MessageSearch {
-    /// The whole test.
-    pub span: Span,
-    /// What is looked for.
-    pub text: String,
-    /// The name of the exception.
-    pub exception: Option<String>,
-    /// Where.
-    pub place: Place,
-}
-
 /// A window: the rounds of a loop that make one optimizer step.
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -560,6 +563,8 @@ pub struct Facts {
     pub ops: Vec<Op>,
     /// Calls, in order.
     pub calls: Vec<Call>,
+    /// The arguments that models are called with.
+    pub fed: Vec<Fed>,
     /// Values put somewhere.
     pub stores: Vec<Store>,
     /// `with`

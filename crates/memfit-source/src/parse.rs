@@ -85,8 +85,21 @@ pub fn is_valid(text: &str, dialect: Dialect) -> bool {
 /// Whether a text may have anything to do with training. Most files of most projects have not.
 pub fn is_relevant(text: &str) -> bool {
     const SIGNS: &[&str] =
-        &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC"];
-    SIGNS.iter().any(|sign| text.contains(sign))
+        &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC", "transformers"];
+    // What only others' names stand for is no business of these rules.
+    const OTHERS: &[&str] = &["mxnet", "tensorflow", "keras", "jax", "paddle", "mindspore", "tinygrad"];
+    let imports = |name: &str| {
+        text.lines().any(|line| {
+            // In a notebook, lines stand in strings.
+            let line = line.trim_start_matches([' ', '"', '\t']);
+            line.strip_prefix("import ")
+                .or_else(|| line.strip_prefix("from "))
+                .is_some_and(|rest| rest.starts_with(name))
+        })
+    };
+    let is_of_another =
+        || !text.contains("torch") && !text.contains("lightning") && OTHERS.iter().any(|name| imports(name));
+    SIGNS.iter().any(|sign| text.contains(sign)) && !is_of_another()
 }
 
 pub(crate) fn options(dialect: Dialect) -> ParseOptions {
@@ -129,4 +142,19 @@ fn comments(parsed: &Parsed<Mod>, text: &str) -> Vec<Comment> {
             Comment { span, own_line: line.trim().is_empty() }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_relevant;
+
+    #[test]
+    fn what_another_framework_trains_is_left_alone() {
+        assert!(is_relevant("import torch\nmodel.backward()\n"));
+        assert!(is_relevant("loss.backward()\n"));
+        assert!(is_relevant("import jax\nimport torch\nloss.backward()\n"));
+        assert!(!is_relevant("from mxnet import gluon\nloss.backward()\n"));
+        assert!(!is_relevant("import tensorflow as tf\noptimizer = tf.keras.optimizers.Adam()\n"));
+        assert!(!is_relevant("print(1)\n"));
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(crate) use summary::{ClassExport, Returned, Summary, SummaryOp};
+pub(crate) use summary::{ClassExport, Kept, Returned, Summary, SummaryOp};
 
 /// What a module defines, by name.
 #[derive(Clone, Debug, Default)]

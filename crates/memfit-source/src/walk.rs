@@ -12,6 +12,7 @@ mod describe;
 mod env;
 mod expression;
 mod imported;
+mod kept;
 mod known;
 mod method;
 mod named;
@@ -33,7 +34,7 @@ use crate::facts::{
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::names;
 use crate::position::Span;
-use crate::project::{ClassExport, Imports, Index, Summary};
+use crate::project::{ClassExport, Imports, Index, Kept, Summary};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
 use named::Names;
@@ -67,6 +68,12 @@ struct Frame<'a> {
     returned: Option<(Value, FxHashMap<u32, GraphState>)>,
     /// Graphs from here on are this frame's own.
     first_graph: u32,
+    /// Graphs from here on are of this round of the innermost loop.
+    round_graph: u32,
+    /// Graphs from here on are of the innermost loop.
+    loop_graph: u32,
+    /// Containers of the object that parameters are put into.
+    keeps: Vec<Kept>,
     parameters: Vec<u32>,
     globals: FxHashSet<&'a str>,
     /// Names of this frame that an enclosing function bound.
@@ -175,6 +182,9 @@ impl Frame<'_> {
             escaped: FxHashSet::default(),
             returned: None,
             first_graph,
+            round_graph: first_graph,
+            loop_graph: first_graph,
+            keeps: Vec::new(),
             parameters: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
@@ -343,6 +353,7 @@ impl<'a> Walker<'a> {
         if self.pass == 2 {
             self.facts.functions[id.index()].grad = grad;
         }
+        self.facts.functions[id.index()].inputs.clear();
         for (index, parameter) in node.parameters.iter().enumerate() {
             let name = parameter.name().id.as_str();
             let value = self.parameter(id, class, index, name, parameter.annotation());
@@ -381,6 +392,7 @@ impl<'a> Walker<'a> {
             && name == "self"
         {
             let kind = if self.facts.class(class).is_module { Kind::Module } else { Kind::Object(class) };
+            self.facts.functions[id.index()].inputs.push(Graph::none());
             return Value::of(kind);
         }
         let mut value = names::suggested(name);
@@ -393,6 +405,7 @@ impl<'a> Walker<'a> {
         if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
             value.graph = Graph::one(graph);
         }
+        self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value
     }
 
@@ -491,8 +504,9 @@ impl<'a> Walker<'a> {
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
         let joined = match self.attributes.get(&(class, attribute)) {
-            Some(old) => old.either(&value),
-            None => value,
+            // A guess from a name gives way to what is known.
+            Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
+            _ => value,
         };
         self.attributes.insert((class, attribute), joined);
     }

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from memfit._core import Image, Recipe
+from memfit.data._settings import LARGEST_SIDE, whole, wide_and_high
 
 Size = int | tuple[int, int]
 Crop = Literal["center", "random"] | tuple[int, int, int, int] | None
@@ -54,7 +55,7 @@ def recipe(
         crop=kind,
         part=part,
         size=None if size is None else wide_and_high(size),
-        resize=resize,
+        resize=None if resize is None else whole("resize", resize, 1, LARGEST_SIDE),
         scale=scale,
         ratio=ratio,
         flip=flip,
@@ -62,7 +63,7 @@ def recipe(
         dtype=None if dtype is None else name_of(dtype),
         filter=filter,
         margin=margin,
-        page=page,
+        page=whole("page", page, 0, LARGEST_SIDE),
         upright=upright,
     )
 
@@ -105,14 +106,6 @@ def decode(
     if with_mapping:
         return Decoded(out, image.mapping, image.source_size)
     return out
-
-
-def wide_and_high(size: Size) -> tuple[int, int]:
-    """Width and height, of what torch names as height and width."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return int(width), int(height)
 
 
 def name_of(dtype: str | torch.dtype) -> str:

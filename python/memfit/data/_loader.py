@@ -7,7 +7,6 @@ here gives out memory that torch owns, and takes it back when the copies from it
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,12 +15,13 @@ import torch
 
 from memfit._core import Batches
 from memfit.data import _labels
-from memfit.data._decode import Crop, Size, name_of, recipe, wide_and_high
+from memfit.data._decode import Crop, Size, name_of, recipe
+from memfit.data._geometry import followed
+from memfit.data._settings import LARGEST_SIDE, bytes_of, whole, wide_and_high
 from memfit.data._sources import source_of
 
 # How long one look for a batch takes, so that Ctrl-C is heard.
 _PATIENCE_MS = 200
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class ImageLoader:
@@ -38,8 +38,9 @@ class ImageLoader:
     that name says how. A label that is missing, or could be meant in two ways, is an error.
 
     A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is
-    CUDA, and targets. With `with_mapping`, a third tensor says for each image where the picture's points
-    have gone (see `move_boxes`).
+    CUDA, and targets. With `follow`, targets go along with the picture: boxes, keypoints and masks of
+    dictionaries, and masks alone (a tensor, an array, or a path). With `with_mapping`, a third tensor says
+    for each image where the picture's points have gone (see `move_boxes`).
 
     With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of
     at most `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
@@ -70,6 +71,7 @@ class ImageLoader:
         upright: bool = True,
         channels_last: bool = False,
         with_mapping: bool = False,
+        follow: bool = False,
         threads: int | None = None,
         prefetch: int = 2,
         pin_memory: bool | None = None,
@@ -81,8 +83,9 @@ class ImageLoader:
         cache_size: int | str = "20 GiB",
         cache_side: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError("batch_size= has to be at least 1")
+        # What another process makes it of again.
+        self._given = {name: value for name, value in locals().items() if name != "self"}
+        batch_size = whole("batch_size", batch_size, 1)
         if (rank is None) != (world_size is None):
             raise ValueError("rank= and world_size= belong together")
         self.batch_size = batch_size
@@ -115,17 +118,18 @@ class ImageLoader:
         self._dtype = first_type if dtype is None else name_of(dtype)
         self._channels_last = channels_last
         self._with_mapping = with_mapping
+        self._follow = follow
         self._memory = bytes_of(memory)
-        self._threads = threads or len(os.sched_getaffinity(0))
-        self._prefetch = prefetch
+        self._threads = whole("threads", threads or len(os.sched_getaffinity(0)), 1)
+        self._prefetch = whole("prefetch", prefetch, 0)
         self._pinned = pin_memory
         self._on_error = on_error
         self._oversize = oversize or on_error
         self._shuffle = shuffle
-        self._seed = seed
-        self._rank = rank
-        self._world = world_size
-        side = cache_side or 2 * max(self._size)
+        self._seed = whole("seed", seed, 0)
+        self._world = None if world_size is None else whole("world_size", world_size, 1)
+        self._rank = None if rank is None else whole("rank", rank, 0)
+        side = whole("cache_side", cache_side or 2 * max(self._size), 1, LARGEST_SIDE)
         self._cache = None if cache is None else (os.fspath(cache), side, bytes_of(cache_size, "cache_size"))
         # The pass that comes or runs, the samples that all ranks have had of it, and whether it has begun.
         self._epoch = 0
@@ -150,6 +154,7 @@ class ImageLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Name the next pass, as for a `DistributedSampler`; a state that was loaded for it is kept."""
+        epoch = whole("epoch", epoch, 0)
         if epoch != self._epoch or self._begun:
             self._position = 0
         self._epoch, self._begun = epoch, False
@@ -176,6 +181,12 @@ class ImageLoader:
             )
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
         self._begun = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process that is spawned knows nothing of the group, and lists the source itself.
+        rank, world = self._ranks()
+        options = {**self._given, "rank": rank, "world_size": world}
+        return _made, (options, self.state_dict())
 
     def __iter__(self) -> Iterator[Any]:
         return self.batches()
@@ -237,12 +248,18 @@ class ImageLoader:
         images = memory[: len(targets)]
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
-        labels = self._labels_of(targets)
+        labels = self._labels_of(targets, mappings)
         if self._with_mapping:
             return images, labels, torch.tensor(mappings, dtype=torch.float64)
         return images, labels
 
-    def _labels_of(self, targets: list[Any]) -> torch.Tensor | list[Any]:
+    def _labels_of(self, targets: list[Any], mappings: list[Any]) -> torch.Tensor | list[Any]:
+        if self._follow:
+            given = targets if self._table is None else [self._table[target] for target in targets]
+            size = (self._size[1], self._size[0])
+            moved = [followed(*pair, size) for pair in zip(given, mappings, strict=True)]
+            masks = all(isinstance(target, torch.Tensor) for target in moved)
+            return torch.stack(moved) if masks else moved
         if self._table is None:
             return _labels.collated(targets, self._numbers)
         if isinstance(self._table, torch.Tensor):
@@ -299,11 +316,8 @@ class ImageLoader:
         )
 
 
-def bytes_of(size: int | str, name: str = "memory") -> int:
-    """A number of bytes, as `2 GiB`, `512MiB` or a plain number."""
-    if isinstance(size, int):
-        return size
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", size, re.IGNORECASE)
-    if found is None:
-        raise ValueError(f'{name}={size!r} is no size; write it as "2 GiB" or "512 MiB"')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+def _made(options: dict[str, Any], state: dict[str, int]) -> ImageLoader:
+    """The loader again, in another process, where it stood."""
+    loader = ImageLoader(**options)
+    loader.load_state_dict(state)
+    return loader

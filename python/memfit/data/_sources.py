@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from memfit._core import Samples
-from memfit.data import _labels, _tables
+from memfit.data import _labels, _remote, _tables
 
 # Where dictionaries keep an image and what belongs to it, as Hugging Face's and WebDataset's do.
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "tif", "pixel_values")
@@ -55,6 +55,8 @@ def source_of(source: Any, labels: Any = None, classes: Sequence[str] | None = N
 
 
 def _of_path(path: str, labels: Any, classes: Sequence[str] | None) -> Source:
+    if _remote.is_address(path):
+        return _of_address(path, labels, classes)
     if os.path.isdir(path):
         _alone(labels, None, "the names of a folder's folders are its classes")
         samples = Samples.folder(path)
@@ -70,6 +72,16 @@ def _of_path(path: str, labels: Any, classes: Sequence[str] | None) -> Source:
     if len(found) == 1 and found[0].endswith((".csv", ".tsv")):
         return _of_table(_tables.of_file(found[0]), labels, classes)
     return _of_files(found, labels, classes)
+
+
+def _of_address(address: str, labels: Any, classes: Sequence[str] | None) -> Source:
+    found = _remote.listed(address)
+    if any(name.endswith((".tar", ".tgz", ".csv", ".tsv", ".parquet", ".arrow")) for name in found):
+        raise ValueError(
+            f"{address}: shards and tables are read from files: copy them here, or list the images that they name"
+        )
+    names = _remote.folders(address, found) if labels is None and len(found) > 1 else None
+    return _of_files(found, labels if names is None else names, classes)
 
 
 def _alone(labels: Any, classes: Any, why: str) -> None:
@@ -99,6 +111,11 @@ def _of_table(table: _tables.Table, labels: Any, classes: Sequence[str] | None) 
 
 
 def _listed(paths: list[str], labels: _labels.Labels) -> Source:
+    if any(_remote.is_address(path) for path in paths):
+        if not all(_remote.is_address(path) for path in paths):
+            raise ValueError("addresses and paths are two sources: give one or the other")
+        fetch = _remote.Fetcher(paths, labels.numbers)
+        return Source(Samples.fetched(fetch, len(paths)), labels.classes, labels.table)
     return Source(Samples.files(paths, labels.numbers, labels.classes), labels.classes, labels.table)
 
 

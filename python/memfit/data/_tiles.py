@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memfit._core import Samples
-from memfit.data._decode import Size, wide_and_high
+from memfit.data._decode import Size
+from memfit.data._settings import wide_and_high
 from memfit.data._sources import Source, source_of
 
 
@@ -37,14 +38,25 @@ class Tiles:
         upright: bool = True,
         classes: Sequence[str] | None = None,
     ) -> None:
+        self._given = (
+            source,
+            labels,
+            {"size": size, "overlap": overlap, "page": page, "upright": upright, "classes": classes},
+        )
         images = source_of(source, labels, classes)
         self._images = images.samples
         width, height = wide_and_high(size)
         self.size = (height, width)
-        self._tiles = self._images.tiles((width, height), wide_and_high(overlap), page, upright)
+        self._tiles = self._images.tiles(
+            (width, height), wide_and_high(overlap, "overlap", least=0), page, upright
+        )
         self._samples = self._tiles.samples()
         # Tiles have the labels of their images.
         self.source = Source(self._samples, images.classes, images.table)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        source, labels, options = self._given
+        return _made, (source, labels, options)
 
     @property
     def samples(self) -> Samples:
@@ -57,3 +69,8 @@ class Tiles:
     def __getitem__(self, number: int) -> Tile:
         image, part = self._tiles.place(number)
         return Tile(image, self._images.name(image), part)
+
+
+def _made(source: Any, labels: Any, options: dict[str, Any]) -> Tiles:
+    """The tiles again, in another process."""
+    return Tiles(source, labels, **options)

@@ -1,7 +1,8 @@
 //! # cuda-in-worker
 //!
 //! ## What it does
-//! Finds CUDA calls in what the workers of a loader run: `__getitem__`, `collate_fn`.
+//! Finds CUDA calls in what the workers of a loader run: `__getitem__`, `collate_fn`; and data sets that hold
+//! tensors on the GPU and are read by workers.
 //!
 //! ## Why
 //! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one makes a
@@ -29,7 +30,7 @@
 //! ## References
 //! - [Multiprocessing](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html)
 
-use memfit_source::{Device, Function, Kind};
+use memfit_source::{Call, ClassId, Device, Function, How, Kind, Span};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -46,6 +47,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     };
     if !loaders.is_empty() && loaders.iter().all(without) {
         return;
+    }
+    for loader in loaders.iter().filter(|call| !without(call)) {
+        held(context, loader, findings);
     }
     let collates = |function: &Function| {
         loaders.iter().any(|call| {
@@ -82,4 +86,50 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("return tensors on the host, and move the batch in the training loop");
         }
     }
+}
+
+/// Tensors on the GPU that a data set has from `__init__`, and that its workers read.
+fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let workers = loader.argument(5, "num_workers").and_then(|argument| argument.value.int());
+    let Some(Kind::Object(class)) = loader.argument(0, "dataset").map(|set| set.value.kind.clone()) else {
+        return;
+    };
+    // Spawned workers are handed what is on the GPU.
+    if workers.is_none_or(|workers| workers < 1)
+        || !facts.class(class).is_dataset
+        || loader.keyword("multiprocessing_context").is_some()
+        || facts.text.contains("set_start_method")
+    {
+        return;
+    }
+    let Some(read) = method(context, class, "__getitem__") else { return };
+    let words = || context.slice(read).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
+    for store in facts.stores.iter().filter(|store| store.how == How::Assign && store.place.guard.is_none()) {
+        let function = facts.function(store.place.function);
+        if function.class != Some(class)
+            || !function.name.ends_with(".__init__")
+            || store.value.kind != Kind::Tensor
+            || !store.value.device.is_gpu()
+            || !words().any(|word| word == store.target)
+        {
+            continue;
+        }
+        findings
+            .at(
+                store.value_span,
+                format!(
+                    "`{}` is on the GPU, and the loader's workers read it: these cannot use CUDA",
+                    store.target
+                ),
+            )
+            .label(loader.span, "these have workers")
+            .help("keep it on the host and move the batches, or load it with `num_workers=0`");
+    }
+}
+
+/// The text of a method.
+fn method(context: &Context<'_>, class: ClassId, name: &str) -> Option<Span> {
+    let mut functions = context.facts.functions.iter().filter(|function| function.class == Some(class));
+    functions.find(|function| function.name.rsplit('.').next() == Some(name)).map(|function| function.span)
 }

@@ -1,7 +1,7 @@
 //! # deepcopy-model-on-device
 //!
 //! ## What it does
-//! Finds models that are copied while they are on the GPU.
+//! Finds models that are copied while they are on the GPU, and lists of such copies.
 //!
 //! ## Why
 //! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time.
@@ -27,8 +27,9 @@
 //! ## References
 //! - [copy](https://docs.python.org/3/library/copy.html)
 
-use memfit_source::{Device, Flags, Kind};
+use memfit_source::{Device, Flags, How, Kind};
 
+use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -60,5 +61,34 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 )
                 .help("keep its `state_dict()` on the host");
         }
+    }
+    let facts = context.facts;
+    for store in &facts.stores {
+        let into = store.how == How::Append
+            || store.how == How::Item
+                && matches!(store.target_value.kind, Kind::Container { .. })
+                && !has_constant_key(context, store);
+        if !into || !store.value.is(Flags::COPIED) || !store.value.device.is_gpu() {
+            continue;
+        }
+        let Some(looped) = grows(facts, store).filter(|id| facts.looped(*id).parent.is_none()) else {
+            continue;
+        };
+        // Said of the copy itself already.
+        let said = |call: &memfit_source::Call| {
+            call.span == store.value_span && call.is("copy.deepcopy") && call.result.device == Device::Cuda
+        };
+        if facts.calls.iter().any(said) {
+            continue;
+        }
+        findings
+            .at(
+                store.value_span,
+                format!("`{}` grows by a copy of the weights on the GPU in every round", store.target),
+            )
+            .label(facts.looped(looped).header, "over the rounds of this loop")
+            .help(
+                "copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`",
+            );
     }
 }

@@ -1,7 +1,8 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds tensors on the GPU that a loop collects after cutting them from their graph.
+//! Finds tensors on the GPU that are collected after they were cut from their graph: by a loop, by the steps
+//! of a Lightning module, by a Hugging Face trainer that evaluates.
 //!
 //! ## Why
 //! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its
@@ -25,7 +26,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, How};
+use memfit_source::{Call, Device, Flags, GraphState, How, Kind, Store, Value};
 
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -40,6 +41,8 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    of_steps(context, findings);
+    of_trainers(context, findings);
     for store in facts.stores.iter().filter(|store| store.how == How::Append) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
@@ -74,5 +77,108 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
         call.path.as_deref().is_some_and(|path| {
             ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
         }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target)
+    })
+}
+
+/// Outputs that the steps of a Lightning module collect in an attribute: the framework cuts them from their
+/// graph, and has them on the card.
+fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+        let function = facts.function(store.place.function);
+        let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
+        let step = function.name.rsplit('.').next().unwrap_or_default();
+        if !["training_step", "validation_step", "test_step"].contains(&step)
+            || !store.target.starts_with("self.")
+            || !is_output(store)
+            || is_let_go(context, store, class)
+        {
+            continue;
+        }
+        findings
+            .at(
+                store.value_span,
+                format!("`{}` grows by this in every step of the training: nothing empties it", store.target),
+            )
+            .help(format!(
+                "empty it when the epoch ends: `{}.clear()`; keep numbers, or move it to the host",
+                store.target
+            ));
+    }
+}
+
+/// More than a number, and on the card as far as can be told.
+fn is_output(store: &Store) -> bool {
+    let is_one = |value: &Value| match value.kind {
+        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_told()) && value.device != Device::Cpu,
+        _ => false,
+    };
+    match &store.value.kind {
+        Kind::Tuple(parts) => parts.iter().any(is_one),
+        Kind::Container { .. } => store.value.is(Flags::OUTPUT),
+        _ => is_one(&store.value),
+    }
+}
+
+/// A method of the class empties what a step collects, or binds it anew.
+fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId) -> bool {
+    let facts = context.facts;
+    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let bound = facts.stores.iter().any(|other| {
+        own(&other.place)
+            && other.how == How::Assign
+            && other.target == store.target
+            && !facts.function(other.place.function).name.ends_with(".__init__")
+    });
+    let emptied = facts.calls.iter().any(|call| {
+        own(&call.place)
+            && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
+            && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == store.target)
+    });
+    bound || emptied || facts.text.contains(&format!("del {}", store.target))
+}
+
+/// Evaluations by a Hugging Face trainer that hold every logit on the card until they end.
+fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut settings = facts.calls.iter().filter(|call| call.is("transformers.TrainingArguments"));
+    let (Some(settings), None) = (settings.next(), settings.next()) else { return };
+    if settings.is_open() || settings.keyword("eval_accumulation_steps").is_some() {
+        return;
+    }
+    for trainer in facts.calls.iter().filter(|call| call.is("transformers.Trainer") && !call.is_open()) {
+        let set = |name: &str| trainer.keyword(name).is_some_and(|given| given.value.kind != Kind::None);
+        if !set("compute_metrics")
+            || !set("eval_dataset")
+            || set("preprocess_logits_for_metrics")
+            || !evaluates(facts, settings)
+            || !has_many_logits(facts, trainer)
+        {
+            continue;
+        }
+        findings
+            .at(trainer.span, "each evaluation holds the logits of the whole set on the GPU until it ends")
+            .label(settings.span, "no `eval_accumulation_steps`")
+            .help("pass `preprocess_logits_for_metrics` that keeps what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
+    }
+}
+
+/// Whether a trainer with these settings evaluates.
+fn evaluates(facts: &memfit_source::Facts, settings: &Call) -> bool {
+    let strategy = settings.keyword("eval_strategy").or_else(|| settings.keyword("evaluation_strategy"));
+    strategy.is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no"))
+        || facts.calls.iter().any(|call| call.is_method("evaluate"))
+}
+
+/// Whether the trainer's model gives a score for each token: the vocabulary's, or the labels'.
+fn has_many_logits(facts: &memfit_source::Facts, trainer: &Call) -> bool {
+    let Some(model) = trainer.argument(0, "model") else { return false };
+    let made =
+        |call: &&Call| call.result.is_module() && facts.covers(&call.result.weights, &model.value.weights);
+    facts.calls.iter().filter(made).any(|call| {
+        let path = call.path.as_deref().unwrap_or_default();
+        ["ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"]
+            .iter()
+            .any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
     })
 }

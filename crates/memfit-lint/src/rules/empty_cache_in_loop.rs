@@ -26,7 +26,7 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
-use crate::query::is_batch_loop;
+use crate::query::{catches_all, catches_memory, is_batch_loop};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -45,6 +45,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
         });
         if guarded || call.place.handler.is_some() {
+            continue;
+        }
+        // A search for what fits empties the cache before each attempt.
+        let searches = facts.handlers.iter().any(|handler| {
+            facts.within(&handler.place, looped)
+                && (catches_memory(handler) || catches_all(handler) && handler.reads_message)
+        });
+        if searches {
             continue;
         }
         // A loop that holds the loop over batches is one of epochs or phases.

@@ -31,7 +31,7 @@
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Facts, FunctionId, LoopId, Op, OpKind, Overlap};
+use memfit_source::{Call, ClassId, Facts, FunctionId, How, Kind, LoopId, Op, OpKind, Overlap};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // A round that ends with the evaluation is the last.
-        if ends_loop(context, op, looped) {
+        if ends_loop(context, op, looped) || is_modeless(context, op) {
             continue;
         }
         let found = facts.looped(looped);
@@ -99,4 +99,62 @@ fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
             .lines()
             .take(30)
             .any(|line| matches!(line.trim(), "break" | "return") || line.trim().starts_with("return "))
+}
+
+/// Parts of the names of layers and functions that do something else in training than in evaluation.
+const MODES: &[&str] = &["drop", "norm", "rrelu", "transformer", "attention", "training", "quant"];
+
+fn says_mode(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    MODES.iter().any(|word| lower.contains(word))
+}
+
+/// All layers of the model are known, and none does anything else in training than in evaluation.
+fn is_modeless(context: &Context<'_>, op: &Op) -> bool {
+    let facts = context.facts;
+    let same = |call: &&Call| {
+        let made = &call.result.weights;
+        call.result.is_module()
+            && (call.path.is_some() || matches!(call.target.kind, Kind::Class(_)))
+            && facts.covers(made, &op.weights)
+            && facts.covers(&op.weights, made)
+    };
+    let mut makers = facts.calls.iter().filter(same).peekable();
+    makers.peek().is_some() && makers.all(|call| is_plain_call(context, call))
+}
+
+fn is_plain_call(context: &Context<'_>, call: &Call) -> bool {
+    let facts = context.facts;
+    match (&call.path, &call.target.kind) {
+        (Some(path), _) if path.starts_with("torch.nn.") => {
+            let inside = |other: &&Call| {
+                other.span.start > call.span.start
+                    && other.span.end < call.span.end
+                    && other.result.is_module()
+            };
+            !says_mode(context.slice(call.span))
+                && facts.calls.iter().filter(inside).all(|other| is_plain_call(context, other))
+        }
+        (None, Kind::Class(class)) => is_plain_class(context, *class),
+        _ => false,
+    }
+}
+
+fn is_plain_class(context: &Context<'_>, class: ClassId) -> bool {
+    let facts = context.facts;
+    let found = facts.class(class);
+    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let mut methods = facts.functions.iter().filter(|function| function.class == Some(class));
+    // What is given to it may be a layer.
+    let known = |store: &memfit_source::Store| {
+        matches!(store.value.kind, Kind::Module | Kind::Int(_) | Kind::Number | Kind::Str(_) | Kind::Bool(_))
+    };
+    found.bases.len() == 1
+        && found.bases[0].ends_with("nn.Module")
+        && !methods.any(|method| says_mode(context.slice(method.span)))
+        && facts.stores.iter().filter(|store| own(&store.place) && store.how == How::Assign).all(known)
+        && facts.calls.iter().filter(|call| own(&call.place) && call.result.is_module()).all(|call| {
+            call.path.as_deref().is_none_or(|path| path.starts_with("torch.nn."))
+                && !matches!(call.target.kind, Kind::Class(_))
+        })
 }

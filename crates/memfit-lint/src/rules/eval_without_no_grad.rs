@@ -44,7 +44,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.place.looped else { continue };
-        if seen.contains(&looped) || !evaluates(context, op, looped) {
+        if seen.contains(&looped)
+            || runs_once(context, looped)
+            || is_fallback(context, op)
+            || !evaluates(context, op, looped)
+        {
             continue;
         }
         seen.push(looped);
@@ -54,6 +58,30 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("put the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.place.function));
     }
+}
+
+/// The same was tried without gradients, and raised: there are models that need them.
+fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
+    let facts = context.facts;
+    let Some(handler) = op.place.handler.map(|id| facts.handler(id)) else { return false };
+    facts.ops.iter().any(|other| {
+        other.kind == OpKind::Forward
+            && other.place.tried == Some(handler.tried)
+            && other.place.grad == Grad::Off
+            && other.receiver == op.receiver
+    })
+}
+
+/// The body of a loop ends with a `break`: it takes one batch, and holds one pass.
+fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
+    let found = context.facts.looped(looped);
+    let body = context.slice(memfit_source::Span::new(found.header.end, found.span.end));
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines =
+        body.lines().skip(1).filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    let Some(first) = lines.next() else { return false };
+    let last = lines.last().unwrap_or(first);
+    last.trim() == "break" && indent(last) == indent(first)
 }
 
 fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {

@@ -37,7 +37,7 @@
 //! ## References
 //! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
-use memfit_source::{Facts, Kind, Op, OpKind, Overlap, Span, Weights};
+use memfit_source::{Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -62,7 +62,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     for (op, backward) in backwards(facts) {
-        if op.via.is_some() || backward.managed || op.place.looped.is_none() {
+        // What is gone through again may be wanted for what its gradients say, as in clipping by samples.
+        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.place.looped.is_none() {
             continue;
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
@@ -71,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
             let why = match holders.as_slice() {
                 [] => "no optimizer holds them",
-                [held] if facts.covers(pass, held) && !facts.covers(held, pass) => {
+                [held] if facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {
@@ -79,8 +80,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 }
                 _ => continue,
             };
-            let forward = facts.ops.iter().find(|forward| {
+            let forward = facts.ops.iter().rfind(|forward| {
                 forward.kind == OpKind::Forward
+                    && forward.place.function == op.place.function
+                    && forward.via.is_none()
                     && forward.place.order < op.place.order
                     && forward.weights == *pass
             });
@@ -121,5 +124,17 @@ fn is_cleared_unused(facts: &Facts, op: &Op, weights: &Weights, later: &[Weights
     first.is_some_and(|first| {
         matches!(first.kind, OpKind::ZeroGrad { .. })
             && facts.overlap(&first.weights, weights) == Overlap::Yes
+    })
+}
+
+/// A model of this file records only a part of its own forward pass.
+fn cuts_inside(context: &Context<'_>) -> bool {
+    let facts = context.facts;
+    let in_model = |place: &memfit_source::Place| {
+        facts.function(place.function).class.is_some_and(|class| facts.class(class).is_module)
+    };
+    facts.calls.iter().any(|call| {
+        in_model(&call.place)
+            && (call.is_method("detach") || call.is_method("detach_") || call.place.grad == Grad::Off)
     })
 }

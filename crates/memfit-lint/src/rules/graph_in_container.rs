@@ -31,7 +31,7 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, GraphState, How, Kind};
+use memfit_source::{Flags, GraphState, How, Kind, Store};
 
 use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -42,19 +42,35 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
-        let into = matches!(store.how, How::Append)
+        let sampled = is_sampled(context, store);
+        let into = matches!(store.how, How::Append | How::Join)
+            || store.how == How::Give && sampled
             || (store.how == How::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store));
         if !into {
             continue;
         }
-        let Some(looped) = grows(facts, store) else { continue };
+        // What one round joins to a tensor is in the next one's.
+        let grown = match store.how {
+            How::Join | How::Give => store.grows,
+            _ if sampled => store.grows,
+            _ => grows(facts, store),
+        };
+        let Some(looped) = grown else { continue };
         let kept = match store.graph {
+            // What is drawn by lot may come twice: nothing that is drawn can be trained through.
+            _ if sampled => {
+                store.graph_then == GraphState::Live
+                    && !matches!(store.graph, GraphState::Freed | GraphState::None)
+                    && !context.may_be_without_grad(store.place.function)
+            }
             GraphState::Retained => true,
             // What is handed on may still be trained on.
             GraphState::Live => {
+                let is_held_anyway = store.carried && store.how == How::Append;
                 !store.escapes
+                    && !is_held_anyway
                     && !context.project.differentiates
                     && !context.may_be_without_grad(store.place.function)
             }
@@ -83,4 +99,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// A container of which parts are drawn by lot: a replay buffer.
+fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let (function, target) = match &store.by {
+        Some((function, target)) => (*function, &**target),
+        None => (store.place.function, store.target.as_str()),
+    };
+    let class = facts.function(function).class;
+    facts.calls.iter().any(|call| {
+        ["random.sample", "random.choices", "numpy.random.choice"].iter().any(|path| call.is(path))
+            && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
+            && (facts.function(call.place.function).class == class && class.is_some()
+                || call.place.function == function
+                || !target.contains('.'))
+    })
 }

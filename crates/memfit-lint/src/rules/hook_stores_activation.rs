@@ -72,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let into = match store.how {
             How::Append | How::Item => true,
             How::Assign => store.target.contains('.'),
-            How::Add => false,
+            How::Add | How::Join | How::Give => false,
         };
         // A loss may be made of what the hook stored.
         let trained =

@@ -28,7 +28,7 @@
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use memfit_source::{LoopId, OpKind};
+use memfit_source::{Flags, LoopId, OpKind};
 
 use crate::query::backward;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -64,8 +64,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !(call.is_method("step") || call.is_method("unscale_"))
                 && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
         });
+        // So may what gives the loss, where no model is called in sight.
+        let unseen = !facts.ops_in(looped).any(|op| op.kind == OpKind::Forward)
+            && passes().any(|pass| pass.loss.is_unknown() && pass.loss.is(Flags::OPAQUE));
         let remade = facts.looped(looped).assigned.contains(&step.receiver);
-        if passes().count() == 0 || passes().any(|pass| pass.managed) || handed || remade {
+        if passes().count() == 0 || passes().any(|pass| pass.managed) || handed || unseen || remade {
             continue;
         }
         seen.push(looped);

@@ -39,13 +39,22 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
         let (Some(retain), Some(looped)) = (backward.retain, op.place.looped) else { continue };
-        if op.deep || backward.create.is_some() {
+        // Of what was made outside, the next round may go through a part again.
+        if op.deep || backward.create.is_some() || backward.from_outside {
             continue;
         }
         // A second pass through the same graph in the round is what the argument is for.
         let again = |other: &&Op| match &other.kind {
             OpKind::Backward(second) => {
-                second.loss_span != backward.loss_span && second.loss.graph.may_share(&backward.loss.graph)
+                // What a round makes is gone in the next: a pass that came before comes no more.
+                let is_over = backward.of_round
+                    && second.of_round
+                    && other.via.is_none()
+                    && other.place.looped == op.place.looped
+                    && other.place.order < op.place.order;
+                second.loss_span != backward.loss_span
+                    && !is_over
+                    && second.loss.graph.may_share(&backward.loss.graph)
             }
             OpKind::AutogradGrad => true,
             _ => false,

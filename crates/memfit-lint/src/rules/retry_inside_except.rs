@@ -1,12 +1,14 @@
 //! # retry-inside-except
 //!
 //! ## What it does
-//! Finds work that is tried again inside the `except` that caught the out-of-memory error.
+//! Finds work that is tried again inside the `except` that caught the out-of-memory error, and loops that
+//! keep the error while they try again.
 //!
 //! ## Why
 //! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the
 //! tensors of the attempt that failed. Measured with an attempt that had 64 MiB: 64 MiB are held inside of
-//! the handler, and none after it. The second attempt has so much less memory than the first.
+//! the handler, and none after it. The second attempt has so much less memory than the first. An exception
+//! that another name is bound to holds them after the handler, too.
 //!
 //! ## Example
 //! ```python
@@ -32,7 +34,7 @@
 //! ## References
 //! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
 
-use memfit_source::{Call, Facts, Kind, Op, OpKind, Value};
+use memfit_source::{Call, Facts, Handler, How, Kind, Op, OpKind, Span, Value};
 
 use crate::query::{catches_all, catches_memory};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -42,9 +44,9 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    kept(context, findings);
     for (index, handler) in facts.handlers.iter().enumerate() {
-        let memory = catches_memory(handler) || (catches_all(handler) && handler.reads_message);
-        if !memory {
+        if !is_of_memory(handler) {
             continue;
         }
         let inside = |place: &memfit_source::Place| {
@@ -113,5 +115,54 @@ fn is_again(op: &Op, other: &Op) -> bool {
         (OpKind::Forward, OpKind::Forward) => op.receiver == other.receiver,
         (OpKind::Backward(_), OpKind::Backward(_)) => true,
         _ => false,
+    }
+}
+
+fn is_of_memory(handler: &Handler) -> bool {
+    catches_memory(handler) || (catches_all(handler) && handler.reads_message)
+}
+
+/// Exceptions that outlive their handler, in a loop that goes on.
+fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in &facts.stores {
+        let Kind::Exception(id) = store.value.kind else { continue };
+        let handler = facts.handler(id);
+        let Some(looped) = store.place.looped else { continue };
+        if !is_of_memory(handler)
+            || !matches!(store.how, How::Assign | How::Append | How::Item)
+            || handler.place.looped != Some(looped)
+        {
+            continue;
+        }
+        // What comes after it may end the loop, or let go of what is held.
+        let words = |span: Span| -> Vec<&str> {
+            context.slice(span).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).collect()
+        };
+        let after = words(Span::new(store.span.end.min(handler.span.end), handler.span.end));
+        if after.iter().any(|word| ["raise", "return", "break"].contains(word)) {
+            continue;
+        }
+        let round = context.slice(facts.looped(looped).span);
+        let lets_go =
+            ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
+                || round.contains(&format!("del {}", store.target))
+                || round.contains(&format!("{} = None", store.target));
+        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried);
+        let works = facts.ops.iter().any(|op| tried(&op.place))
+            || facts.calls.iter().any(|call| tried(&call.place) && computes(facts, call));
+        if lets_go || !works {
+            continue;
+        }
+        findings
+            .at(
+                store.span,
+                format!(
+                    "`{}` holds the tensors of the attempt that failed, by the exception's traceback, while the loop goes on",
+                    store.target
+                ),
+            )
+            .label(facts.looped(looped).header, "the next round has so much less memory")
+            .help("keep its text, `str(error)`, or a flag");
     }
 }

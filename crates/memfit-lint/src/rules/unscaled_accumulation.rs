@@ -1,7 +1,8 @@
 //! # unscaled-accumulation
 //!
 //! ## What it does
-//! Finds gradient accumulation that does not divide the loss by the length of the window.
+//! Finds gradient accumulation that does not divide the loss by the length of the window, or divides it by
+//! another number.
 //!
 //! ## Why
 //! A mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
@@ -31,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Flags, OpKind, Residue};
+use memfit_source::{Backward, Divisor, Flags, OpKind, Residue, Window};
 
 use crate::query::backward;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -57,6 +58,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for index in &window.backwards {
             let op = &facts.ops[*index];
             let Some(found) = backward(op) else { continue };
+            if op.via.is_none()
+                && window.backwards.len() == 1
+                && let Some(by) = wrong_divisor(context, window, found)
+            {
+                let period = context.slice(window.counted.period);
+                findings
+                    .at(op.span, format!("the loss is divided by {by}, and the window has `{period}` rounds: the gradients are no mean"))
+                    .label(window.counted.span, "the window")
+                    .help(format!("divide the loss by `{period}`"));
+                continue;
+            }
             let loss = &found.loss;
             let plain = loss.is(Flags::SCALAR)
                 && !loss.is(Flags::DIVIDED)
@@ -73,6 +85,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .at(op.span, format!("the gradients of `{period}` micro-batches are summed, not averaged: they are `{period}` times too large"))
                 .label(window.counted.span, "the window")
                 .help(format!("divide the loss by `{period}`"));
+        }
+    }
+}
+
+/// The divisor of a loss that is a mean, where it is not the length of the window.
+fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) -> Option<String> {
+    let loss = &backward.loss;
+    if backward.managed || loss.is(Flags::SUMMED) || loss.is(Flags::OPAQUE) {
+        return None;
+    }
+    match loss.divisor? {
+        Divisor::Number(by) => {
+            window.counted.rounds.filter(|rounds| by > 1 && *rounds != by).map(|_| by.to_string())
+        }
+        // A window may be as long as the loader.
+        Divisor::Length => {
+            let period = context.slice(window.counted.period);
+            let known = window.counted.rounds.is_some() || !period.contains("len");
+            known.then(|| "the number of batches".to_owned())
         }
     }
 }

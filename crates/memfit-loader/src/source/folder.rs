@@ -31,7 +31,7 @@ impl Folder {
             let label = classes.len() as i64;
             let before = files.count();
             for file in walk(folder)? {
-                files.push(&file, label)?;
+                files.push(&file, label);
             }
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if files.count() == before {
@@ -47,7 +47,7 @@ impl Folder {
             let mut images = images;
             images.sort();
             for file in &images {
-                files.push(file, 0)?;
+                files.push(file, 0);
             }
             classes
                 .push(root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default());

@@ -1,5 +1,7 @@
 //! Paths and labels, in one arena: a million of them are three allocations.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::{Source, Target};
@@ -9,7 +11,8 @@ use crate::input::Input;
 /// Files by path, each with a label.
 #[derive(Debug, Default)]
 pub struct List {
-    text: String,
+    /// Names as the file system has them, which need not be text.
+    text: Vec<u8>,
     /// Where each path ends.
     ends: Vec<usize>,
     labels: Vec<i64>,
@@ -23,22 +26,17 @@ impl List {
     }
 
     /// Adds a file.
-    pub fn push(&mut self, path: &Path, label: i64) -> Result<(), LoaderError> {
-        let text = path.to_str().ok_or_else(|| LoaderError::BadSource {
-            path: path.to_owned(),
-            reason: "its name is not UTF-8".to_owned(),
-        })?;
-        self.text.push_str(text);
+    pub fn push(&mut self, path: &Path, label: i64) {
+        self.text.extend_from_slice(path.as_os_str().as_bytes());
         self.ends.push(self.text.len());
         self.labels.push(label);
-        Ok(())
     }
 
-    fn path(&self, index: u64) -> Option<&str> {
+    fn path(&self, index: u64) -> Option<&Path> {
         let index = usize::try_from(index).ok()?;
         let end = *self.ends.get(index)?;
         let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some(&self.text[begin..end])
+        Some(Path::new(OsStr::from_bytes(&self.text[begin..end])))
     }
 }
 
@@ -48,13 +46,13 @@ impl Source for List {
     }
 
     fn name(&self, index: u64) -> String {
-        self.path(index).unwrap_or("no such sample").to_owned()
+        self.path(index).map_or_else(|| "no such sample".to_owned(), |path| path.display().to_string())
     }
 
     fn open(&self, index: u64) -> Result<(Input, Target), LoaderError> {
         let path = self.path(index).ok_or_else(|| LoaderError::Bug(format!("there is no sample {index}")))?;
         let label = self.labels.get(index as usize).copied().unwrap_or(0);
-        Ok((Input::open(Path::new(path))?, Target::Label(label)))
+        Ok((Input::open(path)?, Target::Label(label)))
     }
 
     fn classes(&self) -> &[String] {

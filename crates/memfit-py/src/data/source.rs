@@ -27,12 +27,12 @@ impl Samples {
     /// Paths and their labels, which are numbers of classes if these have names.
     #[staticmethod]
     #[pyo3(signature = (paths, labels, classes = Vec::new()))]
-    fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> PyResult<Self> {
+    fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> Self {
         let mut list = List::of_classes(classes);
         for (path, label) in paths.iter().zip(labels) {
-            list.push(path, label).map_err(raise)?;
+            list.push(path, label);
         }
-        Ok(Self { inner: Arc::new(list) })
+        Self { inner: Arc::new(list) }
     }
 
     /// Tar shards.

@@ -1,5 +1,6 @@
 //! What stands in the text beside the program: comments, imports, and what could not be read.
 
+use super::Place;
 use crate::position::Span;
 
 /// A comment.
@@ -31,4 +32,17 @@ pub struct Problem {
     pub span: Span,
     /// What, as a sentence without its end.
     pub message: String,
+}
+
+/// A search for a text in an exception's message.
+#[derive(Clone, Debug)]
+pub struct MessageSearch {
+    /// The whole test.
+    pub span: Span,
+    /// What is looked for.
+    pub text: String,
+    /// The name of the exception.
+    pub exception: Option<String>,
+    /// Where.
+    pub place: Place,
 }

@@ -199,6 +199,12 @@ impl Flags {
 
     /// Its elements were bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
+    /// The number of batches that a loader has.
+    pub const LENGTH: Self = Self(1 << 21);
+    /// A model's weights, one by one.
+    pub const WEIGHTS: Self = Self(1 << 22);
+    /// Of weights: copied.
+    pub const COPIED: Self = Self(1 << 23);
 
     /// Whether all of these are set.
     pub const fn has(self, other: Self) -> bool {
@@ -222,6 +228,15 @@ impl Flags {
     pub const fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
+}
+
+/// The one number by which a loss was divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divisor {
+    /// A known one.
+    Number(i64),
+    /// The number of batches that a loader has.
+    Length,
 }
 
 /// Which forward passes a value hangs on.
@@ -296,6 +311,11 @@ impl Graph {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
+    /// Hangs on something that is known.
+    pub fn is_told(&self) -> bool {
+        !self.ids.is_empty() && !self.unknown
+    }
+
     /// Hangs on nothing, for certain.
     pub fn is_none(&self) -> bool {
         self.ids.is_empty() && !self.unknown
@@ -333,6 +353,8 @@ pub struct Value {
     pub loader: Option<LoaderId>,
     /// The parameters that a model has, that an optimizer holds, that an iterator gives.
     pub weights: Weights,
+    /// The number that it was divided by, where that was done once.
+    pub divisor: Option<Divisor>,
     /// The class of this file that a model is of.
     pub(crate) class: Option<ClassId>,
 }
@@ -523,7 +545,9 @@ impl Value {
         } else {
             self.weights.either(&other.weights)
         };
-        Self { kind, graph: self.graph.either(&other.graph), device, flags, loader, weights, class }
+        let divisor = self.divisor.filter(|divisor| other.divisor == Some(*divisor));
+        let graph = self.graph.either(&other.graph);
+        Self { kind, graph, device, flags, loader, weights, divisor, class }
     }
 }
 

@@ -17,6 +17,17 @@ pub(crate) struct Summary {
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
+    /// Containers of its object that it puts parameters into.
+    pub(crate) keeps: Vec<Kept>,
+}
+
+/// A container of an object that parameters of a method are put into.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// Where, as the method has it: `self.buffer`.
+    pub(crate) target: Arc<str>,
+    /// The numbers of the parameters.
+    pub(crate) parameters: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]

@@ -125,7 +125,12 @@ impl<'a> Walker<'a> {
 
     /// Remembers what a function is called with, for the second pass.
     fn seed(&mut self, call: &Call) {
-        let Some(id) = call.function else { return };
+        // Who makes an object calls its `__init__`.
+        let made = match call.target.kind {
+            Kind::Class(class) if call.function.is_none() => self.method_of(class, "__init__", 0),
+            _ => None,
+        };
+        let Some(id) = call.function.or(made) else { return };
         if self.frame.silent > 0 {
             return;
         }
@@ -137,7 +142,7 @@ impl<'a> Walker<'a> {
         let known = self.grads.get(&id).copied().unwrap_or(grad);
         self.grads.insert(id, if known == grad { grad } else { Grad::Unknown });
         let function = &self.facts.functions[id.index()];
-        let skipped = usize::from(function.class.is_some() && call.receiver.is_some());
+        let skipped = usize::from(function.class.is_some() && (call.receiver.is_some() || made.is_some()));
         let mut position = skipped;
         for argument in call.arguments.iter().filter(|argument| !argument.starred) {
             let index = match &argument.name {
@@ -278,6 +283,7 @@ impl<'a> Walker<'a> {
         let receiver = self.slice(call.callee);
         let weights = self.weights_of(receiver, module);
         self.op(OpKind::Forward, call.span, receiver, weights.clone());
+        self.fed(call, module);
         // Of an input that may have been cut off, nothing is said; the others are told for certain.
         let inputs = call
             .arguments
@@ -345,8 +351,9 @@ impl<'a> Walker<'a> {
                 if let Some(class) = self.imported_class(path) {
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
+                        let last = self.method_there(path, "forward").map_or(Flags::NONE, |own| own.last());
                         let weights = self.made_weights(call);
-                        return Value { weights, ..Value::of(Kind::Module).with(norm) };
+                        return Value { weights, ..Value::of(Kind::Module).with(norm.with(last)) };
                     }
                     return Value::of(Kind::Imported(path.into()));
                 }
@@ -543,6 +550,7 @@ impl<'a> Walker<'a> {
                     }
                     if matches!(value.kind, Kind::StateDict) {
                         value.kind = Kind::Container { bounded: true };
+                        value.flags = value.flags.with(Flags::WEIGHTS.with(Flags::COPIED));
                     }
                     if value.is_unknown() {
                         value.graph = value.graph.clouded();
@@ -553,7 +561,10 @@ impl<'a> Walker<'a> {
             // `int(random.uniform(…))`
             Known::Number if path.starts_with("builtins.") => {
                 let drawn = call.arguments.first().is_some_and(|argument| argument.value.is(Flags::RANDOM));
-                Value::of(Kind::Number).with(if drawn { Flags::RANDOM } else { Flags::NONE })
+                let batches = path == "builtins.len"
+                    && call.arguments.first().is_some_and(|of| matches!(of.value.kind, Kind::Loader(_)));
+                let flags = if batches { Flags::LENGTH } else { Flags::NONE };
+                Value::of(Kind::Number).with(if drawn { flags.with(Flags::RANDOM) } else { flags })
             }
             Known::Number => Value::of(Kind::Number),
             Known::Loader => {

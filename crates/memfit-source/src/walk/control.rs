@@ -95,12 +95,16 @@ impl<'a> Walker<'a> {
     /// next.
     fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
         let outside = self.frame.looped.replace(id);
+        let (round_outside, loop_outside) = (self.frame.round_graph, self.frame.loop_graph);
+        self.frame.loop_graph = self.graphs.count();
         if self.recording() {
             self.frame.silent += 1;
             round(self);
             self.frame.silent -= 1;
         }
+        self.frame.round_graph = self.graphs.count();
         round(self);
+        (self.frame.round_graph, self.frame.loop_graph) = (round_outside, loop_outside);
         self.frame.looped = outside;
         let order = self.order + 1;
         self.order = order;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::facts::{Bound, LoopId};
-use crate::facts::{GraphState, Value, Weights};
+use crate::facts::{GraphState, Kind, Value, Weights};
 
 /// A name's value and how it came by it.
 #[derive(Clone, Debug)]
@@ -121,6 +121,14 @@ impl Graphs {
     pub(super) fn of(&self, value: &Value) -> GraphState {
         if value.graph.is_none() {
             return GraphState::None;
+        }
+        // One part that is alive keeps its graph, whatever the others are.
+        if let Kind::Tuple(parts) = &value.kind {
+            let alive = [GraphState::Retained, GraphState::Live];
+            let states: Vec<GraphState> = parts.iter().map(|part| self.of(part)).collect();
+            if let Some(state) = alive.into_iter().find(|state| states.contains(state)) {
+                return state;
+            }
         }
         let states = || value.graph.ids.iter().map(|id| self.state(*id));
         if value.graph.unknown {

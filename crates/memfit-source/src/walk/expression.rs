@@ -89,18 +89,19 @@ impl<'a> Walker<'a> {
             }
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
-                let mut weights = Weights::default();
+                let (mut weights, mut flags) = (Weights::default(), Flags::NONE);
                 for item in &node.items {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
                     graph = graph.union(&value.graph);
+                    flags = flags.with(value.flags.common(Flags::OUTPUT));
                     weights = weights.union(&value.weights);
                     let is_group = key.is_some_and(|key| key.text() == Some("params"));
                     if is_group && !value.weights.is_told() {
                         weights = weights.and_more();
                     }
                 }
-                Value { graph, weights, ..Value::of(Kind::Container { bounded: false }) }
+                Value { graph, flags, weights, ..Value::of(Kind::Container { bounded: false }) }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -184,7 +185,8 @@ impl<'a> Walker<'a> {
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let weights = last.weights;
-        Value { graph, device: last.device, weights, ..Value::of(Kind::Container { bounded: true }) }
+        let flags = last.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
+        Value { graph, device: last.device, flags, weights, ..Value::of(Kind::Container { bounded: true }) }
     }
 
     /// What an attribute holds.
@@ -366,7 +368,8 @@ impl<'a> Walker<'a> {
         }
         let device = if left.device == Device::Unknown { right.device } else { left.device };
         let kind = if tensor { Kind::Tensor } else { Kind::Unknown };
-        Value { kind, graph, device, flags, ..Value::default() }
+        let divisor = if matches!(op, Operator::Div) { left.divided_by(right) } else { None };
+        Value { kind, graph, device, flags, divisor, ..Value::default() }
     }
 
     /// What a loop over something goes over, what it binds, and whether it counts.
@@ -466,6 +469,7 @@ impl<'a> Walker<'a> {
                 (Over::Loader(*id), element, None)
             }
             Kind::Tuple(parts) => (Over::Literal(parts.len()), Value::unknown(), None),
+            _ if value.is(Flags::WEIGHTS) => (Over::Other, self.one_of_weights(expression, value), None),
             Kind::Container { .. } => {
                 let over = match expression {
                     Expr::List(list) => Over::Literal(list.elts.len()),

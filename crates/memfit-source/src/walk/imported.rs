@@ -25,7 +25,7 @@ impl Walker<'_> {
         self.method_there(&base, name)
     }
 
-    fn method_there(&mut self, class: &str, name: &str) -> Option<Arc<Summary>> {
+    pub(super) fn method_there(&mut self, class: &str, name: &str) -> Option<Arc<Summary>> {
         let key = format!("{class}:{name}");
         if let Some(known) = self.imported.get(&key) {
             return known.clone();

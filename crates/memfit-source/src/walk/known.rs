@@ -148,6 +148,7 @@ pub(super) fn known(path: &str) -> Option<Known> {
         | "builtins.list"
         | "builtins.dict"
         | "builtins.set"
+        | "builtins.tuple"
         | "collections.OrderedDict" => Known::Made(Kind::Container { bounded: false }, Flags::NONE),
         "builtins.float"
         | "builtins.int"

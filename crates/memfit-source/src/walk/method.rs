@@ -40,6 +40,9 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::StateDict if ["items", "values"].contains(&name) => {
+                return Value::of(Kind::Unknown).on(value.device).with(Flags::WEIGHTS);
+            }
             Kind::Exception(id) if name == "__str__" => return Value::of(Kind::ExceptionText(*id)),
             Kind::ExceptionText(_) if ["lower", "upper", "strip"].contains(&name) => return value.clone(),
             Kind::Tokenizer if !["from_pretrained"].contains(&name) => return Value::of(Kind::Unknown),
@@ -74,6 +77,12 @@ impl<'a> Walker<'a> {
     fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
         match name {
             "append" | "extend" | "appendleft" | "add" | "insert" => {
+                // A meter's `add(output, target)` is no container's.
+                let count = if name == "insert" { 2 } else { 1 };
+                let is_set = name != "add" || matches!(receiver.value.kind, Kind::Container { .. });
+                if call.arguments.len() != count || !is_set {
+                    return self.unseen(node, &receiver.value.graph);
+                }
                 let Some(argument) = call.arguments.last() else { return Value::of(Kind::None) };
                 if let Expr::Attribute(attribute) = &*node.func {
                     let owner = match &*attribute.value {
@@ -170,7 +179,8 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
-        let graph = value.graph.union(inputs);
+        // Sizes and dimensions bring no graph, whoever gave them.
+        let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
         let moved = |device: Device| Value { kind: Kind::Tensor, device, ..value.clone() };
         match method(name) {
@@ -222,15 +232,16 @@ impl<'a> Walker<'a> {
                 }
                 found
             }
-            Method::Copy => Value { kind, ..value }.without(Flags::VIEW),
+            Method::Copy => Value { kind, ..value.copied() }.without(Flags::VIEW),
             Method::View => Value { kind, ..value }.with(Flags::VIEW),
             Method::Divide => {
-                let found = Value { kind, graph, ..value }.with(Flags::DIVIDED);
+                let divisor = call.arguments.first().and_then(|by| value.divided_by(&by.value));
+                let found = Value { kind, graph, divisor, ..value }.with(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found
             }
             Method::Multiply => {
-                let found = Value { kind, graph, ..value }.with(Flags::OPAQUE);
+                let found = Value { kind, graph, divisor: None, ..value }.with(Flags::OPAQUE);
                 self.changed_in_place(node, name, &found);
                 found
             }
@@ -399,12 +410,39 @@ impl<'a> Walker<'a> {
             through_freed,
             managed,
             of_loop: None,
+            of_round: !loss.graph.unknown && loss.graph.ids.iter().all(|id| *id >= self.frame.round_graph),
+            from_outside: loss.graph.ids.iter().any(|id| *id < self.frame.loop_graph),
         };
         let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
         self.freed_by(&graph, &backward, false);
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(backward), call.span, "", reach);
     }
+}
+
+/// Methods of tensors that take sizes, dimensions and counts, and no other tensor.
+fn takes_sizes(name: &str) -> bool {
+    matches!(
+        name,
+        "view"
+            | "reshape"
+            | "expand"
+            | "repeat"
+            | "permute"
+            | "transpose"
+            | "squeeze"
+            | "unsqueeze"
+            | "flatten"
+            | "unflatten"
+            | "split"
+            | "chunk"
+            | "narrow"
+            | "select"
+            | "unbind"
+            | "unfold"
+            | "tile"
+            | "repeat_interleave"
+    )
 }
 
 /// A name for an object of Accelerate or Fabric.

@@ -9,7 +9,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{DEEPEST, Walker, span};
 use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
-use crate::facts::{Flags, Graph, GraphState, Kind, Value, Weights};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
 /// Whether nothing after a body runs when it has run.
@@ -260,7 +260,7 @@ impl<'a> Walker<'a> {
                     self.store_sum(name, source, &value, whole);
                     self.updated(name, source, &value);
                 }
-                if matches!(value.kind, Kind::StateDict) {
+                if matches!(value.kind, Kind::StateDict | Kind::Exception(_)) {
                     self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
                 }
                 if let Some(source @ (Expr::Name(_) | Expr::Attribute(_))) = source
@@ -269,7 +269,8 @@ impl<'a> Walker<'a> {
                     self.escape(source);
                 }
                 let how = Bound::Assigned(self.frame.looped);
-                let sums = source.is_some_and(|source| self.is_sum(name, source));
+                let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
+                let sums = joins || source.is_some_and(|source| self.is_sum(name, source));
                 let began = self.frame.env.get(name).map(|binding| binding.looped).filter(|_| sums);
                 self.bind(name, value, how);
                 self.begun(name, began);
@@ -427,13 +428,16 @@ impl<'a> Walker<'a> {
             graph: crate::GraphState::Unknown,
             graph_then: self.graphs.of(value),
             escapes: target.contains('.') || bound.is_none(),
+            carried: self.is_carried(value),
+            by: None,
             place: self.place(),
         };
+        self.keeps(&store);
         self.frame.stores.push((store, value.graph.clone()));
     }
 
     /// The outermost loop of those between here and the one in which something was bound.
-    fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
+    pub(super) fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
         let mut found = None;
         let mut next = self.frame.looped;
         while let Some(id) = next {
@@ -489,7 +493,9 @@ impl<'a> Walker<'a> {
             _ => None,
         };
         self.update(name, adds, None);
-        let result = self.arithmetic(node.op, &held, &value);
+        let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
+        // Without gradients a tensor is changed in place, and stays the leaf that it is.
+        let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
         let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
         self.bind(name, result, if adds.is_some() { how } else { Bound::Assigned(self.frame.looped) });
         self.begun(name, Some(looped));

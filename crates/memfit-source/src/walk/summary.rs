@@ -106,6 +106,7 @@ impl<'a> Walker<'a> {
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
+            keeps: frame.keeps.clone(),
         }
     }
 
@@ -160,6 +161,8 @@ impl<'a> Walker<'a> {
                 backward.retain = backward.retain.map(|_| call);
                 backward.create = backward.create.map(|_| call);
                 backward.of_loop = None;
+                backward.of_round = false;
+                backward.from_outside = false;
                 backward.passes = Vec::new();
                 backward.through_freed = false;
             }
@@ -196,6 +199,7 @@ impl<'a> Walker<'a> {
                 deep: op.deep,
             });
         }
+        self.given(summary, id, arguments, receiver, skipped, call);
         let Some(returned) = &summary.returns else { return Value::of(Kind::None) };
         let is_here = id.is_some();
         // What the function made is made anew by each call.

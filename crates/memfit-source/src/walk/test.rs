@@ -85,7 +85,7 @@ impl<'a> Walker<'a> {
         let left_value = self.eval(left);
         let right_value = self.eval(right);
         match node.ops[0] {
-            CmpOp::In => {
+            op @ (CmpOp::In | CmpOp::NotIn) => {
                 let text = left_value.text().map(str::to_owned);
                 let exception = match right_value.kind {
                     Kind::ExceptionText(id) => Some(id),
@@ -93,9 +93,15 @@ impl<'a> Walker<'a> {
                 };
                 let (Some(text), Some(handler)) = (text, exception) else { return Arc::default() };
                 if self.recording() {
+                    self.facts.handlers[handler.index()].reads_message |= is_memory_message(&text);
+                }
+                // What is raised again where it is not there is no search to mend.
+                if op == CmpOp::NotIn {
+                    return Arc::default();
+                }
+                if self.recording() {
                     let place = self.place();
                     let exception = self.facts.handlers[handler.index()].name.clone();
-                    self.facts.handlers[handler.index()].reads_message |= is_memory_message(&text);
                     let found = MessageSearch { span: span(test), text: text.clone(), exception, place };
                     self.facts.searches.push(found);
                 }

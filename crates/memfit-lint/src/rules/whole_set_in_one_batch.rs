@@ -1,0 +1,89 @@
+//! # whole-set-in-one-batch
+//!
+//! ## What it does
+//! Finds evaluation in one batch that is as large as its data set.
+//!
+//! ## Why
+//! Every activation that is alive at a time, and the batch itself, are as many times larger as the set has
+//! samples, so that the memory that an evaluation needs grows with the set. Measured with a set of 16
+//! batches: a peak of 385 MiB instead of 25 MiB.
+//!
+//! ## Example
+//! ```python
+//! loader = DataLoader(dataset, batch_size=len(dataset))
+//! with torch.no_grad():
+//!     for x, y in loader:
+//!         model(x.cuda())
+//! ```
+//! Use instead:
+//! ```python
+//! loader = DataLoader(dataset, batch_size=256)
+//! with torch.no_grad():
+//!     for x, y in loader:
+//!         model(x.cuda())
+//! ```
+//!
+//! ## Fix safety
+//! There is none: what is computed from the batch must be put together from several.
+//!
+//! ## References
+//! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
+
+use memfit_source::{Call, OpKind, Over};
+
+use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+
+pub(super) static RULE: Rule = Rule {
+    name: "whole-set-in-one-batch",
+    severity: Severity::Warning,
+    fixes: Fixes::Never,
+    on: true,
+    check,
+};
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for index in &facts.loaders {
+        let Some(loader) = facts.calls.get(*index) else { continue };
+        let Some(set) = loader.argument(0, "dataset") else { continue };
+        let Some(size) = loader.argument(1, "batch_size") else { continue };
+        let set = context.slice(set.value_span);
+        let counts = |call: &Call| {
+            let of = if call.is("builtins.len") {
+                call.arguments.first().map(|of| of.value_span)
+            } else if call.is_method("__len__") {
+                call.receiver.as_ref().map(|of| of.span)
+            } else {
+                None
+            };
+            call.span == size.value_span && of.is_some_and(|of| context.slice(of) == set)
+        };
+        if !facts.calls.iter().any(counts) {
+            continue;
+        }
+        // A model goes over it on the card, and nothing is trained.
+        let evaluates = |id: memfit_source::LoopId| {
+            let forward = facts.ops_in(id).any(|op| op.kind == OpKind::Forward);
+            let on_card = facts.calls.iter().any(|call| {
+                facts.within(&call.place, id)
+                    && (call.is_method("cuda") || call.is_method("to"))
+                    && call.result.device.is_gpu()
+            });
+            forward && on_card && !facts.trains(id)
+        };
+        let over = facts.calls.get(*index).and_then(|_| {
+            facts.ops.iter().filter_map(|op| op.place.looped).find(|id| {
+                let Over::Loader(Some(of)) = facts.looped(*id).over else { return false };
+                facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
+            })
+        });
+        let Some(over) = over else { continue };
+        findings
+            .at(
+                size.span,
+                format!("one batch of all of `{set}`: the memory that it takes grows with the set"),
+            )
+            .label(facts.looped(over).header, "a model is given it whole")
+            .help("set a batch size, and add up what is computed");
+    }
+}
