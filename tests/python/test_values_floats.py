@@ -161,3 +161,25 @@ def test_a_plan_that_depends_on_such_a_number_is_not_said_to_fit(
     if verdict is None:
         assert report["problem"]["kind"] == "number-read-back"
         assert "script.py:12" in report["problem"]["message"]
+
+
+FULL = """
+import torch
+loss = torch.randn(8, device="cuda").cumsum(0).mean()
+parts = [torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(12)]
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "proven"),
+    [("print(loss.item())", True), ("torch.zeros(int(loss.item() * 1000) + 1, 1000, device='cuda')", False)],
+)
+def test_a_remedy_that_depends_on_such_a_number_is_not_proven(use: str, proven: bool, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FULL.format(use))
+    words = ["run", "--gpu", "t4", "--memory", "700MiB", "--steps", "0", "--format", "json"]
+    report = invoke([*words, "--", sys.executable, str(script)]).report
+    assert report["verdict"] == "oom"
+    (card,) = [fix for fix in report["fixes"] if fix["lever"] == "larger-card"]
+    assert (card["proof"] is not None) is proven

@@ -137,7 +137,8 @@ mod tests {
         for (card, at_least, at_most) in [
             ("a100-80gb", 235.0, 272.0),
             ("h100", 650.0, 800.0),
-            ("rtx-4090", 135.0, 165.0),
+            // 180 at the 2.75 GHz that such cards hold; the data sheet has 165 at 2.52.
+            ("rtx-4090", 135.0, 180.0),
             ("t4", 3.0, 6.0),
         ] {
             let rate = teraflops(half(8192.0, 8192.0, 8192.0), card);
