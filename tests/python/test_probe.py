@@ -78,7 +78,16 @@ def test_a_run_to_the_end_has_never_enough(probe):
 
 @pytest.mark.parametrize(
     ("after_step", "growth"),
-    [([], None), ([5], None), ([5, 9], None), ([5, 9, 9], 0), ([5, 9, 11, 13], 2), ([1, 8, 4, 4, 4], 0)],
+    [
+        ([], None),
+        ([5], None),
+        ([5, 9], None),
+        ([5, 9, 9], 0),
+        ([5, 9, 11, 13], 2),
+        ([1, 8, 4, 4, 4], 0),
+        ([1, 9, 4, 12], None),
+        ([1, 9, 8, 28], 20),
+    ],
 )
 def test_growth_leaves_the_first_step_out(probe, after_step, growth):
     assert probe("last_words").growth(after_step) == growth

@@ -228,6 +228,28 @@ def test_memory_has_its_module_and_its_category(tmp_path):
     assert {f"blocks.{block}.{part}" for block in range(4) for part in ("up", "down")} <= names.keys()
 
 
+def test_models_of_one_class_have_the_scripts_names(tmp_path):
+    report = fits(
+        script(
+            tmp_path,
+            """
+            class Game:
+                def __init__(self):
+                    self.critic = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Linear(512, 1)).cuda()
+            game = Game()
+            judge = torch.nn.Sequential(torch.nn.Linear(1, 512), torch.nn.Linear(512, 1)).cuda()
+            parts = [*model.parameters(), *game.critic.parameters(), *judge.parameters()]
+            optimizer = torch.optim.AdamW(parts)
+            for _ in range(3):
+                judge(game.critic(model(x))).mean().backward()
+                optimizer.step()
+            """,
+        )
+    )
+    names = {module["name"] for module in report["at_peak"]["modules"]}
+    assert {"critic.0", "judge.0"} <= names, names
+
+
 def test_out_of_memory_is_told_where_it_struck(tmp_path):
     path = script(
         tmp_path,

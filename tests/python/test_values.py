@@ -58,10 +58,10 @@ TRUE = {
         for shape, dtype, size in (
             ((3, 900, 900), torch.int64, 8), ((2, 1024, 2048), torch.uint8, 1), ((300, 300), torch.int64, 8)
         ):
-            host = torch.zeros(shape, dtype=dtype)
+            host = torch.full(shape, 3, dtype=dtype)
             host[-1, 7] = 20
             mask = host.to(device)
-            assert (mask.max().item(), mask.min().item()) == (20, 0), (shape, mask.max())
+            assert (mask.max().item(), mask.min().item()) == (20, 3), (shape, mask.max())
             assert mask.max() < 21 and not mask.max() < 20
             assert mask[:1].max() <= 20 and mask.clone().max() == 20
     """,

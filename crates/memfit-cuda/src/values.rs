@@ -48,6 +48,10 @@ pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
         MEMORY.write(target, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
         return;
     }
+    // Weights that are mapped from a file would come into memory by being looked at.
+    if size > Extremes::LONGEST as u64 || !is_resident(source, size as usize) {
+        return MEMORY.forget(target, size);
+    }
     // SAFETY: as above.
     match Extremes::of(unsafe { slice::from_raw_parts(source, size as usize) }) {
         Some(extremes) => MEMORY.summarise(target, extremes),
@@ -172,6 +176,19 @@ unsafe extern "C" fn memfit_vgpu_assumed(name: *const c_char) {
 extern "C" fn memfit_vgpu_handed_out(address: u64, size: u64) {
     MEMORY.forget(address, size);
     blocks::handed_out(address, size);
+}
+
+/// Whether all pages of a range are in the host's memory.
+fn is_resident(start: *const u8, size: usize) -> bool {
+    const PAGE: usize = 4096;
+    let first = start.addr() / PAGE * PAGE;
+    let pages = (start.addr() + size).div_ceil(PAGE) - first / PAGE;
+    let mut resident = vec![0_u8; pages];
+    // SAFETY: the room has a byte for each page; the call looks at page tables, and at no memory.
+    let status = unsafe {
+        libc::mincore(start.with_addr(first) as *mut libc::c_void, pages * PAGE, resident.as_mut_ptr())
+    };
+    status == 0 && resident.iter().all(|page| page & 1 == 1)
 }
 
 /// Makes all bytes zero without touching pages that are zero already: the host's memory for a large copy may

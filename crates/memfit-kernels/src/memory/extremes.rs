@@ -1,8 +1,6 @@
 //! The least and the greatest integer of a large upload, whose contents are not kept: labels and masks are
 //! checked against the number of classes.
 
-/// Longer uploads are not looked through.
-const LONGEST: usize = 32 << 20;
 /// Labels, indices and token ids are below this: what is not is taken for another type.
 const LARGEST: u64 = 1 << 40;
 /// The same for 32 bits, where numbers in floating point look like large integers.
@@ -21,9 +19,12 @@ pub struct Extremes {
 }
 
 impl Extremes {
+    /// Longer uploads are not looked through.
+    pub const LONGEST: usize = 32 << 20;
+
     /// Those of these bytes, if they look like integers of any type.
     pub fn of(bytes: &[u8]) -> Option<Self> {
-        if bytes.is_empty() || bytes.len() > LONGEST {
+        if bytes.is_empty() || bytes.len() > Self::LONGEST {
             return None;
         }
         let (words, rest) = bytes.as_chunks::<4>();

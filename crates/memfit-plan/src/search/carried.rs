@@ -17,10 +17,13 @@ pub fn search_carried<T: Trial>(
 ) -> Result<Option<Answer>, T::Error> {
     let mut limits = limits.clone();
     let mut found = best.clone();
-    while found.verdict == Verdict::FitsWithPlan && !found.interrupted {
+    while found.verdict == Verdict::FitsWithPlan {
         let left_out = left_out(&found);
         if left_out.is_empty() {
             return Ok(Some(found));
+        }
+        if found.interrupted {
+            break;
         }
         // What is left out a second time is not kept out by forbidding it.
         let new: Vec<_> = left_out.into_iter().filter(|(lever, _)| !limits.excludes(*lever)).collect();

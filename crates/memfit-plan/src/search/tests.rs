@@ -253,6 +253,13 @@ fn a_change_gets_the_best_plan_that_it_can_carry() {
     let slower =
         milliseconds(&next.chosen.unwrap().outcome) > milliseconds(&best.chosen.clone().unwrap().outcome);
     assert!(slower);
+    // A search that was ended early has a plan all the same, and no further one.
+    let early = Answer { interrupted: true, ..best.clone() };
+    let carried = |left_out: &dyn Fn(&Answer) -> Vec<(Lever, String)>| {
+        search_carried(&mut pretended(), &limits, &early, left_out).unwrap()
+    };
+    assert!(carried(&|_| Vec::new()).is_some());
+    assert!(carried(&|_| vec![(Lever::AutocastBf16, String::new())]).is_none());
     // One that no search keeps out ends it.
     let always = |_: &Answer| vec![(Lever::AutocastBf16, String::new())];
     assert!(search_carried(&mut pretended(), &limits, &best, always).unwrap().is_none());

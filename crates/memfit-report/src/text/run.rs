@@ -362,8 +362,14 @@ fn step(time: &Time, dot: &str) -> Option<String> {
         };
         let _ = write!(text, "{dot}{what} {:.0} %", 100.0 * length / total);
     }
+    if time.step_ms_estimate.is_some_and(|estimate| estimate < SMALL_STEP_MS) {
+        text.push_str("; with so little work on the card, the script's own time in Python is likely most of a step: `--host-time measured` counts it");
+    }
     Some(text)
 }
+
+/// The Python code of a training loop and its library takes milliseconds a step.
+const SMALL_STEP_MS: f64 = 5.0;
 
 /// Three digits, which is more than is known.
 fn milliseconds(length: f64) -> String {

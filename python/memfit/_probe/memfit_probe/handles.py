@@ -63,6 +63,26 @@ def frames():
         frame = frame.f_back
 
 
+def name_of(wanted):
+    """What the script calls an object: a variable or an attribute that its own frames see; None without
+    one.
+    """
+    for frame in frames():
+        for name, value in list(frame.f_locals.items()):
+            if value is wanted and name != "self":
+                return name
+            # Not by `getattr`: some objects make what they are asked for.
+            with contextlib.suppress(AttributeError):
+                inside = object.__getattribute__(value, "__dict__")
+                if isinstance(value, types.ModuleType) or not isinstance(inside, dict):
+                    continue
+                for table in (inside, inside.get("_modules") or {}):
+                    for attribute, part in list(table.items()):
+                        if part is wanted and isinstance(attribute, str):
+                            return attribute
+    return None
+
+
 def _matches(name, value, size):
     return isinstance(name, str) and type(value) is int and value == size and NAME.match(name) is not None
 

@@ -11,6 +11,7 @@ import functools
 import sys
 import weakref
 
+from . import handles
 from . import watch as codes
 
 # Wrappers put a module of their own between a model and its parts: their names say nothing.
@@ -141,7 +142,8 @@ class Modules:
             if root_before is None:
                 self.named_root = weakref.ref(root)
             else:
-                prefix = kind.__name__ + "."
+                # Two models of one class are told apart by what the script calls them.
+                prefix = (handles.name_of(root) or kind.__name__) + "."
         named = self.session.torch.nn.Module.named_modules(root)
         for path, module in named:
             entry = self.known.get(id(module))
