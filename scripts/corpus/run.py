@@ -300,7 +300,7 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
             lines.append(
                 f"| `{place}` | {finding['rule']} | {'yes' if label['true'] else 'no'} | {label['why']} |"
             )
-    lines += ["", "## What a first reading found false, and is mended", ""]
+    lines += ["", "## What a first reading found, and is no longer found", ""]
     lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
     for name in unseen:
         for found, label in labels[name].items():
