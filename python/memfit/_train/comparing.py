@@ -89,6 +89,10 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         # Whether this is the forward.
         self.forward = True
 
+    def goes_on_from(self, other: Comparing) -> None:
+        """Begin where another ended: at the numbers that the whole drew next."""
+        self._drawn, self._compared = other._drawn, other._compared
+
     def __exit__(self, *failure: Any) -> None:
         super().__exit__(*failure)
         if self._samples is None and not self._opposite:

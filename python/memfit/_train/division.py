@@ -16,7 +16,8 @@ from .comparing import Meets
 from .differences import Verification
 from .graph import node_number
 from .variation import Variation
-from .verification import Verifier, chosen
+from .verification import Verifier
+from .ways import chosen
 
 LABELS = ("exact", "rounding", "precision", "changes-training")
 # Comparisons because a forward made another number of nodes: past so many, one that depends on the data makes

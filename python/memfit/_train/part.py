@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from memfit import _core
 from memfit._levers import Target
 
 from .batches import Batch
+from .buffers import Buffers
+from .caching import Cached, Embed, backward
 from .division import Division
 from .graph import node_number
 from .losses import Losses
@@ -37,8 +40,19 @@ class Runner:
         target: Target,
         division: Division,
         place: torch.device | None,
+        embed: Embed | None = None,
+        of_embeddings: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self._model = model
+        # Of a loss that compares samples: what embeds a part, and the loss of the whole batch's embeddings.
+        self._embed = embed
+        self._of_embeddings = of_embeddings
+        self._buffers = Buffers(model)
+        # The divided batch whose loss was computed from its embeddings, where each part begins, and what the
+        # batch counts.
+        self._cached: Cached | None = None
+        self._begins: list[int] = []
+        self._counts = 0.0
         self._loss = loss
         self._count = count
         self._controller = controller
@@ -54,6 +68,47 @@ class Runner:
         # Whether parts get memory of their own, because somebody writes into them.
         self.own = False
 
+    @property
+    def caches(self) -> bool:
+        """Whether a divided batch's loss is computed from the embeddings of all its parts."""
+        return self._embed is not None
+
+    def look(
+        self, entry: Batch, parts: list[tuple[int, int]], tally: Tally, opens: float, device: torch.device
+    ) -> None:
+        """Embed all parts of a batch, and compute the gradient of its loss for the embeddings."""
+        assert self._embed is not None
+        assert self._of_embeddings is not None
+        cached = Cached(self._embed, self._model, device, self._around)
+        self._buffers.keep()
+        for start, stop in parts:
+            cached.look(self._part(entry, start, stop), stop - start)
+        # Each part is embedded once more, which writes to them again.
+        self._buffers.restore()
+        whole = self._part(entry, 0, entry.items)
+        with self._around():
+            returned = self._of_embeddings(cached.embeddings(), whole)
+        loss, self._counts = self._told(entry, returned, whole, entry.items, tally, opens, False)
+        self._backward(loss)
+        cached.differentiated()
+        self._cached, self._begins = cached, [start for start, _ in parts]
+
+    def drop(self) -> None:
+        """What was embedded belongs to an attempt that is over."""
+        self._cached = None
+
+    def _run_cached(self, entry: Batch, start: int, stop: int, tally: Tally) -> None:
+        """A part's backward, from what the loss left for its embeddings."""
+        assert self._cached is not None
+        index = self._begins.index(start)
+        backward(self._cached.again(index, self._part(entry, start, stop)))
+        self._division.ran()
+        tally.parts += 1
+        if stop == entry.items:
+            self._cached.end()
+            self._cached = None
+            self._controller.count(self._counts)
+
     def run(
         self, entry: Batch, start: int, stop: int, tally: Tally, *, opens: float = 0.0, idle: bool = False
     ) -> None:
@@ -61,15 +116,36 @@ class Runner:
         part that `opens` a window of so many of its batches tells what a sample of it counts, where only the
         loss function knows.
         """
+        if self._cached is not None:
+            self._run_cached(entry, start, stop, tally)
+            return
         samples = stop - start
         whole = samples == entry.items
-        part = entry.part(start, stop, self._place, self.own)
-        if self._target.preparations:
-            part = self._target.prepare(part)
+        part = self._part(entry, start, stop)
         before = None if whole or idle else node_number()
         returned = self._forward(part)
         if before is not None:
             tally.changed += self._division.took(entry, samples, before)
+        loss, main = self._told(entry, returned, part, samples, tally, opens, idle)
+        self._backward(loss * 0.0 if idle else loss)
+        if idle:
+            return
+        self._division.ran()
+        self._controller.count(main)
+        tally.parts += 1
+
+    def _part(self, entry: Batch, start: int, stop: int) -> Any:
+        part = entry.part(start, stop, self._place, self.own)
+        return self._target.prepare(part) if self._target.preparations else part
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scaler = self._precision.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+
+    def _told(
+        self, entry: Batch, returned: Any, part: Any, samples: int, tally: Tally, opens: float, idle: bool
+    ) -> tuple[torch.Tensor, float]:
+        """The loss that a loss function returned for so many samples, and what they count."""
         returned, metrics = split_metrics(returned)
         if metrics and not idle:
             tally.tell(samples, metrics)
@@ -85,25 +161,22 @@ class Runner:
                 "the loss has no gradient: it was computed under `no_grad`, or detached\n"
                 "hint: return the loss itself from the loss function, without `.item()` or `.detach()`"
             )
-        if idle:
-            loss = loss * 0.0
-        scaler = self._precision.scaler
-        (loss if scaler is None else scaler.scale(loss)).backward()
-        if idle:
-            return
-        self._division.ran()
-        self._controller.count(main)
-        tally.parts += 1
-        for name, share, value, divisor, count in shares:
+        for name, share, value, divisor, count in shares if not idle else ():
             # What the loss function made may lie in memory that its next result is written to.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)
+        return loss, main
 
     def _forward(self, part: Any) -> Any:
         if self._precision.name is None and not self._target.contexts:
             return self._loss(self._model, part)
-        with self._precision(), self._target.around():
+        with self._around():
             return self._loss(self._model, part)
+
+    @contextlib.contextmanager
+    def _around(self) -> Iterator[None]:
+        with self._precision(), self._target.around():
+            yield
 
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool

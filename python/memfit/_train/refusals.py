@@ -38,6 +38,20 @@ def refuse_scheduler(scheduler: Any) -> None:
         )
 
 
+def refuse_embedding(embed: Any, whole: bool | None) -> None:
+    """Refuse a loss of embeddings that would see those of a part only, and a whole one without embeddings."""
+    if embed is not None and whole is False:
+        raise ValueError(
+            "`embed=` is for a loss that sees the whole batch's embeddings, and `whole=False` asks for parts of them\n"
+            "hint: leave `whole=` out; a loss that needs no other samples needs no `embed=`"
+        )
+    if embed is None and whole:
+        raise ValueError(
+            "`whole=True` needs `embed=fn(model, part)`, which gives the loss the embeddings of the whole batch\n"
+            'hint: `allow="exact"` never divides a batch'
+        )
+
+
 def _needs_closure(step: Any) -> bool:
     """Whether a closure has no default, or is asked for when there is none."""
     try:

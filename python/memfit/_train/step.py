@@ -14,6 +14,7 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
+from .caching import Embed, whole_loss
 from .device import Meter, device_of
 from .differences import Verification
 from .division import Division, computes, is_batch_norm
@@ -27,7 +28,7 @@ from .precision import Precision
 from .probing import Probe, probed
 from .randomness import RandomState
 from .ranks import ranks_of
-from .refusals import refuse_optimizer, refuse_scheduler
+from .refusals import refuse_embedding, refuse_optimizer, refuse_scheduler
 from .result import Result
 from .snapshot import Snapshot
 from .updates import Updates
@@ -63,6 +64,8 @@ class Step:
         device: torch.device | str | None = None,
         batch_dim: int = 0,
         split: Callable[[Any, int, int], Any] | None = None,
+        embed: Embed | None = None,
+        whole: bool | None = None,
         modules: Sequence[nn.Module] = (),
         state: Sequence[Any] = (),
         allow: str | None = None,
@@ -75,6 +78,8 @@ class Step:
         for name, number in (("micro_batch", micro_batch), ("accumulate", accumulate)):
             if number is not None and number < 1:
                 raise ValueError(f"`{name}` is {number}, and has to be at least 1")
+        refuse_embedding(embed, whole)
+        of_embeddings, loss = loss, loss if embed is None else whole_loss(embed, loss)
         self.model, self._ranks = ranks_of(model, group, timeout)
         self.optimizer = optimizer
         self.scheduler = scheduler
@@ -101,13 +106,20 @@ class Step:
         in_backward = self._target.updates_in_backward
         if in_backward:
             self._refuse_what_needs_gradients()
+        if embed is not None and self._ranks.world > 1:
+            self._planned.close()
+            raise ValueError(
+                "`embed=` runs in one process: with several, the loss would have to see the embeddings of all ranks\n"
+                "hint: run it on one card, or leave `embed=` out and let each rank's loss see its own batch whole"
+            )
         meter = Meter(self.device)
         # Batch normalisation takes no statistics of one sample.
         pairs = any(is_batch_norm(each) for each in self.model.modules())
         self._controller = _core.Controller(
             accumulate=self._accumulate,
             micro_batch=None if in_backward else self._planned.micro_batch,
-            careful=meter.cuda and not in_backward and not self._ranks.alike,
+            # The parts of a batch that is embedded first are all known before the first one runs.
+            careful=meter.cuda and not in_backward and not self._ranks.alike and embed is None,
             pairs=pairs,
         )
         parameters = Parameters(self.model, optimizer)
@@ -130,6 +142,8 @@ class Step:
             self.device,
             pairs=pairs,
             widens=self._ranks.world == 1,
+            embed=embed,
+            of_embeddings=of_embeddings,
         )
         self._division = Division(
             self.model,
@@ -146,6 +160,8 @@ class Step:
             self._target,
             self._division,
             place,
+            embed,
+            of_embeddings,
         )
         self._window = Window(
             self.model,

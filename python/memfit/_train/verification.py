@@ -8,6 +8,7 @@ within rounding, a batch may be divided; else that would be another training.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,18 +20,18 @@ from torch.utils._pytree import tree_map_only
 
 from memfit._levers import Target
 
-from .batches import Batch, visit
-from .buffers import Buffers
+from .batches import Batch
+from .caching import Cached, Embed, backward
 from .comparing import Comparing, Draws, Meets, NotComparable, wide, widened
-from .device import local
 from .differences import Outcome, Verification, judge
 from .faults import collect, forget, is_memory
-from .graph import leaves, node_number
+from .graph import node_number
 from .outside import Outside
 from .parameters import Parameters
 from .precision import Precision
-from .randomness import RandomState
 from .tally import read_losses, split_metrics
+from .undoing import Undoing
+from .ways import chosen, divisions
 
 # Samples that are compared: enough for uneven parts, and for dimensions that are no sample's to be told
 # apart.
@@ -57,6 +58,8 @@ class Verifier:
         *,
         pairs: bool,
         widens: bool,
+        embed: Embed | None = None,
+        of_embeddings: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self._model = model
         self._modules = [model, *modules]
@@ -68,10 +71,14 @@ class Verifier:
         self._target = target
         self._place = place
         self._device = device
+        self._undoing = Undoing(model, modules, parameters, outside, device)
         # Whether a part of one sample is never run where it can be avoided.
         self._pairs = pairs
         # Whether float64 may be tried in place: not where others hold on to how gradients are accumulated.
         self._widens = widens
+        # Of a loss that compares samples: its parts are embedded first.
+        self._embed = embed
+        self._of_embeddings = of_embeddings
         # How many autograd nodes a forward was seen to make: as many mean that it took the same way.
         self.nodes: set[int] = set()
         # What integers of a batch were compared with.
@@ -86,7 +93,8 @@ class Verifier:
         first = max(0, min(first, entry.items - items))
         ways = divisions(items, size, self._pairs)
         found: Verification | None = None
-        with self._undone():
+        self._goes_on = self._drew = False
+        with self._undoing.undone():
             for _ in range(_ATTEMPTS):
                 try:
                     found = self._measure(entry, chosen(entry, first, items), ways)
@@ -222,53 +230,120 @@ class Verifier:
         opposite: bool = False,
     ) -> Outcome:
         """Forward and backward of so many parts from a sample on; `counts` are the whole's."""
-        self._begin()
+        self._undoing.begin()
+        run = self._run_parts if self._embed is None or len(sizes) == 1 else self._run_embedded
+        total, counted = run(entry, samples, sizes, draws, counts, is_wide, opposite)
+        found = Outcome(
+            self._undoing.gradients(),
+            total,
+            counted,
+            self._undoing.state(),
+            self._outside.numbers(),
+            self._outside.unmoved(),
+        )
+        self._undoing.end()
+        return found
+
+    def _run_parts(
+        self,
+        entry: Batch,
+        samples: Sequence[int],
+        sizes: tuple[int, ...],
+        draws: Draws,
+        counts: dict[str, float] | None,
+        is_wide: bool,
+        opposite: bool,
+    ) -> tuple[float, dict[str, float]]:
         items = sum(sizes)
         start, total = 0, 0.0
         counted: dict[str, float] = {}
         for size in sizes:
-            part = entry.picked(samples[start : start + size], self._place)
-            if is_wide:
-                part = _widened_batch(part)
+            part = self._part(entry, samples[start : start + size], is_wide)
             own = None if len(sizes) == 1 else (start, start + size, items)
-            with Comparing(draws, own, is_wide, opposite) as mode, self._outside.watch(self._known(part)):
+            with (
+                Comparing(draws, own, is_wide, opposite) as mode,
+                self._outside.watch(self._undoing.known(part)),
+            ):
                 if self._target.preparations:
                     part = self._target.prepare(part)
                 before = node_number()
-                with self._precision(), self._target.around():
+                with self._around():
                     returned = self._loss(self._model, part)
                 if not is_wide and not opposite and before is not None:
                     self.nodes.add((node_number() or 0) - before)
                 value, share, own_counts = self._share(returned, part, size, counts)
                 mode.forward = False
                 if value.requires_grad:
-                    self._set_aside(value)
+                    self._undoing.set_aside(value)
                     value.backward()
             for name, number in own_counts.items():
                 counted[name] = counted.get(name, 0.0) + number
             total += share
             start += size
             if len(sizes) == 1:
-                self._drew = self._numbers.host_drew()
+                self._drew = self._undoing.numbers.host_drew()
             if not self._goes_on:
-                self._numbers.restore()
-        found = Outcome(
-            self._gradients(),
-            total,
-            counted,
-            self._state(),
-            self._outside.numbers(),
-            self._outside.unmoved(),
-        )
-        self._end()
-        return found
+                self._undoing.numbers.restore()
+        return total, counted
 
-    def _set_aside(self, value: torch.Tensor) -> None:
-        """Remember the gradients of what else a backward reaches: another model's, a criterion's."""
-        for leaf in leaves(value):
-            if id(leaf) not in self._trained and id(leaf) not in self._reached:
-                self._reached[id(leaf)] = leaf, leaf.grad
-                leaf.grad = None
+    def _run_embedded(
+        self,
+        entry: Batch,
+        samples: Sequence[int],
+        sizes: tuple[int, ...],
+        draws: Draws,
+        counts: dict[str, float] | None,
+        is_wide: bool,
+        opposite: bool,
+    ) -> tuple[float, dict[str, float]]:
+        """The same for a loss that compares samples: each part is embedded, and again for its backward."""
+        assert self._embed is not None
+        assert self._of_embeddings is not None
+        items = sum(sizes)
+        cached = Cached(self._embed, self._model, self._device, self._around)
+        parts: list[Any] = []
+        places = list(itertools.accumulate(sizes, initial=0))
+        for start, stop in itertools.pairwise(places):
+            part = self._part(entry, samples[start:stop], is_wide)
+            mode = Comparing(draws, (start, stop, items), is_wide, opposite)
+            with mode, self._outside.watch(self._undoing.known(part)):
+                part = self._target.prepare(part) if self._target.preparations else part
+                cached.look(part, stop - start)
+            parts.append(part)
+            if not self._goes_on:
+                self._undoing.numbers.restore()
+        self._undoing.restore_buffers()
+        whole = self._part(entry, samples, is_wide)
+        of_loss = Comparing(draws, (0, items, items), is_wide, opposite)
+        of_loss.goes_on_from(mode)
+        with of_loss, self._outside.watch(self._undoing.known(whole)):
+            whole = self._target.prepare(whole) if self._target.preparations else whole
+            with self._around():
+                returned = self._of_embeddings(cached.embeddings(), whole)
+            value, share, counted = self._share(returned, whole, items, counts)
+            of_loss.forward = False
+            self._undoing.set_aside(value)
+            value.backward()
+        cached.differentiated()
+        for index, (start, stop) in enumerate(itertools.pairwise(places)):
+            mode = Comparing(draws, (start, stop, items), is_wide, opposite)
+            with mode, self._outside.watch(self._undoing.known(parts[index])):
+                pairs = cached.again(index, parts[index])
+                mode.forward = False
+                for output, _ in pairs:
+                    self._undoing.set_aside(output)
+                backward(pairs)
+        cached.end()
+        return share, counted
+
+    def _part(self, entry: Batch, samples: Sequence[int], is_wide: bool) -> Any:
+        part = entry.picked(samples, self._place)
+        return tree_map_only(torch.Tensor, wide, part) if is_wide else part
+
+    @contextlib.contextmanager
+    def _around(self) -> Iterator[None]:
+        with self._precision(), self._target.around():
+            yield
 
     def _share(
         self, returned: Any, part: Any, size: int, counts: dict[str, float] | None
@@ -287,77 +362,12 @@ class Verifier:
         assert loss is not None
         return loss, float(loss.detach()), own
 
-    def _known(self, part: Any) -> Iterator[torch.Tensor]:
-        """Memory that is put back anyway: gradients, buffers, and the part itself."""
-        reached = [leaf for leaf, _ in self._reached.values()]
-        yield from (each.grad for each in (*self._parameters.all, *reached) if each.grad is not None)
-        yield from self._model.buffers()
-        found: list[torch.Tensor] = []
-        visit(part, found.append)
-        yield from found
-
     def _tensors(self) -> Iterator[torch.Tensor]:
         """All that is made float64."""
         for module in self._modules:
             yield from module.parameters()
             yield from module.buffers()
         yield from self._parameters.all
-
-    def _gradients(self) -> dict[str, torch.Tensor]:
-        return {
-            name: local(parameter.grad.detach()).clone()
-            for name, parameter in self._parameters.named()
-            if parameter.grad is not None
-        }
-
-    def _state(self) -> dict[str, torch.Tensor]:
-        found = {
-            name: buffer.detach().clone()
-            for name, buffer in self._model.named_buffers()
-            if not _is_special(buffer)
-        }
-        return {**found, **self._outside.tensors()}
-
-    # ------------------------------------------------------------------------------- leaving no trace
-
-    def _begin(self) -> None:
-        for one in self._buffers:
-            one.keep()
-        self._outside.keep(everything=True)
-        self._drop_gradients()
-
-    def _end(self) -> None:
-        for one in self._buffers:
-            one.restore()
-        self._outside.restore()
-        self._numbers.restore()
-        self._drop_gradients()
-
-    def _drop_gradients(self) -> None:
-        for parameter in self._parameters.all:
-            parameter.grad = None
-        for leaf, _ in self._reached.values():
-            leaf.grad = None
-
-    @contextlib.contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Leave gradients, buffers, random numbers and all other state as they were."""
-        kept = [parameter.grad for parameter in self._parameters.all]
-        self._trained = {id(parameter) for parameter in self._parameters.all}
-        self._reached: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self._buffers = [Buffers(module) for module in self._modules]
-        self._numbers = RandomState([self._device])
-        self._goes_on = self._drew = False
-        with self._outside.aside():
-            try:
-                with _eagerly():
-                    yield
-            finally:
-                self._end()
-                for parameter, gradient in zip(self._parameters.all, kept, strict=True):
-                    parameter.grad = gradient
-                for leaf, gradient in self._reached.values():
-                    leaf.grad = gradient
 
     def _name(self) -> str:
         if self._precision.name == "bf16":
@@ -369,51 +379,6 @@ class Verifier:
             if kind in kinds:
                 return str(kind).removeprefix("torch.")
         return "float64"
-
-
-def chosen(entry: Batch, first: int, items: int) -> Sequence[int]:
-    """So many samples from the first on; the first one twice, since losses may look for samples that are
-    alike.
-    """
-    if items < 4 or not entry.picks:
-        return range(first, first + items)
-    return [first, first + 1, first, *range(first + 2, first + items - 1)]
-
-
-def divisions(items: int, size: int, pairs: bool) -> tuple[tuple[int, ...], ...]:
-    """Ways to divide so many samples: in parts as large as those that are to come, one by one, and
-    unevenly.
-    """
-    least = 2 if pairs and items >= 4 else 1
-    found: list[tuple[int, ...]] = []
-    for most in dict.fromkeys((min(size, items - 1), least, items - least)):
-        most = max(most, least)
-        sizes = [most] * (items // most)
-        rest = items - sum(sizes)
-        if rest >= least:
-            sizes.append(rest)
-        elif rest:
-            sizes[-1] += rest
-        way = tuple(sizes)
-        if len(way) > 1 and way not in found:
-            found.append(way)
-    return tuple(found)
-
-
-def _widened_batch(value: Any) -> Any:
-    return tree_map_only(torch.Tensor, wide, value)
-
-
-@contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """Run compiled code as it is written: a comparison sees each operation."""
-    stance = getattr(torch.compiler, "set_stance", None)
-    with stance("force_eager") if stance is not None else contextlib.nullcontext():
-        yield
-
-
-def _is_special(buffer: torch.Tensor) -> bool:
-    return buffer.layout is not torch.strided or type(buffer) is not torch.Tensor
 
 
 def _rank(found: Verification) -> tuple[bool, float]:

@@ -7,7 +7,7 @@ leaves no trace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from .faults import Fault, collect, forget
 from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
-from .ranks import IDLE, Alone
+from .ranks import IDLE, Alone, Turn
 from .snapshot import Snapshot
 from .tally import Tally
 from .updates import Updates
@@ -306,6 +306,8 @@ class Window:
         turns = self._ranks.parts(self._controller, index, self._meter.space, shape)
         if index in self._whole:
             turns = whole
+        elif self._runner.caches:
+            turns = self._embedded(entry, index, turns, tally)
         while True:
             fault, turn = None, None
             try:
@@ -332,7 +334,8 @@ class Window:
                 if self._in_backward:
                     self._failures.undo_backward(fault)
                 collect(self._device)
-                size = turn[1] - turn[0] if turn is not None else 1
+                between = self._last_size if self._runner.caches else 1
+                size = turn[1] - turn[0] if turn is not None else between
                 self._ranks.failed(index, size)
                 return fault, size
             if turn is None:
@@ -341,6 +344,19 @@ class Window:
             self._runner.own = True
             tally.changed += self._exactness.edited()
         return None, 0
+
+    def _embedded(self, entry: Batch, index: int, turns: Iterator[Turn], tally: Tally) -> Iterator[Turn]:
+        """The parts of a batch whose loss compares its samples: where there are several, all are embedded
+        first.
+        """
+        self._runner.drop()
+        parts = list(turns)
+        self._last_size = parts[0][1] - parts[0][0]
+        if len(parts) > 1:
+            tally.changed += self._division.require(entry, self._last_size)
+            opens = self._accumulate if index == 0 and not self.inherited else 0.0
+            self._runner.look(entry, [part[:2] for part in parts], tally, opens, self._device)
+        yield from parts
 
     def _may_run_whole(self, index: int, error: Undividable) -> None:
         """A batch may not be divided: it is run whole, unless its owner wants it divided, or ranks that meet

@@ -1,0 +1,110 @@
+"""Losses that compare the samples of a batch, in parts all the same: gradient caching.
+
+Parts are embedded without a graph, the loss sees the embeddings of the whole batch, and its gradient for them
+goes back through each part, which is embedded once more with the same random numbers. So the memory of a part
+is enough for the network, and the loss is the whole batch's (Gao et al. 2021, "GradCache").
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from .joining import join
+from .randomness import RandomState
+
+Embed = Callable[[nn.Module, Any], Any]
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class Cached:
+    """One batch: its parts' embeddings, and the gradient of its loss for them."""
+
+    def __init__(self, embed: Embed, model: nn.Module, device: torch.device, around: Around) -> None:
+        self._embed = embed
+        self._model = model
+        self._device = device
+        # What the network and the loss run in: autocast, and contexts of levers.
+        self._around = around
+        self._states: list[RandomState] = []
+        self._parts: list[Any] = []
+        self._sizes: list[int] = []
+        self._leaves: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor | None] = []
+        self._after: RandomState | None = None
+
+    def look(self, part: Any, size: int) -> None:
+        """Embed a part without a graph."""
+        self._states.append(RandomState([self._device]))
+        with torch.no_grad():
+            self._parts.append(self._run(part))
+        self._sizes.append(size)
+
+    def embeddings(self) -> Any:
+        """Those of the whole batch, for which the loss is to have gradients."""
+        joined = tree_map_only(torch.Tensor, _leaf, join(self._parts, self._sizes))
+        self._parts.clear()
+        self._leaves = [each for each in tree_flatten(joined)[0] if isinstance(each, torch.Tensor)]
+        for leaf in self._leaves:
+            if leaf.dim() == 0 or leaf.size(0) != sum(self._sizes):
+                raise ValueError(
+                    f"`embed` returned a tensor of shape {list(leaf.shape)} for {sum(self._sizes)} samples\n"
+                    "hint: return tensors that have the samples along their first dimension"
+                )
+        return joined
+
+    def differentiated(self) -> None:
+        """The loss's backward ran, up to the embeddings."""
+        self._gradients = [leaf.grad for leaf in self._leaves]
+        self._leaves = []
+        self._after = RandomState([self._device])
+
+    def again(self, index: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Embed a part once more: what its backward begins from, and with which gradients."""
+        start = sum(self._sizes[:index])
+        stop = start + self._sizes[index]
+        self._states[index].restore()
+        outputs = [each for each in tree_flatten(self._run(part))[0] if isinstance(each, torch.Tensor)]
+        pairs = [
+            (output, gradient[start:stop])
+            for output, gradient in zip(outputs, self._gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        if not pairs:
+            raise RuntimeError(
+                "the loss has no gradient for the embeddings: it, or `embed`, ran under `no_grad` or on what was detached\n"
+                "hint: return the network's outputs from `embed`, and the loss itself from `loss`"
+            )
+        return pairs
+
+    def end(self) -> None:
+        """All parts ran: random numbers go on from where the loss left them."""
+        if self._after is not None:
+            self._after.restore()
+
+    def _run(self, part: Any) -> Any:
+        with self._around():
+            return self._embed(self._model, part)
+
+
+def backward(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Let a part's share of the gradient go through the network."""
+    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+
+
+def whole_loss(embed: Embed, loss: Callable[[Any, Any], Any]) -> Callable[[nn.Module, Any], Any]:
+    """The same training of a batch that is not divided."""
+
+    def composed(model: nn.Module, batch: Any) -> Any:
+        return loss(embed(model, batch), batch)
+
+    return composed

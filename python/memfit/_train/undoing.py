@@ -1,0 +1,129 @@
+"""Runs of a comparison that leave no trace: in gradients, buffers, random numbers, and all other state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .batches import visit
+from .buffers import Buffers
+from .device import local
+from .graph import leaves
+from .outside import Outside
+from .parameters import Parameters
+from .randomness import RandomState
+
+
+class Undoing:
+    """What the runs of a comparison change, and what it was before."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[nn.Module],
+        parameters: Parameters,
+        outside: Outside,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._modules = [model, *modules]
+        self._parameters = parameters
+        self._outside = outside
+        self._device = device
+        self._trained: set[int] = set()
+        self._reached: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._buffers: list[Buffers] = []
+        self.numbers = RandomState([device])
+
+    def set_aside(self, value: torch.Tensor) -> None:
+        """Remember the gradients of what else a backward reaches: another model's, a criterion's."""
+        for leaf in leaves(value):
+            if id(leaf) not in self._trained and id(leaf) not in self._reached:
+                self._reached[id(leaf)] = leaf, leaf.grad
+                leaf.grad = None
+
+    def known(self, part: Any) -> Iterator[torch.Tensor]:
+        """Memory that is put back anyway: gradients, buffers, and the part itself."""
+        reached = [leaf for leaf, _ in self._reached.values()]
+        yield from (each.grad for each in (*self._parameters.all, *reached) if each.grad is not None)
+        yield from self._model.buffers()
+        found: list[torch.Tensor] = []
+        visit(part, found.append)
+        yield from found
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Copies of those of what is trained, by name."""
+        return {
+            name: local(parameter.grad.detach()).clone()
+            for name, parameter in self._parameters.named()
+            if parameter.grad is not None
+        }
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of buffers and of what lies outside the model, by name."""
+        found = {
+            name: buffer.detach().clone()
+            for name, buffer in self._model.named_buffers()
+            if not _is_special(buffer)
+        }
+        return {**found, **self._outside.tensors()}
+
+    def restore_buffers(self) -> None:
+        """Write back what buffers were when the run began."""
+        for one in self._buffers:
+            one.restore()
+
+    def begin(self) -> None:
+        """A run begins."""
+        for one in self._buffers:
+            one.keep()
+        self._outside.keep(everything=True)
+        self._drop_gradients()
+
+    def end(self) -> None:
+        """It has ended: everything is as it was before."""
+        self.restore_buffers()
+        self._outside.restore()
+        self.numbers.restore()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters.all:
+            parameter.grad = None
+        for leaf, _ in self._reached.values():
+            leaf.grad = None
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """Leave gradients, buffers, random numbers and all other state as they were."""
+        kept = [parameter.grad for parameter in self._parameters.all]
+        self._trained = {id(parameter) for parameter in self._parameters.all}
+        self._reached.clear()
+        self._buffers = [Buffers(module) for module in self._modules]
+        self.numbers = RandomState([self._device])
+        with self._outside.aside():
+            try:
+                with _eagerly():
+                    yield
+            finally:
+                self.end()
+                for parameter, gradient in zip(self._parameters.all, kept, strict=True):
+                    parameter.grad = gradient
+                for leaf, gradient in self._reached.values():
+                    leaf.grad = gradient
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """Run compiled code as it is written: a comparison sees each operation."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+def _is_special(buffer: torch.Tensor) -> bool:
+    return buffer.layout is not torch.strided or type(buffer) is not torch.Tensor
