@@ -8,41 +8,41 @@ use crate::CliError;
 /// The text in the place of what is left out.
 const LEFT_OUT: &str = "(confidential)";
 
-/// Keys whose texts are memfit's or PyTorch's words in every document.
-const KEPT: &[&str] = &[
-    "schema", "verdict", "kind", "phase", "category", "cause", "label", "lever", "id", "evidence", "torch",
-    "allow", "severity", "rule",
-];
-/// Keys whose texts are, within the object or the list of another key.
-const KEPT_WITHIN: &[(&str, &str)] =
-    &[("device", "name"), ("levers", "name"), ("smallest_card", "name"), ("unmodelled", "call")];
+/// Whether a text under a key, in the object or the list of another key, is memfit's or PyTorch's own word.
+fn is_nobodys(within: &str, key: &str) -> bool {
+    match key {
+        "schema" | "verdict" | "kind" | "phase" | "category" | "cause" | "label" | "lever" | "id"
+        | "evidence" | "torch" | "allow" | "severity" | "rule" => true,
+        "name" => matches!(within, "device" | "levers" | "smallest_card"),
+        "call" => within == "unmodelled",
+        _ => false,
+    }
+}
 
 /// The document of an answer without the command, paths, lines, messages, and the names of functions and
 /// modules: only words that are known to be nobody's stay.
 pub(crate) fn redacted(value: &impl Serialize) -> Result<Value, CliError> {
     let mut value = serde_json::to_value(value).map_err(CliError::Json)?;
-    redact(&mut value, "", "");
+    redact(&mut value, "");
     Ok(value)
 }
 
-/// `key` is the key of the value, and `within` that of the object around it; a list has the key of its own.
-fn redact(value: &mut Value, within: &str, key: &str) {
+/// `key` is the key of the value; what is in a list has that of the list.
+fn redact(value: &mut Value, key: &str) {
     match value {
-        Value::String(text) => {
-            if !KEPT.contains(&key) && !KEPT_WITHIN.contains(&(within, key)) {
-                LEFT_OUT.clone_into(text);
-            }
-        }
+        Value::String(text) => LEFT_OUT.clone_into(text),
         Value::Array(values) => {
             // What a command was, not even how many words it had.
             values.retain(|value| !value.is_string());
             for value in values {
-                redact(value, within, key);
+                redact(value, key);
             }
         }
         Value::Object(fields) => {
             for (name, value) in fields {
-                redact(value, key, name);
+                if !(value.is_string() && is_nobodys(key, name)) {
+                    redact(value, name);
+                }
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
