@@ -41,9 +41,6 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     (format!("memfit may have caused this failure. Before it: {told}{more}. Then{place}: {failed}"), true)
 }
 
-/// What an answer decides that stands for a number which only a GPU computes.
-const READ: [Stake; 2] = [Stake::Number, Stake::Unbounded];
-
 /// What memfit changed about what the script saw, the most likely to matter first.
 fn changes(request: &Request, facts: &Facts) -> Vec<String> {
     let count = |call: &CallCount| match call.count {
@@ -51,15 +48,15 @@ fn changes(request: &Request, facts: &Facts) -> Vec<String> {
         count => format!("{count} times"),
     };
     let mut changes = Vec::new();
-    if facts.has_read(&READ) {
+    if facts.has_read(&[Stake::Number, Stake::Unbounded]) {
         let place = facts.lines_read().map(|lines| format!(" (at {lines})")).unwrap_or_default();
         changes.push(format!("it had read numbers that only a GPU computes, answered 0{place}"));
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| matters(&call.call));
     changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, count(call))));
-    // Those that were read back are told above.
+    // Numbers that decide something are told above, with their lines.
     let assumed =
-        facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| !READ.contains(stake));
+        facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| **stake != Stake::Number);
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, count(value))));
     if request.planned.is_some() {
         changes.push("a plan was applied".to_owned());
