@@ -31,6 +31,11 @@ _FACTORIES = (
     "uniform",
     "bernoulli",
 )
+# What leaves a mean a mean.
+_LINEAR = {
+    *("add", "sub", "neg", "rsub", "sum", "mean", "stack", "cat", "select", "unbind", "squeeze", "unsqueeze"),
+    *("view", "_unsafe_view", "reshape", "expand", "_to_copy", "clone", "detach", "alias", "to", "copy"),
+}
 # What puts a batch together from data that lie somewhere.
 _PICKS = ("stack", "index", "index_select", "slice")
 UNSEEN = "a kernel whose operation is not seen computes a part of it"
@@ -100,19 +105,19 @@ class Independence(TorchDispatchMode):
         name = _name(func)
         inputs = list(_tensors((*args, *kwargs.values())))
         outputs = list(_tensors(returned))
-        known = [(tensor, self._known[tensor]) for tensor in inputs if tensor in self._known]
+        kinds = [self._known.get(tensor) for tensor in inputs]
         if name not in places.LOSSES and name not in ("eq", "ne"):
             self._may_ignore |= any(
                 type(value) in (int, float) and value == IGNORED for value in (*args, *kwargs.values())
             )
-        if not known:
+        if not any(kinds):
             self._created(name, func, inputs, outputs)
             return
         if not outputs or (inputs[0].is_cuda and not outputs[0].is_cuda):
             if name != "_assert_async":
                 self.spoilt = READ
             return
-        answer = self._answer(name, func, args, kwargs, inputs, outputs)
+        answer = self._answer(name, func, args, kwargs, inputs, kinds, outputs)
         answers = answer if isinstance(answer, list) else [answer] * len(outputs)
         self._written(name, func, args, kwargs, answers[0])
         for output, found in zip(outputs, answers, strict=True):
@@ -130,7 +135,7 @@ class Independence(TorchDispatchMode):
             return
         alike = bare in _FACTORIES or Tag.nondeterministic_seeded in func.tags
         for output in outputs:
-            along = [index for index, size in enumerate(output.shape) if size == self.samples]
+            along = self._as_long(output)
             if name in ("expand", "repeat"):
                 before = inputs[0].shape
                 shift = output.dim() - len(before)
@@ -140,15 +145,16 @@ class Independence(TorchDispatchMode):
                 along = along if output.shape[:1] != inputs[0].shape[:1] or name == "_to_copy" else []
             elif not alike:
                 along = []
-            if len(along) == 1:
-                self._known[output] = Rows(along[0], uniform=True)
+            if found := _uniform(along):
+                self._known[output] = found
 
     def _rewritten(self, name, output):
         """Memory that had nothing in it yet, filled with what is the same or drawn for each sample."""
-        if name not in places.REWRITES:
-            return None
-        along = [index for index, size in enumerate(output.shape) if size == self.samples]
-        return Rows(along[0], uniform=True) if len(along) == 1 else None
+        return _uniform(self._as_long(output)) if name in places.REWRITES else None
+
+    def _as_long(self, tensor):
+        """Dimensions that are as long as there are samples."""
+        return [index for index, size in enumerate(tensor.shape) if size == self.samples]
 
     def _written(self, name, func, args, kwargs, answer):
         """What is written into must be all of a tensor, of which more is known than that it exists."""
@@ -162,20 +168,23 @@ class Independence(TorchDispatchMode):
             else:
                 self._known[tensor] = answer
 
-    def _answer(self, name, func, args, kwargs, inputs, outputs):
+    def _answer(self, name, func, args, kwargs, inputs, kinds, outputs):
         """What is known of the outputs of an operation of which some inputs are known."""
-        kinds = [self._known.get(tensor) for tensor in inputs]
         unproven = next((kind for kind in kinds if isinstance(kind, Unproven)), None)
         if unproven is not None:
             return self._rewritten(name, outputs[0]) or unproven
         if any(isinstance(kind, (Mean, Total)) for kind in kinds):
             return _linear(name, args, kinds, self.samples)
         named = {argument.name: value for argument, value in _named(func, args, kwargs)}
-        call = places.Call(name, args, named, inputs, kinds, outputs, self.samples)
-        call.pointwise = _is_pointwise(func)
+        call = places.Call(name, args, named, inputs, kinds, outputs, self.samples, _is_pointwise(func))
         if name in places.LOSSES:
             return places.of_loss(call, self._may_ignore)
         return places.answer(call)
+
+
+def _uniform(along):
+    """Rows that are alike, where only one dimension can have the samples."""
+    return Rows(along[0], uniform=True) if len(along) == 1 else None
 
 
 def _linear(name, args, kinds, samples):
@@ -189,33 +198,7 @@ def _linear(name, args, kinds, samples):
     if any(kind is not None and type(kind) is not type(kept) for kind in kinds):
         return lost
     bare = name.rstrip("_")
-    if bare in (
-        "add",
-        "sub",
-        "neg",
-        "rsub",
-        "stack",
-        "cat",
-        "select",
-        "unbind",
-        "squeeze",
-        "unsqueeze",
-        "view",
-    ):
-        return kept
-    if bare in (
-        "_to_copy",
-        "clone",
-        "detach",
-        "alias",
-        "to",
-        "expand",
-        "reshape",
-        "_unsafe_view",
-        "copy",
-        "sum",
-        "mean",
-    ):
+    if bare in _LINEAR:
         return kept
     if any(_counts(value, samples) for value in args):
         return Unproven("the loss is multiplied or divided by a number that may be that of the samples")

@@ -118,10 +118,10 @@ class Unproven:
 class Call:
     """An operation, what it was given, and what is known of that."""
 
-    def __init__(self, name, args, named, inputs, kinds, outputs, samples):
+    def __init__(self, name, args, named, inputs, kinds, outputs, samples, pointwise):
         self.name, self.args, self.named = name, args, named
         self.inputs, self.kinds, self.outputs, self.samples = inputs, kinds, outputs, samples
-        self.pointwise = False
+        self.pointwise = pointwise
         rows = [(tensor, kind) for tensor, kind in zip(inputs, kinds, strict=True) if isinstance(kind, Rows)]
         # What is the same for each sample may lie otherwise by chance.
         self.first, self.kind = next(((each, kind) for each, kind in rows if not kind.uniform), rows[0])
