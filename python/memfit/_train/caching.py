@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,6 +22,17 @@ Embed = Callable[[nn.Module, Any], Any]
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
+class Embedded(NamedTuple):
+    """A loss that compares samples: what embeds a part, and the loss of the whole batch's embeddings."""
+
+    embed: Embed
+    loss: Callable[[Any, Any], Any]
+
+    def whole(self, model: nn.Module, batch: Any) -> Any:
+        """The same training of a batch that is not divided."""
+        return self.loss(self.embed(model, batch), batch)
+
+
 class Cached:
     """One batch: its parts' embeddings, and the gradient of its loss for them."""
 
@@ -31,19 +42,20 @@ class Cached:
         self._device = device
         # What the network and the loss run in: autocast, and contexts of levers.
         self._around = around
-        self._states: list[RandomState] = []
         self._parts: list[Any] = []
         self._sizes: list[int] = []
+        # By where a part begins: where it ends, and the random numbers that it was embedded with.
+        self._begun: dict[int, tuple[int, RandomState]] = {}
         self._leaves: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor | None] = []
         self._after: RandomState | None = None
 
-    def look(self, part: Any, size: int) -> None:
+    def look(self, part: Any, start: int, stop: int) -> None:
         """Embed a part without a graph."""
-        self._states.append(RandomState([self._device]))
+        self._begun[start] = stop, RandomState([self._device])
         with torch.no_grad():
             self._parts.append(self._run(part))
-        self._sizes.append(size)
+        self._sizes.append(stop - start)
 
     def embeddings(self) -> Any:
         """Those of the whole batch, for which the loss is to have gradients."""
@@ -64,11 +76,10 @@ class Cached:
         self._leaves = []
         self._after = RandomState([self._device])
 
-    def again(self, index: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def again(self, start: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Embed a part once more: what its backward begins from, and with which gradients."""
-        start = sum(self._sizes[:index])
-        stop = start + self._sizes[index]
-        self._states[index].restore()
+        stop, state = self._begun[start]
+        state.restore()
         outputs = [each for each in tree_flatten(self._run(part))[0] if isinstance(each, torch.Tensor)]
         pairs = [
             (output, gradient[start:stop])
@@ -99,12 +110,3 @@ def backward(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().requires_grad_(tensor.is_floating_point() or tensor.is_complex())
-
-
-def whole_loss(embed: Embed, loss: Callable[[Any, Any], Any]) -> Callable[[nn.Module, Any], Any]:
-    """The same training of a batch that is not divided."""
-
-    def composed(model: nn.Module, batch: Any) -> Any:
-        return loss(embed(model, batch), batch)
-
-    return composed

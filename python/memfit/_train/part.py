@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,11 +14,11 @@ from memfit._levers import Target
 
 from .batches import Batch
 from .buffers import Buffers
-from .caching import Cached, Embed, backward
+from .caching import Cached, Embedded, backward
 from .division import Division
 from .graph import node_number
 from .losses import Losses
-from .precision import Precision
+from .precision import Precision, within
 from .tally import Tally, Weighed, read_losses, refuse_share, scalar, split_metrics
 
 Loss = Callable[[nn.Module, Any], Any]
@@ -40,18 +40,14 @@ class Runner:
         target: Target,
         division: Division,
         place: torch.device | None,
-        embed: Embed | None = None,
-        of_embeddings: Callable[[Any, Any], Any] | None = None,
+        embedded: Embedded | None = None,
     ) -> None:
         self._model = model
-        # Of a loss that compares samples: what embeds a part, and the loss of the whole batch's embeddings.
-        self._embed = embed
-        self._of_embeddings = of_embeddings
+        # A loss that compares samples.
+        self._embedded = embedded
         self._buffers = Buffers(model)
-        # The divided batch whose loss was computed from its embeddings, where each part begins, and what the
-        # batch counts.
+        # The divided batch whose loss was computed from its embeddings, and what it counts.
         self._cached: Cached | None = None
-        self._begins: list[int] = []
         self._counts = 0.0
         self._loss = loss
         self._count = count
@@ -71,27 +67,26 @@ class Runner:
     @property
     def caches(self) -> bool:
         """Whether a divided batch's loss is computed from the embeddings of all its parts."""
-        return self._embed is not None
+        return self._embedded is not None
 
     def look(
         self, entry: Batch, parts: list[tuple[int, int]], tally: Tally, opens: float, device: torch.device
     ) -> None:
         """Embed all parts of a batch, and compute the gradient of its loss for the embeddings."""
-        assert self._embed is not None
-        assert self._of_embeddings is not None
-        cached = Cached(self._embed, self._model, device, self._around)
+        assert self._embedded is not None
+        cached = Cached(self._embedded.embed, self._model, device, self._around)
         self._buffers.keep()
         for start, stop in parts:
-            cached.look(self._part(entry, start, stop), stop - start)
+            cached.look(self._part(entry, start, stop), start, stop)
         # Each part is embedded once more, which writes to them again.
         self._buffers.restore()
         whole = self._part(entry, 0, entry.items)
         with self._around():
-            returned = self._of_embeddings(cached.embeddings(), whole)
+            returned = self._embedded.loss(cached.embeddings(), whole)
         loss, self._counts = self._told(entry, returned, whole, entry.items, tally, opens, False)
         self._backward(loss)
         cached.differentiated()
-        self._cached, self._begins = cached, [start for start, _ in parts]
+        self._cached = cached
 
     def drop(self) -> None:
         """What was embedded belongs to an attempt that is over."""
@@ -100,8 +95,7 @@ class Runner:
     def _run_cached(self, entry: Batch, start: int, stop: int, tally: Tally) -> None:
         """A part's backward, from what the loss left for its embeddings."""
         assert self._cached is not None
-        index = self._begins.index(start)
-        backward(self._cached.again(index, self._part(entry, start, stop)))
+        backward(self._cached.again(start, self._part(entry, start, stop)))
         self._division.ran()
         tally.parts += 1
         if stop == entry.items:
@@ -173,10 +167,8 @@ class Runner:
         with self._around():
             return self._loss(self._model, part)
 
-    @contextlib.contextmanager
-    def _around(self) -> Iterator[None]:
-        with self._precision(), self._target.around():
-            yield
+    def _around(self) -> contextlib.AbstractContextManager[None]:
+        return within(self._precision, self._target)
 
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from memfit._levers import Target
+
 from .faults import collect, forget, is_memory
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -114,3 +116,10 @@ class Precision:
     def _set_tf32(products: bool, convolutions: bool) -> None:
         torch.backends.cuda.matmul.allow_tf32 = products
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextlib.contextmanager
+def within(precision: Precision, target: Target) -> Iterator[None]:
+    """What a model and its loss run in: autocast, and the contexts of levers."""
+    with precision(), target.around():
+        yield

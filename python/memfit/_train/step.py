@@ -14,7 +14,7 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
-from .caching import Embed, whole_loss
+from .caching import Embed, Embedded
 from .device import Meter, device_of
 from .differences import Verification
 from .division import Division, computes, is_batch_norm
@@ -79,7 +79,8 @@ class Step:
             if number is not None and number < 1:
                 raise ValueError(f"`{name}` is {number}, and has to be at least 1")
         refuse_embedding(embed, whole)
-        of_embeddings, loss = loss, loss if embed is None else whole_loss(embed, loss)
+        embedded = Embedded(embed, loss) if embed is not None else None
+        loss = embedded.whole if embedded is not None else loss
         self.model, self._ranks = ranks_of(model, group, timeout)
         self.optimizer = optimizer
         self.scheduler = scheduler
@@ -142,8 +143,7 @@ class Step:
             self.device,
             pairs=pairs,
             widens=self._ranks.world == 1,
-            embed=embed,
-            of_embeddings=of_embeddings,
+            embedded=embedded,
         )
         self._division = Division(
             self.model,
@@ -160,8 +160,7 @@ class Step:
             self._target,
             self._division,
             place,
-            embed,
-            of_embeddings,
+            embedded,
         )
         self._window = Window(
             self.model,

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_map_only
 from memfit._levers import Target
 
 from .batches import Batch
-from .caching import Cached, Embed, backward
+from .caching import Cached, Embedded, backward
 from .comparing import Comparing, Draws, Meets, NotComparable, wide, widened
 from .differences import Outcome, Verification, judge
 from .faults import collect, forget, is_memory
 from .graph import node_number
 from .outside import Outside
 from .parameters import Parameters
-from .precision import Precision
+from .precision import Precision, within
 from .tally import read_losses, split_metrics
 from .undoing import Undoing
 from .ways import chosen, divisions
@@ -38,6 +38,27 @@ from .ways import chosen, divisions
 _SAMPLES = 6
 # Attempts where memory does not suffice: the second and the third with two samples.
 _ATTEMPTS = 3
+
+
+class _Trial(NamedTuple):
+    """One run of some samples, whole or in parts; `counts` are the whole's."""
+
+    entry: Batch
+    samples: Sequence[int]
+    sizes: tuple[int, ...]
+    draws: Draws
+    counts: dict[str, float] | None
+    is_wide: bool
+    opposite: bool
+
+    def bounds(self) -> Iterator[tuple[int, int]]:
+        """Where each part begins and ends."""
+        return itertools.pairwise(itertools.accumulate(self.sizes, initial=0))
+
+    def compare(self, start: int, stop: int, is_whole: bool = False) -> Comparing:
+        """A mode for these samples: the whole's, whose random numbers are kept, or a part's."""
+        own = None if is_whole else (start, stop, len(self.samples))
+        return Comparing(self.draws, own, self.is_wide, self.opposite)
 
 
 class Verifier:
@@ -58,8 +79,7 @@ class Verifier:
         *,
         pairs: bool,
         widens: bool,
-        embed: Embed | None = None,
-        of_embeddings: Callable[[Any, Any], Any] | None = None,
+        embedded: Embedded | None = None,
     ) -> None:
         self._model = model
         self._modules = [model, *modules]
@@ -77,8 +97,7 @@ class Verifier:
         # Whether float64 may be tried in place: not where others hold on to how gradients are accumulated.
         self._widens = widens
         # Of a loss that compares samples: its parts are embedded first.
-        self._embed = embed
-        self._of_embeddings = of_embeddings
+        self._embedded = embedded
         # How many autograd nodes a forward was seen to make: as many mean that it took the same way.
         self.nodes: set[int] = set()
         # What integers of a batch were compared with.
@@ -231,8 +250,9 @@ class Verifier:
     ) -> Outcome:
         """Forward and backward of so many parts from a sample on; `counts` are the whole's."""
         self._undoing.begin()
-        run = self._run_parts if self._embed is None or len(sizes) == 1 else self._run_embedded
-        total, counted = run(entry, samples, sizes, draws, counts, is_wide, opposite)
+        trial = _Trial(entry, samples, sizes, draws, counts, is_wide, opposite)
+        run = self._run_parts if self._embedded is None or len(sizes) == 1 else self._run_embedded
+        total, counted = run(trial)
         found = Outcome(
             self._undoing.gradients(),
             total,
@@ -244,34 +264,20 @@ class Verifier:
         self._undoing.end()
         return found
 
-    def _run_parts(
-        self,
-        entry: Batch,
-        samples: Sequence[int],
-        sizes: tuple[int, ...],
-        draws: Draws,
-        counts: dict[str, float] | None,
-        is_wide: bool,
-        opposite: bool,
-    ) -> tuple[float, dict[str, float]]:
-        items = sum(sizes)
-        start, total = 0, 0.0
+    def _run_parts(self, trial: _Trial) -> tuple[float, dict[str, float]]:
+        total = 0.0
         counted: dict[str, float] = {}
-        for size in sizes:
-            part = self._part(entry, samples[start : start + size], is_wide)
-            own = None if len(sizes) == 1 else (start, start + size, items)
-            with (
-                Comparing(draws, own, is_wide, opposite) as mode,
-                self._outside.watch(self._undoing.known(part)),
-            ):
-                if self._target.preparations:
-                    part = self._target.prepare(part)
+        for start, stop in trial.bounds():
+            part = self._part(trial, start, stop)
+            mode = trial.compare(start, stop, is_whole=len(trial.sizes) == 1)
+            with mode, self._outside.watch(self._undoing.known(part)):
+                part = self._prepared(part)
                 before = node_number()
                 with self._around():
                     returned = self._loss(self._model, part)
-                if not is_wide and not opposite and before is not None:
+                if not trial.is_wide and not trial.opposite and before is not None:
                     self.nodes.add((node_number() or 0) - before)
-                value, share, own_counts = self._share(returned, part, size, counts)
+                value, share, own_counts = self._share(returned, part, stop - start, trial.counts)
                 mode.forward = False
                 if value.requires_grad:
                     self._undoing.set_aside(value)
@@ -279,56 +285,44 @@ class Verifier:
             for name, number in own_counts.items():
                 counted[name] = counted.get(name, 0.0) + number
             total += share
-            start += size
-            if len(sizes) == 1:
+            if len(trial.sizes) == 1:
                 self._drew = self._undoing.numbers.host_drew()
             if not self._goes_on:
                 self._undoing.numbers.restore()
         return total, counted
 
-    def _run_embedded(
-        self,
-        entry: Batch,
-        samples: Sequence[int],
-        sizes: tuple[int, ...],
-        draws: Draws,
-        counts: dict[str, float] | None,
-        is_wide: bool,
-        opposite: bool,
-    ) -> tuple[float, dict[str, float]]:
+    def _run_embedded(self, trial: _Trial) -> tuple[float, dict[str, float]]:
         """The same for a loss that compares samples: each part is embedded, and again for its backward."""
-        assert self._embed is not None
-        assert self._of_embeddings is not None
-        items = sum(sizes)
-        cached = Cached(self._embed, self._model, self._device, self._around)
-        parts: list[Any] = []
-        places = list(itertools.accumulate(sizes, initial=0))
-        for start, stop in itertools.pairwise(places):
-            part = self._part(entry, samples[start:stop], is_wide)
-            mode = Comparing(draws, (start, stop, items), is_wide, opposite)
+        assert self._embedded is not None
+        items = len(trial.samples)
+        cached = Cached(self._embedded.embed, self._model, self._device, self._around)
+        parts: dict[tuple[int, int], Any] = {}
+        for start, stop in trial.bounds():
+            part = self._part(trial, start, stop)
+            mode = trial.compare(start, stop)
             with mode, self._outside.watch(self._undoing.known(part)):
-                part = self._target.prepare(part) if self._target.preparations else part
-                cached.look(part, stop - start)
-            parts.append(part)
+                part = self._prepared(part)
+                cached.look(part, start, stop)
+            parts[start, stop] = part
             if not self._goes_on:
                 self._undoing.numbers.restore()
         self._undoing.restore_buffers()
-        whole = self._part(entry, samples, is_wide)
-        of_loss = Comparing(draws, (0, items, items), is_wide, opposite)
+        whole = self._part(trial, 0, items)
+        of_loss = trial.compare(0, items)
         of_loss.goes_on_from(mode)
         with of_loss, self._outside.watch(self._undoing.known(whole)):
-            whole = self._target.prepare(whole) if self._target.preparations else whole
+            whole = self._prepared(whole)
             with self._around():
-                returned = self._of_embeddings(cached.embeddings(), whole)
-            value, share, counted = self._share(returned, whole, items, counts)
+                returned = self._embedded.loss(cached.embeddings(), whole)
+            value, share, counted = self._share(returned, whole, items, trial.counts)
             of_loss.forward = False
             self._undoing.set_aside(value)
             value.backward()
         cached.differentiated()
-        for index, (start, stop) in enumerate(itertools.pairwise(places)):
-            mode = Comparing(draws, (start, stop, items), is_wide, opposite)
-            with mode, self._outside.watch(self._undoing.known(parts[index])):
-                pairs = cached.again(index, parts[index])
+        for (start, stop), part in parts.items():
+            mode = trial.compare(start, stop)
+            with mode, self._outside.watch(self._undoing.known(part)):
+                pairs = cached.again(start, part)
                 mode.forward = False
                 for output, _ in pairs:
                     self._undoing.set_aside(output)
@@ -336,14 +330,15 @@ class Verifier:
         cached.end()
         return share, counted
 
-    def _part(self, entry: Batch, samples: Sequence[int], is_wide: bool) -> Any:
-        part = entry.picked(samples, self._place)
-        return tree_map_only(torch.Tensor, wide, part) if is_wide else part
+    def _part(self, trial: _Trial, start: int, stop: int) -> Any:
+        part = trial.entry.picked(trial.samples[start:stop], self._place)
+        return tree_map_only(torch.Tensor, wide, part) if trial.is_wide else part
 
-    @contextlib.contextmanager
-    def _around(self) -> Iterator[None]:
-        with self._precision(), self._target.around():
-            yield
+    def _around(self) -> contextlib.AbstractContextManager[None]:
+        return within(self._precision, self._target)
+
+    def _prepared(self, part: Any) -> Any:
+        return self._target.prepare(part) if self._target.preparations else part
 
     def _share(
         self, returned: Any, part: Any, size: int, counts: dict[str, float] | None
