@@ -34,7 +34,9 @@ pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
 pub use planned::{LeverSetup, Planned};
 pub use run_dir::{RunDir, made_mark};
-pub use setup::{CardSetup, ChannelError, Setup, Synthetic, SyntheticData, SyntheticField};
+pub use setup::{
+    CardSetup, ChannelError, HostPart, HostRun, Setup, Synthetic, SyntheticData, SyntheticField,
+};
 pub use value_policy::ValuePolicy;
 
 /// The version of everything in a run directory. Both ends must agree on it exactly.

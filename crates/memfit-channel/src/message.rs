@@ -96,8 +96,27 @@ pub enum Message {
     },
     /// What the training is, as a plan needs to know it.
     Training(Box<Training>),
+    /// A run on the host was kept or compared.
+    HostRun(HostCompared),
     /// The process has what was asked of it, and waits to be ended; or is at its own end.
     Done(Done),
+}
+
+/// What came of a run on the host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostCompared {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Whether all gradients are what was kept, within rounding.
+    pub equal: bool,
+    /// The largest relative difference of a gradient, as Python prints it.
+    pub difference: String,
+    /// The parameter that has it.
+    #[serde(default)]
+    pub parameter: Option<String>,
+    /// The first line that is printed with other numbers, and what was printed before.
+    #[serde(default)]
+    pub printed: Option<(String, String)>,
 }
 
 /// What a training is.

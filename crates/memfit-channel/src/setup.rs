@@ -39,12 +39,39 @@ pub struct Setup {
     /// What the probe puts in the place of what this machine lacks.
     #[serde(default)]
     pub synthetic: Synthetic,
+    /// Where tensors stay on the host, because their numbers are wanted and not their memory.
+    #[serde(default)]
+    pub host: Option<HostRun>,
     /// When the device says that work is done.
     #[serde(default)]
     pub clock: ClockMode,
     /// Whether the host's own computing moves the clock.
     #[serde(default)]
     pub host_time: HostTime,
+}
+
+/// A run of small batches on the host, whose gradients are kept or compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostRun {
+    /// The folder in which they are kept.
+    pub folder: PathBuf,
+    /// Samples in a batch of a loader, at most.
+    pub samples: u64,
+    /// Its part in the comparison.
+    pub part: HostPart,
+}
+
+/// The part of a run in a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostPart {
+    /// Keeps what it computes.
+    First,
+    /// Runs the same script, to know what two runs of it have in common.
+    Again,
+    /// Runs a changed script.
+    Changed,
 }
 
 /// What a machine without the weights and the data of a training is given in their place.
@@ -151,6 +178,7 @@ impl Setup {
             other_numbers: false,
             seeded: false,
             synthetic: Synthetic::default(),
+            host: None,
             clock: ClockMode::default(),
             host_time: HostTime::default(),
         }

@@ -1,5 +1,6 @@
 //! How the search's candidates are run: on the virtual card, from a script that is ready.
 
+mod compared;
 mod failure;
 mod patched;
 

@@ -6,14 +6,16 @@ use memfit_source::edit::{apply_checked, apply_within};
 use memfit_source::{Dialect, Edit, Facts, Span, Statement, StatementKind};
 use memfit_vocabulary::Lever;
 
+use crate::pieces::weighted;
+use crate::round::{Place, Round};
 use crate::training::{Training, is_name};
 use crate::{Left, Why};
 
 /// The round of the training in pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
-    /// The first statement of a piece.
-    pub(crate) from: usize,
+    /// Which statements a piece has.
+    pub(crate) round: Round,
     /// The loop's first line, without its colon.
     pub(crate) header: String,
     /// What a piece counts in the whole, as an expression.
@@ -24,6 +26,23 @@ pub(crate) struct Pieces {
     pub(crate) after_each: Vec<String>,
     /// What is done after the last.
     pub(crate) after: Vec<String>,
+    /// Names that have the whole batch again after the last.
+    pub(crate) restored: Vec<String>,
+}
+
+impl Pieces {
+    /// Pieces around which nothing is done yet.
+    pub(crate) fn new(round: Round, header: String, share: String) -> Self {
+        Self {
+            round,
+            header,
+            share,
+            before: Vec::new(),
+            after_each: Vec::new(),
+            after: Vec::new(),
+            restored: Vec::new(),
+        }
+    }
 }
 
 /// A change of a script.
@@ -46,8 +65,8 @@ pub(crate) struct Draft<'a> {
     /// The context of the forward and its loss.
     pub(crate) context: Option<String>,
     pub(crate) pieces: Option<Pieces>,
-    /// What the loss goes through on its way to the backward: `{}` stands for it.
-    pub(crate) scaled: Option<String>,
+    /// The name of a scaler that the loss goes through on its way to the backward.
+    pub(crate) scaler: Option<String>,
     pub(crate) done: Vec<Lever>,
     pub(crate) left: Vec<Left>,
     pub(crate) remarks: Vec<String>,
@@ -72,7 +91,7 @@ impl<'a> Draft<'a> {
             environment: Vec::new(),
             context: None,
             pieces: None,
-            scaled: None,
+            scaler: None,
             done: Vec::new(),
             left: Vec::new(),
             remarks: Vec::new(),
@@ -110,10 +129,7 @@ impl<'a> Draft<'a> {
 
     /// The changed text.
     pub(crate) fn render(mut self) -> Result<String, Why> {
-        if let (Some(training), Some(form)) = (self.training, &self.scaled) {
-            let loss = training.loss.of(self.text);
-            self.edits.push(Edit { span: training.loss, text: form.replace("{}", loss) });
-        }
+        self.edits.extend(self.backward_of());
         let round = self.rewritten()?;
         let mut edits: Vec<Edit> = self
             .edits
@@ -127,23 +143,62 @@ impl<'a> Draft<'a> {
         apply_checked(self.text, &edits, Dialect::Python).map_err(|error| error.to_string())
     }
 
+    /// What the backward begins with: the loss by its piece's share, and scaled.
+    fn backward_of(&self) -> Option<Edit> {
+        let training = self.training?;
+        let loss = training.loss.of(self.text);
+        let share = self.pieces.as_ref().map(|pieces| pieces.share.as_str());
+        let text = match (share, &self.scaler) {
+            (None, None) => return None,
+            (None, Some(scaler)) => format!("{scaler}.scale({loss})"),
+            (Some(share), Some(scaler)) => {
+                format!("{scaler}.scale({})", weighted(&self.factor(training), share))
+            }
+            (Some(share), None) => {
+                let product = weighted(&self.factor(training), share);
+                let before = self.text[..training.loss.start as usize].trim_end();
+                let behind = self.text[training.loss.end as usize..].trim_start();
+                let is_enclosed = before.ends_with('(') && behind.starts_with(')');
+                if is_enclosed { product } else { format!("({product})") }
+            }
+        };
+        Some(Edit { span: training.loss, text })
+    }
+
+    /// The loss as a factor of a product: in parentheses, unless it binds more tightly than one.
+    fn factor(&self, training: &Training<'_>) -> String {
+        let text = training.loss.of(self.text);
+        let mut binds_tightly = false;
+        training.suite[training.backward].visit(&mut |statement| {
+            for expression in statement.expressions() {
+                expression.visit(&mut |part| {
+                    use memfit_source::ExpressionKind::{Attribute, Call, Item, Name};
+                    let tight = matches!(part.kind, Name(_) | Attribute { .. } | Call { .. } | Item { .. });
+                    binds_tightly |= part.span == training.loss && tight;
+                });
+            }
+        });
+        if binds_tightly { text.to_owned() } else { format!("({text})") }
+    }
+
     /// The statements of a round that are put into a context or into pieces.
     fn rewritten(&self) -> Result<Option<Edit>, Why> {
         let Some(training) = self.training.filter(|_| self.context.is_some() || self.pieces.is_some()) else {
             return Ok(None);
         };
-        let from = self.pieces.as_ref().map_or(training.forward, |pieces| pieces.from).min(training.forward);
-        let moved: Vec<usize> = training
-            .clears
-            .iter()
-            .copied()
-            .filter(|index| (from..training.backward).contains(index))
-            .collect();
+        let from = self.pieces.as_ref().map_or(training.forward, |pieces| pieces.round.from);
+        let from = from.min(training.forward);
+        let place = |index: usize| match &self.pieces {
+            Some(pieces) => pieces.round.place(index),
+            None if training.clears.contains(&index) => Place::Before,
+            None => Place::Each,
+        };
+        let placed = |wanted: Place| (from..=training.backward).filter(move |index| place(*index) == wanted);
         let mut lines = String::new();
         let indent = self.indent(&training.suite[from]);
         let unit = if indent.contains('\t') { "\t" } else { "    " };
-        for index in &moved {
-            lines.push_str(&self.chunk(training.suite, *index)?);
+        for index in placed(Place::Before) {
+            lines.push_str(&self.chunk(training.suite, index)?);
         }
         let mut inner = indent.to_owned();
         if let Some(pieces) = &self.pieces {
@@ -155,15 +210,14 @@ impl<'a> Draft<'a> {
         }
         let deeper = |text: &str, levels: usize| indented(text, &unit.repeat(levels));
         let piece_level = usize::from(self.pieces.is_some());
-        let last = Self::last_of_context(training, &moved);
-        for index in from..=training.backward {
-            if moved.contains(&index) {
-                continue;
-            }
+        let each: Vec<usize> = placed(Place::Each).collect();
+        // The forward and its loss: up to the statement before the backward, where that stands alone.
+        let before_backward =
+            each.iter().rev().find(|index| (training.forward..training.backward).contains(index));
+        let last = before_backward.copied().unwrap_or(training.backward);
+        for index in each {
             let chunk = self.chunk(training.suite, index)?;
-            if self.context.is_some() || self.pieces.is_some() {
-                in_lines_of_its_own(&chunk)?;
-            }
+            in_lines_of_its_own(&chunk)?;
             let within = self.context.is_some() && (training.forward..=last).contains(&index);
             if let Some(context) = self.context.as_ref().filter(|_| index == training.forward) {
                 let _ = writeln!(lines, "{inner}with {context}:");
@@ -178,15 +232,12 @@ impl<'a> Draft<'a> {
                 let _ = writeln!(lines, "{indent}{line}");
             }
         }
+        for index in placed(Place::After) {
+            lines.push_str(&self.chunk(training.suite, index)?);
+        }
         let start = self.begins(training.suite, from);
         let end = self.line_end(training.suite[training.backward].span.end);
         Ok(Some(Edit { span: Span::new(start, end), text: lines }))
-    }
-
-    /// The last statement of the forward and its loss: the one before the backward, where that stands alone.
-    fn last_of_context(training: &Training<'_>, moved: &[usize]) -> usize {
-        let before = (training.forward..training.backward).rev().find(|index| !moved.contains(index));
-        before.unwrap_or(training.backward)
     }
 
     /// A statement with its lines, the comments above it among them, and the small changes within.

@@ -12,6 +12,7 @@ mod optimizer;
 mod pieces;
 mod precision;
 mod remedy;
+mod round;
 mod trainer;
 mod training;
 
@@ -20,13 +21,14 @@ use memfit_vocabulary::{Lever, Script, Value};
 
 pub use code::{Code, Ran, Read, Site};
 pub use memfit_source::edit::unified_diff;
+pub use pieces::with_batch;
 pub use remedy::{BlockCall, Change, Known, Refusal, Wanted};
 
 use draft::Draft;
 use training::Training;
 
 /// A script with a plan in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patched {
     /// Its text; the script's own where nothing could be done.
     pub text: String,
@@ -36,6 +38,8 @@ pub struct Patched {
     pub left: Vec<Left>,
     /// What somebody who applies it has to know.
     pub remarks: Vec<String>,
+    /// The levers in it that are settings of the library that trains.
+    pub by_library: Vec<Lever>,
 }
 
 /// A lever that is not in a change.
@@ -54,7 +58,7 @@ type Why = String;
 pub fn patch(text: &str, plan: &Plan) -> Patched {
     let unread = |why: &str| {
         let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
-        Patched { text: text.to_owned(), done: Vec::new(), left, remarks: Vec::new() }
+        Patched { text: text.to_owned(), left, ..Patched::default() }
     };
     let script = match code::Script::read(text) {
         Ok(script) => script,
@@ -82,7 +86,7 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     }
     let (done, left, remarks) = (draft.done.clone(), draft.left.clone(), draft.remarks.clone());
     match draft.render() {
-        Ok(text) => Patched { text, done, left, remarks },
+        Ok(text) => Patched { text, done, left, remarks, by_library: told },
         Err(why) => unread(&why),
     }
 }

@@ -1,11 +1,13 @@
 //! The batch in pieces: the loader's batch is cut, or, where the script makes its batches itself, it makes
 //! smaller ones, and more of them in a step.
 
-use memfit_plan::Plan;
+use memfit_plan::{MadeFor, Plan};
 use memfit_source::{Edit, Span};
 
 use crate::Why;
+use crate::code::Script;
 use crate::draft::{Draft, Pieces, words};
+use crate::round::{Read, Round};
 use crate::training::{Training, is_name, is_path};
 
 const PIECES: &str = r#"def pieces(batch, size):
@@ -29,6 +31,32 @@ const PIECES: &str = r#"def pieces(batch, size):
         yield piece if isinstance(batch, (list, tuple)) else piece[0], share
 "#;
 
+const DETACHED: &str = r#"def detached(value):
+    """The same without its graph, which goes with the piece that it belongs to."""
+    if hasattr(value, "items"):
+        return type(value)({key: detached(entry) for key, entry in value.items()})
+    if isinstance(value, (tuple, list)):
+        return type(value)([detached(entry) for entry in value])
+    return value.detach() if isinstance(value, torch.Tensor) else value
+"#;
+
+const JOINED: &str = r#"def joined(pieces):
+    """A value of the whole batch, of its pieces' values and shares: tensors end to end, counts added, means weighted."""
+    values = [value for value, _ in pieces]
+    first = values[0]
+    if hasattr(first, "items"):
+        return type(first)({key: joined([(value[key], share) for value, share in pieces]) for key in first})
+    if isinstance(first, (tuple, list)):
+        return type(first)([joined([(value[i], share) for value, share in pieces]) for i in range(len(first))])
+    if isinstance(first, torch.Tensor) and first.ndim:
+        return torch.cat(values)
+    if isinstance(first, int) or (isinstance(first, torch.Tensor) and not first.is_floating_point()):
+        return first if isinstance(first, bool) else sum(values)
+    if isinstance(first, (float, torch.Tensor)):
+        return sum(value * share for value, share in pieces)
+    return values[-1]
+"#;
+
 /// Puts the round into pieces.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let training = draft.round()?;
@@ -43,48 +71,40 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let index = training.looped.index.as_ref().map(|(name, _)| name);
     let batch: Vec<&String> =
         training.looped.targets.iter().filter(|name| Some(*name) != index && is_name(name)).collect();
-    let from = needs(draft, training, &batch);
-    leaves_by_itself(draft, training, from)?;
-    let share = if plan.made_for.batch_names.is_empty() {
+    let of_loader = plan.made_for.batch_names.is_empty();
+    let round = Round::of(training, if of_loader { &batch } else { &[] })?;
+    leaves_by_itself(draft, training, round.from)?;
+    let mut pieces = if of_loader {
         if batch.is_empty() {
             return Err("the loop gives no batch a name".to_owned());
         }
-        of_loader(draft, training, from, micro_batch, &batch)
+        of_the_loader(draft, training, round, micro_batch, &batch)
     } else {
-        of_its_own(draft, training, from, micro_batch, plan)?
+        of_its_own(draft, training, round, micro_batch, plan)?
     };
-    let form = draft.scaled.take().unwrap_or_else(|| "{}".to_owned());
-    draft.scaled = Some(form.replace("{}", &format!("({})", weighted("{}", &share))));
+    values_after(draft, training, &mut pieces);
+    draft.pieces = Some(pieces);
     Ok(())
 }
 
-fn weighted(loss: &str, share: &str) -> String {
-    match share.strip_prefix("1 / ") {
-        Some(count) => format!("{loss} / {count}"),
-        None => format!("{loss} * {share}"),
+/// A script that makes smaller batches, by the names that hold their size.
+pub fn with_batch(text: &str, made_for: &MadeFor, batch: u64) -> Option<String> {
+    let script = Script::read(text).ok()?;
+    let mut draft = Draft::new(text, &script.facts, &script.statements, None);
+    let before = made_for.batch?;
+    let mut found = false;
+    for name in &made_for.batch_names {
+        found |= set(&mut draft, name, before, batch);
     }
+    if found { draft.render().ok() } else { None }
 }
 
-/// The first statement of a round that the forward needs: from there on it is done for each piece.
-fn needs(draft: &Draft<'_>, training: &Training<'_>, batch: &[&String]) -> usize {
-    let text = |index: usize| training.suite[index].span.of(draft.text);
-    let mut needed: Vec<&str> = words(text(training.forward)).collect();
-    let mut first = training.forward;
-    for index in (0..training.forward).rev() {
-        if training.clears.contains(&index) {
-            continue;
-        }
-        let makes = text(index).split_once('=').is_some_and(|(left, right)| {
-            !right.starts_with('=')
-                && left.split(',').map(str::trim).any(|name| is_name(name) && needed.contains(&name))
-        });
-        let of_batch = batch.iter().any(|name| words(text(index)).any(|word| word == name.as_str()));
-        if makes || (of_batch && training.suite[index].body.is_empty()) {
-            first = index;
-            needed.extend(words(text(index)));
-        }
+/// An expression times the share of a part.
+pub(crate) fn weighted(value: &str, share: &str) -> String {
+    match share.strip_prefix("1 / ") {
+        Some(count) => format!("{value} / {count}"),
+        None => format!("{value} * {share}"),
     }
-    first
 }
 
 /// A statement that leaves the loop would leave the pieces alone.
@@ -98,45 +118,41 @@ fn leaves_by_itself(draft: &Draft<'_>, training: &Training<'_>, from: usize) -> 
 }
 
 /// The loader's batches are cut.
-fn of_loader(
+fn of_the_loader(
     draft: &mut Draft<'_>,
     training: &Training<'_>,
-    from: usize,
+    round: Round,
     micro_batch: u64,
     batch: &[&String],
-) -> String {
+) -> Pieces {
     let names = batch.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     let share = draft.fresh("share");
     let targets = if batch.len() > 1 { format!("({names})") } else { names.clone() };
     let header = format!("for {targets}, {share} in pieces({targets}, {micro_batch})");
-    let mut pieces = Pieces {
-        from,
-        header,
-        share: share.clone(),
-        before: Vec::new(),
-        after_each: Vec::new(),
-        after: Vec::new(),
-    };
-    let rest = rest(draft, training);
-    if batch.iter().any(|name| words(rest).any(|word| word == name.as_str())) {
+    let mut pieces = Pieces::new(round, header, share);
+    // Behind the parts, the names have the whole batch again.
+    let bound = |name: &String| pieces.round.bound.contains(name);
+    let read = pieces.round.read_after(training, batch.iter().copied());
+    if read.iter().any(|(name, how)| *how == Read::Size || !bound(name)) {
         let whole = draft.fresh("whole");
         pieces.before.push(format!("{whole} = {names}"));
         pieces.after.push(format!("{names} = {whole}"));
     }
-    whole_loss(draft, training, &mut pieces);
+    // What the parts have made of it is joined.
+    pieces.restored =
+        read.into_iter().filter(|(_, how)| *how == Read::Size).map(|(name, _)| name.clone()).collect();
     draft.helpers.push(PIECES);
-    draft.pieces = Some(pieces);
-    share
+    pieces
 }
 
 /// The script makes smaller batches, and goes through several of them in a step.
 fn of_its_own(
     draft: &mut Draft<'_>,
     training: &Training<'_>,
-    from: usize,
+    round: Round,
     micro_batch: u64,
     plan: &Plan,
-) -> Result<String, Why> {
+) -> Result<Pieces, Why> {
     let batch =
         plan.made_for.batch.filter(|batch| *batch > 0).ok_or("the plan does not say how large a batch is")?;
     if !batch.is_multiple_of(micro_batch) {
@@ -144,7 +160,7 @@ fn of_its_own(
     }
     let count = batch / micro_batch;
     let targets = &training.looped.targets;
-    let made = Span::new(training.suite[from].span.start, training.suite[training.backward].span.end);
+    let made = Span::new(training.suite[round.from].span.start, training.suite[training.backward].span.end);
     if targets.iter().any(|target| words(made.of(draft.text)).any(|word| word == target)) {
         return Err("each round's batch depends on the loop's own counter".to_owned());
     }
@@ -155,38 +171,36 @@ fn of_its_own(
     if !found {
         return Err(format!("no line was found that sets {}", plan.made_for.batch_names.join(" or ")));
     }
-    let mut pieces = Pieces {
-        from,
-        header: format!("for _ in range({count})"),
-        share: format!("1 / {count}"),
-        before: Vec::new(),
-        after_each: Vec::new(),
-        after: Vec::new(),
-    };
-    whole_loss(draft, training, &mut pieces);
-    let share = pieces.share.clone();
-    draft.pieces = Some(pieces);
-    Ok(share)
+    Ok(Pieces::new(round, format!("for _ in range({count})"), format!("1 / {count}")))
 }
 
-/// What stands behind the backward in the loop.
-fn rest<'a>(draft: &Draft<'a>, training: &Training<'_>) -> &'a str {
-    let start = training.suite[training.backward].span.end as usize;
-    let end = training.looped.span.end as usize;
-    draft.text.get(start..end).unwrap_or_default()
-}
-
-/// The loss that is used after the backward is the whole batch's.
-fn whole_loss(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pieces) {
+/// What the script uses of the parts behind them is the whole batch's: its loss, and whatever else it reads.
+fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pieces) {
     let written = training.loss.of(draft.text);
-    let name = written.split_once(".scale(").map_or(written, |(_, inner)| inner.trim_end_matches(')'));
-    let used = |word: &str| words(rest(draft, training)).any(|other| other == word);
-    if is_name(name) && used(name) {
+    let loss = written.split_once(".scale(").map_or(written, |(_, inner)| inner.trim_end_matches(')'));
+    let bound = pieces.round.bound.clone();
+    for (name, _) in pieces.round.read_after(training, bound.iter()) {
+        if pieces.restored.contains(name) {
+            continue;
+        }
         let total = draft.fresh(&format!("whole_{name}"));
-        pieces.before.push(format!("{total} = 0"));
-        let part = weighted(&format!("{name}.detach()"), &pieces.share);
-        pieces.after_each.push(format!("{total} += {part}"));
-        pieces.after.push(format!("{name} = {total}"));
+        if name.as_str() == loss {
+            pieces.before.push(format!("{total} = 0"));
+            let part = weighted(&format!("{name}.detach()"), &pieces.share);
+            pieces.after_each.push(format!("{total} += {part}"));
+            pieces.after.push(format!("{name} = {total}"));
+            continue;
+        }
+        pieces.before.push(format!("{total} = []"));
+        pieces.after_each.push(format!("{total}.append((detached({name}), {}))", pieces.share));
+        // The pieces' own values go with their list.
+        pieces.after.push(format!("{name}, {total} = joined({total}), None"));
+        for helper in [DETACHED, JOINED] {
+            if !draft.helpers.contains(&helper) {
+                draft.helpers.push(helper);
+            }
+        }
+        draft.import("torch");
     }
 }
 
@@ -224,3 +238,6 @@ fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool 
     draft.edits.extend(edits);
     found
 }
+
+#[cfg(test)]
+mod tests;

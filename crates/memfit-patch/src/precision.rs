@@ -60,7 +60,6 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
             text: format!("{indent}{name}.unscale_({optimizer})\n"),
         });
     }
-    let form = draft.scaled.take().unwrap_or_else(|| "{}".to_owned());
-    draft.scaled = Some(format!("{name}.scale({form})"));
+    draft.scaler = Some(name);
     Ok(())
 }

@@ -29,6 +29,8 @@ pub(crate) struct Training<'a> {
     pub(crate) clips: Vec<&'a Op>,
     /// The loops of the function around the round, the outermost first.
     pub(crate) around: Vec<&'a Statement>,
+    /// The statements of its function, or of the module.
+    pub(crate) scope: &'a [Statement],
 }
 
 impl<'a> Training<'a> {
@@ -89,6 +91,7 @@ impl<'a> Training<'a> {
             steps: of(|kind| matches!(kind, OpKind::Step { .. })),
             clips: of(|kind| matches!(kind, OpKind::Clip)),
             around,
+            scope: function.map_or(statements, |function| path[function].body.as_slice()),
         })
     }
 

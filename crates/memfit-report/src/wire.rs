@@ -27,7 +27,8 @@ pub use explain::{
 };
 pub use gpus::{GpuList, GpuReport};
 pub use plan::{
-    PlanLever, PlanLimit, PlanPatch, PlanReport, PlanRun, PlanVerdict, RejectedLever, SmallestCard,
+    PatchNumbers, PlanLever, PlanLimit, PlanPatch, PlanReport, PlanRun, PlanVerdict, RejectedLever,
+    SmallestCard,
 };
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};

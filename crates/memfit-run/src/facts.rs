@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
-use memfit_channel::message::{DeviceStats, Done, Oom, Training};
+use memfit_channel::message::{DeviceStats, Done, HostCompared, Oom, Training};
 use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
@@ -80,6 +80,8 @@ pub struct Facts {
     pub(crate) torch: Option<String>,
     /// The allocator's settings: those of the script's own process where it told them.
     pub(crate) alloc_conf: Option<String>,
+    /// What came of a run on the host.
+    pub on_host: Option<HostCompared>,
     /// The real card, where it is one.
     pub(crate) real: Option<RealCard>,
     /// What it had on the host.
@@ -283,6 +285,7 @@ pub(crate) fn gather(
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
         exception: exception(&inbox),
+        on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox
             .processes
             .values()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-use memfit_channel::message::{Done, Oom, Training};
+use memfit_channel::message::{Done, HostCompared, Oom, Training};
 use memfit_channel::{ClockMark, Message, RunDir};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
@@ -61,6 +61,8 @@ pub(crate) struct Speaker {
     pub(crate) refused: Vec<(String, String)>,
     /// What the training is.
     pub(crate) training: Option<Training>,
+    /// What came of a run on the host.
+    pub(crate) on_host: Option<HostCompared>,
     /// Its last word.
     pub(crate) done: Option<Done>,
 }
@@ -110,6 +112,7 @@ impl Speaker {
             Message::ReadBack { place } => self.read_back.push(place),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
+            Message::HostRun(compared) => self.on_host = Some(compared),
             Message::Done(done) => self.done = Some(done),
         }
     }

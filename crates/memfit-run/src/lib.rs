@@ -61,6 +61,7 @@ pub use interrupt::Interrupt;
 pub use libraries::Library;
 pub use live::LiveRun;
 pub use local::{LocalGpu, Reading};
+pub use memfit_channel::{HostPart, HostRun};
 pub use rehearsal::Rehearsal;
 pub use report::{failure, report};
 pub use request::{Card, LOCAL, LoneRank, Request};

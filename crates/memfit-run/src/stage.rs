@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memfit_channel::env::RUN_DIR;
-use memfit_channel::{CardSetup, RunDir, Setup, ValuePolicy};
+use memfit_channel::{CardSetup, HostRun, RunDir, Setup, ValuePolicy};
 use memfit_devices::{Bytes, Overhead};
 use tempfile::TempDir;
 
@@ -51,12 +51,14 @@ pub struct Changes {
     pub other_numbers: bool,
     /// Whether random numbers are the same as in another run like this.
     pub seeded: bool,
+    /// Where tensors stay on the host.
+    pub host: Option<HostRun>,
 }
 
 impl Changes {
     /// Whether the run is the script's own.
     pub(crate) fn is_none(&self) -> bool {
-        self.environment.is_empty() && self.files.is_empty()
+        self.environment.is_empty() && self.files.is_empty() && self.host.is_none()
     }
 }
 
@@ -76,6 +78,7 @@ impl Stage {
         setup.stacks |= changes.stacks;
         setup.other_numbers = changes.other_numbers;
         setup.seeded = changes.seeded;
+        setup.host.clone_from(&changes.host);
         setup.write(&run_dir)?;
         if !changes.files.is_empty() {
             let path = run_dir.edits();

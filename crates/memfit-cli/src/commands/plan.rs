@@ -343,7 +343,11 @@ fn change(
         report.notes.push("there is no change to show: the command names no script's file".to_owned());
         return Ok(());
     };
-    let mut patch = patched(tries, plan, script, printer)?;
+    let divides_alike = report.chosen.as_ref().is_some_and(|chosen| {
+        let micro_batch = chosen.levers.iter().find(|lever| lever.lever == Lever::MicroBatch);
+        micro_batch.is_some_and(|lever| lever.label == Label::Rounding && lever.unverified.is_none())
+    });
+    let mut patch = patched(tries, plan, divides_alike, script, printer)?;
     if let Some(into) = into.filter(|_| !patch.diff.is_empty()) {
         std::fs::write(into, &patch.diff).map_err(CliError::io("write", into))?;
         patch.written = Some(into.display().to_string());

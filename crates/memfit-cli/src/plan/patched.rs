@@ -4,10 +4,11 @@ use std::path::Path;
 
 use memfit_patch::{Left, Patched, patch, unified_diff};
 use memfit_plan::{Plan, Room};
-use memfit_report::wire::{FixProof, PlanPatch, RejectedLever, Verdict};
+use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, Verdict};
 use memfit_run::{Changes, Request, report};
 use memfit_vocabulary::Lever;
 
+use super::compared::compared;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
@@ -15,34 +16,40 @@ use crate::{CliError, Printer};
 struct Attempt {
     changed: Patched,
     proof: Option<FixProof>,
+    /// Whether it trains as the script does, in numbers.
+    numbers: Option<PatchNumbers>,
     /// Why it failed, where that is not for want of memory.
     failure: Option<String>,
 }
 
 /// Writes a plan into the script, and runs what comes of it on the card with what a plan may take. A change
-/// with which the script fails otherwise than by its memory is never given: a lever that the script's own
-/// libraries refuse is left out of it.
+/// with which the script fails otherwise than by its memory, or trains otherwise than the plan says, is never
+/// given: a lever that the script's own libraries refuse is left out of it. `divides_alike` says whether the
+/// plan promises that a divided batch trains as the whole one does.
 pub(crate) fn patched(
     tries: &mut Tries<'_>,
     plan: &Plan,
+    divides_alike: bool,
     script: &Path,
     printer: &Printer,
 ) -> Result<PlanPatch, CliError> {
-    let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
-    let file = shown(script);
-    let mut attempt = attempt(tries, plan, script, &text, printer)?;
+    let script = Script { path: script, divides_alike };
+    let text = std::fs::read_to_string(script.path).map_err(CliError::io("read", script.path))?;
+    let file = shown(script.path);
+    let mut attempt = attempt(tries, plan, &script, &text, printer)?;
     if let Some(why) = attempt.failure.clone() {
-        if let Some(better) = without_one(tries, plan, script, &text, &attempt.changed.done, &why, printer)? {
+        if let Some(better) = without_one(tries, plan, &script, &text, &attempt.changed.done, &why, printer)?
+        {
             attempt = better;
         } else {
             let changed = &mut attempt.changed;
             changed.text.clone_from(&text);
-            let why = format!("no change is shown, because the changed script fails: {why}");
+            let why = format!("no change is shown, because the changed script {why}");
             let left = changed.done.drain(..).map(|lever| Left { lever, why: why.clone() });
             changed.left.extend(left);
         }
     }
-    let Attempt { changed, proof, .. } = attempt;
+    let Attempt { changed, proof, numbers, .. } = attempt;
     Ok(PlanPatch {
         diff: unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text),
         file,
@@ -55,6 +62,7 @@ pub(crate) fn patched(
             .collect(),
         remarks: changed.remarks,
         proof,
+        numbers,
     })
 }
 
@@ -62,17 +70,31 @@ pub(crate) fn patched(
 fn attempt(
     tries: &mut Tries<'_>,
     plan: &Plan,
-    script: &Path,
+    script: &Script<'_>,
     text: &str,
     printer: &Printer,
 ) -> Result<Attempt, CliError> {
     let changed = patch(text, plan);
     if changed.text == text {
-        return Ok(Attempt { changed, proof: None, failure: None });
+        return Ok(Attempt { changed, proof: None, numbers: None, failure: None });
     }
     printer.remark("running the changed script");
-    let (proof, failure) = proven(tries, script, &changed.text)?;
-    Ok(Attempt { changed, proof: Some(proof), failure })
+    let (proof, failure) = proven(tries, script.path, &changed.text)?;
+    if failure.is_some() {
+        return Ok(Attempt { changed, proof: Some(proof), numbers: None, failure });
+    }
+    let numbers = compared(tries, plan, script.path, text, &changed, proof.peak.allocated, printer)?;
+    let promised = script.divides_alike || !changed.done.contains(&Lever::MicroBatch);
+    let failure = (promised && numbers.equal == Some(false))
+        .then(|| format!("trains otherwise than the script: {}", numbers.difference_told()));
+    Ok(Attempt { changed, proof: Some(proof), numbers: Some(numbers), failure })
+}
+
+/// The script that is changed.
+struct Script<'a> {
+    path: &'a Path,
+    /// Whether the plan promises that a divided batch trains as the whole one does.
+    divides_alike: bool,
 }
 
 /// The change without the one lever that makes it fail: with the first that the script fits without, or else
@@ -80,7 +102,7 @@ fn attempt(
 fn without_one(
     tries: &mut Tries<'_>,
     plan: &Plan,
-    script: &Path,
+    script: &Script<'_>,
     text: &str,
     done: &[Lever],
     why: &str,
@@ -97,7 +119,7 @@ fn without_one(
         }
         let mut without = attempt(tries, &fewer, script, text, printer)?;
         let Some(proof) = without.proof.as_ref().filter(|_| without.failure.is_none()) else { continue };
-        let why = format!("the changed script fails with it: {why}");
+        let why = format!("with it, the changed script {why}");
         without.changed.left.push(Left { lever, why });
         if proof.verdict == Verdict::Fits {
             return Ok(Some(without));
@@ -118,7 +140,9 @@ fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<(FixProof,
     let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
-        .map(|told| told.unwrap_or_else(|| "it ends before it has trained".to_owned()));
+        .map(|told| {
+            told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
+        });
     Ok((FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak }, failure))
 }
 

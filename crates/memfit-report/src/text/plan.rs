@@ -7,7 +7,7 @@ use memfit_vocabulary::{Moved, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
-use crate::wire::{PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
+use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
 /// How many rows of the front are shown.
 const ROWS: usize = 12;
@@ -73,6 +73,11 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
         };
         out.push_str(&canvas.wrapped("  ", style, &sentence));
     }
+    if let Some(numbers) = &patch.numbers {
+        for (style, sentence) in in_numbers(numbers) {
+            out.push_str(&canvas.wrapped("  ", style, &sentence));
+        }
+    }
     for left in &patch.left {
         out.push_str(&canvas.wrapped(&format!("  without {}: ", left.lever), BOLD, &left.why));
     }
@@ -90,6 +95,36 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
         }
         None => {}
     }
+}
+
+/// What comparing the gradients of both scripts came to.
+fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
+    let Some(equal) = numbers.equal else {
+        let why = numbers.why.as_deref().unwrap_or("it was not tried");
+        let told = format!("its gradients were not compared with the script's: {why}");
+        return vec![(DOUBT, told)];
+    };
+    let parts = numbers.part.map_or(String::new(), |part| format!(" in parts of {part}"));
+    let how = format!(
+        "computed on this machine's processor ({} steps, batches of {}{parts}; with {})",
+        numbers.steps,
+        numbers.batch,
+        numbers.levers.join(", ")
+    );
+    let mut told = vec![if equal {
+        let apart = numbers.difference.filter(|share| *share > 0.0).map_or_else(
+            || "equal".to_owned(),
+            |share| format!("equal within rounding ({share:.0e} at most)"),
+        );
+        (GOOD, format!("its gradients are {apart}, {how}"))
+    } else {
+        (BAD, format!("it trains otherwise than the script: {}, {how}", numbers.difference_told()))
+    }];
+    if let Some((now, before)) = &numbers.printed {
+        let told_then = if before.is_empty() { "nothing".to_owned() } else { format!("`{}`", before.trim()) };
+        told.push((DOUBT, format!("it prints `{}` where the script prints {told_then}", now.trim())));
+    }
+    told
 }
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {

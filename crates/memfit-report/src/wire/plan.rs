@@ -57,7 +57,7 @@ pub struct PlanReport {
 }
 
 /// A plan as a change of a script's source.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanPatch {
     /// The script, as the change names it.
     pub file: String,
@@ -74,6 +74,49 @@ pub struct PlanPatch {
     pub remarks: Vec<String>,
     /// What running the changed script came to, on a card with what a plan may take.
     pub proof: Option<FixProof>,
+    /// Whether the changed script trains as the script does, computed on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<PatchNumbers>,
+}
+
+/// The script and the changed script, computed on this machine's processor with small batches.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PatchNumbers {
+    /// Whether all gradients are equal within rounding; nothing where they could not be compared.
+    pub equal: Option<bool>,
+    /// Why they could not be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Levers that were in the change; those of fewer bits are left out of it.
+    pub levers: Vec<String>,
+    /// Optimizer steps that were compared.
+    pub steps: u64,
+    /// Samples in a batch, at most.
+    pub batch: u64,
+    /// Samples in a part of a batch, where it was divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u64>,
+    /// The largest relative difference of a gradient; nothing where one has no number in it.
+    pub difference: Option<f64>,
+    /// The parameter that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
+    /// The first line that the changed script prints with other numbers, and the script's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printed: Option<(String, String)>,
+}
+
+impl PatchNumbers {
+    /// How far the gradients are apart, as part of a sentence.
+    pub fn difference_told(&self) -> String {
+        let of = self.parameter.as_ref().map_or(String::new(), |name| format!(" of `{name}`"));
+        match self.difference {
+            Some(share) if share < 0.001 => format!("gradients{of} differ by {share:.1e}"),
+            Some(share) if share < 10.0 => format!("gradients{of} differ by {:.3} %", share * 100.0),
+            Some(share) => format!("gradients{of} differ by a factor of {share:.3}"),
+            None => format!("a gradient{of} is no number"),
+        }
+    }
 }
 
 /// The answer of a search.

@@ -34,6 +34,8 @@ from . import (
 )
 from . import watch as codes
 from .counting import StepCounter
+from .guard import guarded
+from .host import HostRun
 from .passes import Passes
 
 _session = None
@@ -58,21 +60,6 @@ def begin(torch):
         channel.remark("probe-unarmed", error=traceback.format_exc(limit=-2))
 
 
-def guarded(function):
-    """Keeps the probe's own mistakes away from the script: the first of each kind becomes a note."""
-
-    @functools.wraps(function)
-    def call(self, *args, **kwargs):
-        try:
-            return function(self, *args, **kwargs)
-        except Exception as error:
-            session = getattr(self, "session", self)
-            session.remark("probe-failed", error, where=f"in {function.__name__}")
-            return None
-
-    return call
-
-
 class Session:
     """What is known of this process, and the parts that learn it."""
 
@@ -80,7 +67,9 @@ class Session:
         self.torch = torch
         self.setup = channel.setup()
         self.is_compiling = torch.compiler.is_compiling
-        self.watch = codes.find()
+        # Where everything stays on the host, no card has anything to watch.
+        self.host = HostRun(self, self.setup["host"]) if self.setup.get("host") else None
+        self.watch = codes.find() if self.host is None else None
         self.virtual = bool(self.setup["cards"])
         self._forget()
         self.notes = notes.Notes(self)
@@ -116,6 +105,9 @@ class Session:
     def arm(self):
         if self.setup.get("seeded"):
             random_numbers.seed(self.torch)
+        if self.host is not None:
+            self._arm_on_host()
+            return
         if self.watch is None:
             self.remark("no-watcher")
         else:
@@ -138,6 +130,15 @@ class Session:
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
+    def _arm_on_host(self):
+        """What a run needs whose numbers are wanted, and not its memory."""
+        self._arm_optimizers()
+        self.oom.arm()
+        self.checkpoints.arm()
+        self._arm_synthetic()
+        self.host.arm()
+        atexit.register(self._at_exit)
+
     def _arm_stand_ins(self):
         """What stands in for what this machine lacks, and for what a virtual card does not compute."""
         extensions.arm(self)
@@ -146,6 +147,9 @@ class Session:
         masks.arm()
         read_back.arm(self)
         small.arm(self)
+        self._arm_synthetic()
+
+    def _arm_synthetic(self):
         synthetic = self.setup["synthetic"]
         if synthetic["weights"]:
             synthetic_weights.SyntheticWeights(self).arm()
@@ -294,6 +298,8 @@ class Session:
     def _step_begins(self, optimizer):
         # A step that calls its parent class's step passes here twice.
         depth = self.stepping[id(optimizer)] = self.stepping.get(id(optimizer), 0) + 1
+        if self.host is not None and depth == 1:
+            self.host.before_step(optimizer)
         if depth > 1 or self.watch is None:
             return
         if self.planned is not None:
@@ -422,6 +428,8 @@ class Session:
             self._tell_training()
         if self.ahead is not None:
             self._tell_imports()
+        if self.host is not None:
+            self.host.tell()
         last_words.send(self, reason)
 
     @guarded

@@ -1,0 +1,180 @@
+//! A changed script beside the script itself, in numbers: both train a few steps with small batches on this
+//! machine's processor, and the gradients of every optimizer step are compared.
+
+use std::path::Path;
+use std::time::Duration;
+
+use memfit_patch::{Patched, patch, with_batch};
+use memfit_plan::{Plan, Room};
+use memfit_report::wire::PatchNumbers;
+use memfit_run::{Changes, Ended, Facts, HostPart, HostRun, Machine, Request};
+use memfit_vocabulary::{Label, Lever};
+
+use super::{Tries, failure};
+use crate::{CliError, Printer};
+
+/// Samples in a part of a batch.
+const PART: u64 = 2;
+/// Samples in a loader's batch: two parts, and a shorter one.
+const BATCH: u64 = 5;
+/// Samples in a batch that the script makes itself: whole parts.
+const OWN_BATCH: u64 = 4;
+/// Optimizer steps of each run.
+const STEPS: u64 = 4;
+/// A run that takes longer is given up.
+const TIME_LIMIT: Duration = Duration::from_secs(180);
+/// Of the memory that is free on this machine, a run may take this share.
+const MEMORY_SHARE: f64 = 0.6;
+
+/// Compares them. `peak` is what the changed script takes on the card.
+pub(super) fn compared(
+    tries: &mut Tries<'_>,
+    plan: &Plan,
+    script: &Path,
+    text: &str,
+    changed: &Patched,
+    peak: u64,
+    printer: &Printer,
+) -> Result<PatchNumbers, CliError> {
+    let pair = match Pair::of(plan, text, changed) {
+        Ok(pair) => pair,
+        Err(why) => return Ok(unknown(why)),
+    };
+    let free = Machine::here().memory;
+    if peak as f64 > MEMORY_SHARE * free as f64 {
+        return Ok(unknown(format!(
+            "the training takes {:.1} GiB, and {:.1} GiB of this machine's memory are free",
+            gib(peak),
+            gib(free)
+        )));
+    }
+    if tries.rehearsal.stands_for().is_some() {
+        return Ok(unknown("the script trains in several processes".to_owned()));
+    }
+    printer.remark(
+        "comparing the gradients of the script and of the changed script on this machine's processor",
+    );
+    let folder = tempfile::tempdir().map_err(CliError::io("make a folder in", std::env::temp_dir()))?;
+    let mut run = |part: HostPart, source: &str| {
+        let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
+        on_host(tries, script, (source != text).then_some(source), host)
+    };
+    for (part, source) in
+        [(HostPart::First, &pair.script), (HostPart::Again, &pair.script), (HostPart::Changed, &pair.changed)]
+    {
+        let facts = run(part, source)?;
+        let Some(told) = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none())
+        else {
+            return Ok(unknown(why_not(&facts, part)));
+        };
+        let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
+        if part == HostPart::Again && !told.equal {
+            let apart = PatchNumbers { difference, parameter: told.parameter, ..PatchNumbers::default() };
+            return Ok(unknown(format!("in two runs of the script itself, {}", apart.difference_told())));
+        }
+        if part == HostPart::Changed {
+            return Ok(PatchNumbers {
+                equal: Some(told.equal),
+                levers: pair.levers.iter().map(|lever| lever.name().to_owned()).collect(),
+                steps: told.steps,
+                batch: pair.batch,
+                part: pair.part,
+                difference,
+                parameter: told.parameter.filter(|_| difference != Some(0.0)),
+                printed: told.printed,
+                why: None,
+            });
+        }
+    }
+    Ok(unknown("it was not run".to_owned()))
+}
+
+fn unknown(why: String) -> PatchNumbers {
+    PatchNumbers { why: Some(why), ..PatchNumbers::default() }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// The script and the changed script, with batches so small that a processor computes them.
+struct Pair {
+    script: String,
+    changed: String,
+    levers: Vec<Lever>,
+    batch: u64,
+    part: Option<u64>,
+}
+
+impl Pair {
+    fn of(plan: &Plan, text: &str, changed: &Patched) -> Result<Self, String> {
+        let levers: Vec<Lever> =
+            changed.done.iter().copied().filter(|lever| computes_alike(*lever)).collect();
+        if levers.is_empty() {
+            return Err("all of its levers compute in fewer bits, or compile".to_owned());
+        }
+        let divides = levers.contains(&Lever::MicroBatch);
+        if divides && changed.by_library.contains(&Lever::MicroBatch) {
+            return Err("the library that trains divides the batch itself".to_owned());
+        }
+        let mut small = plan.clone();
+        small.levers.retain(|setting| levers.contains(&setting.lever));
+        small.micro_batch = divides.then_some(PART);
+        let makes_batches = divides && !plan.made_for.batch_names.is_empty();
+        let (script, batch) = if makes_batches {
+            let script = with_batch(text, &plan.made_for, OWN_BATCH)
+                .ok_or("no line was found that sets the size of a batch")?;
+            small.made_for.batch = Some(OWN_BATCH);
+            (script, OWN_BATCH)
+        } else {
+            (text.to_owned(), BATCH)
+        };
+        let Patched { text: changed, done, .. } = patch(&script, &small);
+        if done.len() != levers.len() {
+            return Err("the change cannot be written for small batches".to_owned());
+        }
+        Ok(Self { script, changed, levers, batch, part: divides.then_some(PART) })
+    }
+}
+
+/// Whether a lever computes the same numbers on this machine's processor, but for rounding.
+fn computes_alike(lever: Lever) -> bool {
+    // A compiler for the processor is another compiler.
+    let compiles = matches!(lever, Lever::Compile | Lever::ActivationBudget);
+    !compiles && matches!(lever.label(), Label::Exact | Label::Rounding)
+}
+
+fn on_host(
+    tries: &mut Tries<'_>,
+    script: &Path,
+    source: Option<&str>,
+    host: HostRun,
+) -> Result<Facts, CliError> {
+    let card = tries.card(Room::Budget);
+    let timeout = Some(tries.request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
+    let request = Request {
+        card,
+        planned: None,
+        steps: STEPS,
+        cover_full: false,
+        output: None,
+        timeout,
+        ..tries.request.clone()
+    };
+    let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
+    let files = source.map(|source| (path.display().to_string(), source.to_owned())).into_iter().collect();
+    let changes = Changes { files, seeded: true, host: Some(host), ..Changes::default() };
+    Ok(tries.rehearsal.run_with(&request, &changes)?.facts)
+}
+
+/// Why a run on the host has nothing to compare.
+fn why_not(facts: &Facts, part: HostPart) -> String {
+    let who = if part == HostPart::Changed { "the changed script" } else { "the script" };
+    if facts.ended == Ended::TimedOut {
+        return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
+    }
+    match failure::told(facts, None) {
+        Some(told) => format!("{who} does not run there: {told}"),
+        None => format!("{who} ends there before its optimizer has stepped"),
+    }
+}

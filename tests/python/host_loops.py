@@ -1,0 +1,110 @@
+"""Training loops for `test_host_runs.py`: as they are, and changed."""
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(24, 6), torch.randint(0, 4, (24,)))
+loader = DataLoader(data, batch_size=12, shuffle=True, num_workers=2, pin_memory=False)
+model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.4), nn.ReLU(), nn.Linear(16, 4)).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+device = torch.device("cuda", 0)
+
+
+def noisy(x):
+    return model(x + 0.1 * torch.randn_like(x))
+
+
+def pieces(x, y, size):
+    for start in range(0, len(x), size):
+        part = slice(start, start + size)
+        yield x[part], y[part], len(x[part]) / len(x)
+
+"""
+
+WHOLE = """
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        x, y = x.to(device), y.cuda()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(noisy(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        total += loss.item() * len(y)
+    print(f"epoch {epoch}: loss {total:.4f}")
+"""
+
+DIVIDED = """
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        for x, y, share in pieces(x, y, 2):
+            x, y = x.to(device), y.cuda()
+            loss = F.cross_entropy(noisy(x), y)
+            (loss * share).backward()
+            total += loss.item() * len(y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    print(f"epoch {epoch}: loss {total:.4f}")
+"""
+
+# What is changed of the divided loop, whether it trains as the whole one does, and whether it prints the
+# same.
+CHANGES = {
+    "divided": (DIVIDED, True, True),
+    "recomputed": (
+        DIVIDED.replace(
+            "noisy(x)",
+            "checkpoint(noisy, x, use_reentrant=False)",
+        ),
+        True,
+        True,
+    ),
+    "every part as if it were the whole": (DIVIDED.replace("(loss * share)", "loss"), False, None),
+    "a hundredth too much": (DIVIDED.replace("(loss * share)", "(loss * share * 1.01)"), False, None),
+    "the last part's loss printed": (
+        DIVIDED.replace("            total += loss.item() * len(y)\n", "").replace(
+            "        optimizer.step()\n", "        optimizer.step()\n        total += loss.item() * len(y)\n"
+        ),
+        True,
+        False,
+    ),
+    "fewer steps": (
+        DIVIDED.replace("        optimizer.step()", "        if epoch: optimizer.step()"),
+        False,
+        None,
+    ),
+}
+
+OWN_BATCHES = """
+batch_size = 4
+for step in range(9):
+    optimizer.zero_grad()
+    x = torch.randn(batch_size, 6, device="cuda")
+    y = torch.randint(0, 4, (batch_size,), device="cuda")
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    print(f"step {step}: {loss.item():.3f}")
+"""
+
+OWN_SMALLER_BATCHES = """
+batch_size = 2
+for step in range(9):
+    optimizer.zero_grad()
+    whole = 0
+    for _ in range(2):
+        x = torch.randn(batch_size, 6, device="cuda")
+        y = torch.randint(0, 4, (batch_size,), device="cuda")
+        loss = F.cross_entropy(model(x), y)
+        (loss / 2).backward()
+        whole += loss.detach() / 2
+    optimizer.step()
+    print(f"step {step}: {whole.item():.3f}")
+"""
