@@ -1,6 +1,6 @@
 //! Fewer bits: autocast around the forward and its loss, and a scaler where fp16 needs one.
 
-use memfit_source::{Edit, OpKind};
+use memfit_source::{Call, Edit, OpKind};
 
 use crate::Why;
 use crate::draft::Draft;
@@ -13,12 +13,41 @@ pub(crate) fn autocast(draft: &mut Draft<'_>, dtype: &str, scaled: bool) -> Resu
     if scaled {
         scaler(draft)?;
     }
+    if written(draft, training, dtype) {
+        draft.import("torch");
+        return Ok(());
+    }
     draft.context = Some(format!("torch.autocast(\"cuda\", dtype=torch.{dtype})"));
     if training.forward == training.backward {
         draft.remark("the backward stands in the statement of the forward, and goes into autocast with it");
     }
     draft.import("torch");
     Ok(())
+}
+
+/// Changes the round's own autocast, which would decide within one around it; false where there is none.
+fn written(draft: &mut Draft<'_>, training: &Training<'_>, dtype: &str) -> bool {
+    let facts = draft.facts;
+    // One within the block may be there to keep a part of it out.
+    let round = &training.suite[..=training.backward];
+    let of_round = |call: &&Call| {
+        let path = call.path.as_deref().unwrap_or_default();
+        let mut heads = round.iter().flat_map(|statement| &statement.values);
+        path.starts_with("torch.") && path.ends_with(".autocast") && heads.any(|head| head.span == call.span)
+    };
+    let mut found = false;
+    for call in facts.calls.iter().filter(of_round) {
+        found = true;
+        if let Some(enabled) = call.keyword("enabled") {
+            draft.edits.push(Edit::replace(enabled.value_span, "True"));
+        }
+        let wanted = format!("torch.{dtype}");
+        draft.edits.push(match call.keyword("dtype") {
+            Some(given) => Edit::replace(given.value_span, wanted),
+            None => facts.add_argument(call, &format!("dtype={wanted}")),
+        });
+    }
+    found
 }
 
 /// A loss is scaled before its backward, and gradients are scaled back before they are used.
