@@ -145,7 +145,7 @@ def test_messages_have_the_fields_of_the_channel():
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         found = {field.removeprefix("r#") for field in re.findall(r"^\s+([\w#]+):", own, re.MULTILINE)}
         fields[kind] = structs[inner] if inner else found
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (PROBE / "memfit_probe").glob("*.py")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (PROBE / "memfit_probe").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     # Fields that a method hands on, as a dictionary that it spells out.
     returned = {

@@ -6,7 +6,6 @@ use memfit_source::edit::{apply_checked, apply_within};
 use memfit_source::{Dialect, Edit, Facts, Span, Statement, StatementKind};
 use memfit_vocabulary::Lever;
 
-use crate::pieces::weighted;
 use crate::round::{Place, Round};
 use crate::training::{Training, is_name};
 use crate::{Left, Why};
@@ -41,6 +40,14 @@ impl Pieces {
             after_each: Vec::new(),
             after: Vec::new(),
             restored: Vec::new(),
+        }
+    }
+
+    /// An expression times the share of a piece.
+    pub(crate) fn weighted(&self, value: &str) -> String {
+        match self.share.strip_prefix("1 / ") {
+            Some(count) => format!("{value} / {count}"),
+            None => format!("{value} * {}", self.share),
         }
     }
 }
@@ -147,15 +154,13 @@ impl<'a> Draft<'a> {
     fn backward_of(&self) -> Option<Edit> {
         let training = self.training?;
         let loss = training.loss.of(self.text);
-        let share = self.pieces.as_ref().map(|pieces| pieces.share.as_str());
-        let text = match (share, &self.scaler) {
+        let product = self.pieces.as_ref().map(|pieces| pieces.weighted(&self.factor(training)));
+        let text = match (product, &self.scaler) {
             (None, None) => return None,
-            (None, Some(scaler)) => format!("{scaler}.scale({loss})"),
-            (Some(share), Some(scaler)) => {
-                format!("{scaler}.scale({})", weighted(&self.factor(training), share))
+            (product, Some(scaler)) => {
+                format!("{scaler}.scale({})", product.unwrap_or_else(|| loss.to_owned()))
             }
-            (Some(share), None) => {
-                let product = weighted(&self.factor(training), share);
+            (Some(product), None) => {
                 let before = self.text[..training.loss.start as usize].trim_end();
                 let behind = self.text[training.loss.end as usize..].trim_start();
                 let is_enclosed = before.ends_with('(') && behind.starts_with(')');

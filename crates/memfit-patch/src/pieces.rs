@@ -99,14 +99,6 @@ pub fn with_batch(text: &str, made_for: &MadeFor, batch: u64) -> Option<String> 
     if found { draft.render().ok() } else { None }
 }
 
-/// An expression times the share of a part.
-pub(crate) fn weighted(value: &str, share: &str) -> String {
-    match share.strip_prefix("1 / ") {
-        Some(count) => format!("{value} / {count}"),
-        None => format!("{value} * {share}"),
-    }
-}
-
 /// A statement that leaves the loop would leave the pieces alone.
 fn leaves_by_itself(draft: &Draft<'_>, training: &Training<'_>, from: usize) -> Result<(), Why> {
     for statement in &training.suite[from..=training.backward] {
@@ -186,7 +178,7 @@ fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pie
         let total = draft.fresh(&format!("whole_{name}"));
         if name.as_str() == loss {
             pieces.before.push(format!("{total} = 0"));
-            let part = weighted(&format!("{name}.detach()"), &pieces.share);
+            let part = pieces.weighted(&format!("{name}.detach()"));
             pieces.after_each.push(format!("{total} += {part}"));
             pieces.after.push(format!("{name} = {total}"));
             continue;

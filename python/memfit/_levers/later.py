@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as _checkpoint
 
+from .variables import variables
+
 _HINT = "\nhint: leave this lever out"
 
 
@@ -110,7 +112,7 @@ def scripts_checkpoint() -> bool:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "checkpoint" and code.co_filename == _checkpoint.__file__:
-            contexts = frame.f_locals.get("context_fn")
+            contexts = variables(frame).get("context_fn")
             if not getattr(contexts, "memfit", False):
                 return True
         frame = frame.f_back

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .._levers.variables import variables
 from .holding import Holder, frames, holders
 
 # So many holders are named.
@@ -58,7 +59,7 @@ def _variables() -> list[tuple[str, tuple[Any, types.FrameType]]]:
     for frame in frames():
         if "site-packages" in frame.f_code.co_filename:
             continue
-        for name, value in list(frame.f_locals.items()):
+        for name, value in variables(frame).items():
             seen.setdefault(name, (value, frame))
     return list(seen.items())
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .._levers.variables import variables
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -155,7 +157,7 @@ def _names() -> dict[int, tuple[str, str]]:
 
     for frame in frames():
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        for name, value in list(frame.f_locals.items()):
+        for name, value in variables(frame).items():
             call(value, name, where)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

@@ -7,7 +7,6 @@ frames can see: names that speak of a batch, with just the number of samples tha
 
 import argparse
 import contextlib
-import ctypes
 import dataclasses
 import os
 import re
@@ -46,7 +45,7 @@ def _places(size):
     if main is not None:
         _within(vars(main), size, found, seen)
     for frame in frames():
-        if frame.f_locals is not frame.f_globals:
+        if frame.f_code.co_name != "<module>":
             _of_frame(frame, size, found, seen)
         _within(frame.f_globals, size, found, seen)
     return found
@@ -68,7 +67,7 @@ def name_of(wanted):
     one.
     """
     for frame in frames():
-        for name, value in list(frame.f_locals.items()):
+        for name, value in variables(frame).items():
             if value is wanted and name != "self":
                 return name
             # Not by `getattr`: some objects make what they are asked for.
@@ -87,8 +86,15 @@ def _matches(name, value, size):
     return isinstance(name, str) and type(value) is int and value == size and NAME.match(name) is not None
 
 
+def variables(frame):
+    """The variables of a frame by name."""
+    from memfit_levers.variables import variables
+
+    return variables(frame)
+
+
 def _of_frame(frame, size, found, seen):
-    for name, value in list(frame.f_locals.items()):
+    for name, value in variables(frame).items():
         if _matches(name, value, size):
             found.append((name, _local(frame, name)))
         else:
@@ -97,10 +103,9 @@ def _of_frame(frame, size, found, seen):
 
 def _local(frame, name):
     def put(new):
-        frame.f_locals[name] = new
-        if sys.version_info < (3, 13):
-            # Until then a frame's locals are a copy that has to be written back.
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        from memfit_levers.variables import set_variable
+
+        set_variable(frame, name, new)
 
     return put
 

@@ -81,7 +81,7 @@ def _names(kind, wanted):
 
 def _tables(kind):
     """The variables of the script's frames, the innermost first; then the attributes of what is in them."""
-    frames = [frame.f_locals for frame in handles.frames()]
+    frames = [handles.variables(frame) for frame in handles.frames()]
     main = sys.modules.get("__main__")
     if main is not None:
         frames.append(vars(main))

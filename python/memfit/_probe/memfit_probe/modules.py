@@ -263,6 +263,6 @@ def _caller_kwargs():
         if frame is None:
             return None
         if frame.f_code.co_name == "_call_impl":
-            return frame.f_locals.get("kwargs")
+            return handles.variables(frame).get("kwargs")
         frame = frame.f_back
     return None

@@ -210,7 +210,9 @@ def stack(frames):
 
 def being_moved(frames, module_class):
     """The modules that `module.to(device)` and the like are moving now."""
-    found = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == "_apply")
+    from memfit_levers.variables import variables
+
+    found = (variables(frame).get("self") for frame in frames if frame.f_code.co_name == "_apply")
     return [module for module in found if isinstance(module, module_class)]
 
 
