@@ -131,6 +131,11 @@ def test_the_change_of_the_script_applies_and_is_the_same_training():
     change = run.report["patch"]
     assert change["proof"]["verdict"] == "fits", (change, run.stderr)
     assert change["proof"]["peak"]["device_upper"] <= run.report["budget"]
+    numbers = change["numbers"]
+    assert numbers["equal"] is True, numbers
+    assert (numbers["steps"], numbers["batch"], numbers["part"]) == (4, 5, 2)
+    assert "micro-batch" in numbers["levers"]
+    assert numbers["difference"] < 1e-3
     chosen = {lever["name"] for lever in run.report["chosen"]["levers"]}
     assert {*change["levers"], *(left["lever"] for left in change["left"])} == chosen
     subprocess.run(["git", "apply", "--check", "memfit.patch"], cwd=folder, check=True)
@@ -149,6 +154,17 @@ def test_the_change_of_the_script_applies_and_is_the_same_training():
         return float(done.stdout)
 
     assert abs(learnt(changed) - learnt(original)) < 1e-3 * learnt(original)
+
+
+def test_a_change_that_trains_otherwise_says_by_how_much():
+    coupled = LOADER.replace("nn.Linear(64, 512)", "nn.BatchNorm1d(256), nn.Linear(64, 512)")
+    assert coupled != LOADER
+    _, run = planned(coupled, "--memory", "1GiB", "--allow", "changes-training", "--diff=memfit.patch")
+    numbers = run.report["patch"]["numbers"]
+    assert "micro-batch" in numbers["levers"], run.report["chosen"]["levers"]
+    assert numbers["equal"] is False, numbers
+    assert numbers["difference"] > 1e-3
+    assert numbers["parameter"]
 
 
 RAGGED = (

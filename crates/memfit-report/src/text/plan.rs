@@ -278,3 +278,52 @@ fn next(report: &PlanReport) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(numbers: &PatchNumbers) -> String {
+        in_numbers(numbers).into_iter().map(|(_, sentence)| sentence).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn gradients_that_were_compared_are_told_with_how() {
+        let compared = PatchNumbers {
+            equal: Some(true),
+            levers: vec!["micro-batch".to_owned(), "checkpointing".to_owned()],
+            steps: 4,
+            batch: 5,
+            part: Some(2),
+            difference: Some(7e-5),
+            ..PatchNumbers::default()
+        };
+        assert_eq!(
+            told(&compared),
+            "its gradients are equal within rounding (7e-5 at most), computed on this machine's processor (4 steps, batches of 5 in parts of 2; with micro-batch, checkpointing)"
+        );
+        let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
+        assert!(told(&exact).starts_with("its gradients are equal, computed"), "{}", told(&exact));
+        let other = PatchNumbers {
+            equal: Some(false),
+            difference: Some(0.25),
+            parameter: Some("0.weight".to_owned()),
+            printed: Some(("loss 1".to_owned(), "loss 2".to_owned())),
+            ..compared.clone()
+        };
+        let text = told(&other);
+        assert!(
+            text.contains("trains otherwise than the script: gradients of `0.weight` differ by 25.000 %"),
+            "{text}"
+        );
+        assert!(text.ends_with("it prints `loss 1` where the script prints `loss 2`"), "{text}");
+        let none = PatchNumbers {
+            why: Some("the script trains in several processes".to_owned()),
+            ..PatchNumbers::default()
+        };
+        assert_eq!(
+            told(&none),
+            "its gradients were not compared with the script's: the script trains in several processes"
+        );
+    }
+}
