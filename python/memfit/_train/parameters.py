@@ -25,7 +25,7 @@ class Parameters:
     They are listed again whenever the optimizer's groups or the model's modules have others.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self._model = model
         self._optimizer = optimizer
         self.all: list[torch.Tensor] = []

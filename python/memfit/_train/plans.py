@@ -12,6 +12,8 @@ from memfit import _core
 from memfit._levers import Applied, CannotApply, Target, apply
 from memfit._levers.saying import warn
 
+from .optimizers import members
+
 # Levers that are a precision of the step's own.
 _PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 
@@ -96,6 +98,6 @@ def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:
     return read
 
 
-def target_of(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Target:
+def target_of(model: nn.Module, optimizer: Any, device: torch.device) -> Target:
     """What a step's levers are applied to."""
-    return Target(model, [optimizer], device=device)
+    return Target(model, list(members(optimizer)), device=device)

@@ -41,7 +41,7 @@ class Precision:
             self._scale = self._read(1.0)
         return self._scale
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: Any) -> None:
         """Let an optimizer step, unless its gradients overflowed."""
         if self.scaler is None:
             optimizer.step()
@@ -96,7 +96,7 @@ class Precision:
         else:
             yield
 
-    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+    def forget(self, optimizer: Any) -> None:
         """Let the scaler forget that it unscaled gradients that are gone."""
         if self.scaler is None:
             return

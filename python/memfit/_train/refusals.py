@@ -9,13 +9,18 @@ import torch
 
 
 def refuse_optimizer(optimizer: Any) -> None:
-    """Refuse what is no single optimizer, or one that evaluates the model in its step."""
-    if isinstance(optimizer, (list, tuple, dict)):
+    """Refuse what is no optimizer, or one that evaluates the model in its step; of several, each."""
+    if isinstance(optimizer, dict) or (isinstance(optimizer, (list, tuple)) and not optimizer):
         raise TypeError(
-            f"`optimizer` is a {type(optimizer).__name__}, and has to be one optimizer\n"
-            "hint: give one optimizer several groups, or make a `memfit.Step` for each optimizer with the parameters that it "
-            "has"
+            f"`optimizer` is {'a' if optimizer else 'an empty'} {type(optimizer).__name__}\n"
+            "hint: pass an optimizer, or a list of those that step together; of those that take turns, as in a GAN, each has a "
+            "`memfit.Step` of its own"
         )
+    if isinstance(optimizer, (list, tuple)):
+        for one in optimizer:
+            refuse_optimizer(one)
+        _refuse_common_parameters(optimizer)
+        return
     step = getattr(optimizer, "step", None)
     if step is None or not hasattr(optimizer, "param_groups"):
         raise TypeError(
@@ -29,8 +34,26 @@ def refuse_optimizer(optimizer: Any) -> None:
         )
 
 
+def _refuse_common_parameters(optimizers: Any) -> None:
+    """Refuse optimizers of which two would update the same parameter with one gradient."""
+    owners: dict[int, int] = {}
+    for number, optimizer in enumerate(optimizers):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if owners.setdefault(id(parameter), number) != number:
+                    raise ValueError(
+                        f"optimizers {owners[id(parameter)]} and {number} both have a parameter of shape "
+                        f"{tuple(parameter.shape)}, and would both update it in one step\n"
+                        "hint: give each parameter to one of them"
+                    )
+
+
 def refuse_scheduler(scheduler: Any) -> None:
-    """Refuse a schedule that is not stepped once for each step of the optimizer."""
+    """Refuse a schedule that is not stepped once for each step of the optimizer; of several, each."""
+    if isinstance(scheduler, (list, tuple)):
+        for one in scheduler:
+            refuse_scheduler(one)
+        return
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise TypeError(
             "`scheduler` is a ReduceLROnPlateau, which is stepped with a figure of the evaluation\n"

@@ -20,6 +20,7 @@ from .differences import Verification
 from .division import Division, computes, is_batch_norm
 from .exactness import Exactness
 from .faults import StepDoesNotFit
+from .optimizers import as_one
 from .outside import Outside
 from .parameters import Parameters
 from .part import Loss, Runner
@@ -38,7 +39,7 @@ from .window import Window
 
 
 class Step:
-    """Runs a model's training steps.
+    """Runs a model's training steps. Of several optimizers, as for matrices and for all else, all step.
 
     `loss(model, batch)` returns a mean, or `(sum, count)`, or a dictionary of such losses, which are added.
     The loader's batches go to `step(batch)` as they come; they are split, moved to the model's device and
@@ -48,7 +49,7 @@ class Step:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         loss: Loss,
         plan: Any = None,
         *,
@@ -84,6 +85,7 @@ class Step:
         self.model, self._ranks = ranks_of(model, group, timeout)
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self._optimizer = optimizer = as_one(optimizer)
         self._count = count
         self._batch_size, self._batch_dim, self._split = batch_size, batch_dim, split
         self._clip = clip_grad_norm
@@ -305,7 +307,7 @@ class Step:
     def _finish_window(self) -> bool:
         """Step, and begin anew; whether the scaler skipped the step."""
         try:
-            self._updates.run(lambda: self._precision.step(self.optimizer), self._meter)
+            self._updates.run(lambda: self._precision.step(self._optimizer), self._meter)
         except StepDoesNotFit:
             self._window.roll_back()
             raise
@@ -314,11 +316,13 @@ class Step:
             self._watch.overflowed(self._parameters.named(), type(self.model).__name__)
         self._window.settle()
         if self._zero_grad:
-            self.optimizer.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)
         if self.scheduler is not None and not skipped:
+            several = isinstance(self.scheduler, (list, tuple))
             # Last: a schedule that is at its end says so by an error, and the step was done.
-            self.scheduler.step()
+            for scheduler in self.scheduler if several else (self.scheduler,):
+                scheduler.step()
         return skipped
 
     @property

@@ -20,6 +20,7 @@ from memfit._levers.saying import warn
 
 from .device import Meter, local, room
 from .faults import Fault, StepDoesNotFit, StepInvalid, collect, forget
+from .optimizers import has_begun, members
 
 
 def _keep(tensor: torch.Tensor) -> Callable[[], Any]:
@@ -32,11 +33,12 @@ _ROOMY = 16
 
 
 class Updates:
-    """Steps of one optimizer. With `backup`, all that a step writes to is copied to the host before it, which
-    takes the time of that copy and as much of the host's memory as parameters and states have.
+    """Steps of an optimizer, or of several together. With `backup`, all that a step writes to is copied to
+    the host before it, which takes the time of that copy and as much of the host's memory as parameters and
+    states have.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, backup: bool) -> None:
+    def __init__(self, optimizer: Any, backup: bool) -> None:
         self.optimizer = optimizer
         self._backup = backup
         self._said = False
@@ -48,7 +50,8 @@ class Updates:
 
     def begin(self) -> None:
         """Remember what there is before a backward that updates as it goes."""
-        begin(self.optimizer)
+        for optimizer in members(self.optimizer):
+            begin(optimizer)
         self._known = set(self.optimizer.state)
         self._versions = [tensor._version for tensor in self._written()]
         self._copies = self._copied()
@@ -122,7 +125,8 @@ class Updates:
                 raise
             # States are made before anything is moved. Past that, only a copy helps: Adam's temporaries come
             # after its moments have moved.
-            wrote = all(frame.name != "_init_group" for frame in traceback.extract_tb(error.__traceback__))
+            made = any(frame.name == "_init_group" for frame in traceback.extract_tb(error.__traceback__))
+            wrote = not made or has_begun(self.optimizer)
             forget(error)
         finally:
             for group, foreach in kept:
@@ -195,26 +199,9 @@ class Updates:
         """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without
         gradients as well, which will have one by then.
         """
-        kind = type(self.optimizer).__name__
         states = temporaries = 0
-        for group in self.optimizer.param_groups:
-            moved = [
-                each for each in group["params"] if each.requires_grad and (coming or each.grad is not None)
-            ]
-            if not moved:
-                continue
-            fused = bool(group.get("fused"))
-            made, passing = _core.Controller.update_need(
-                kind,
-                together=not fused and group.get("foreach") is not False,
-                fused=fused,
-                momentum=bool(group.get("momentum")),
-                extra=bool(group.get("amsgrad") or group.get("centered")),
-                decays=bool(group.get("weight_decay")),
-                moved=sum(local(each).nbytes for each in moved),
-                largest=max(local(each).nbytes for each in moved),
-                new=sum(local(each).nbytes for each in moved if not self.optimizer.state.get(each)),
-            )
+        for optimizer in members(self.optimizer):
+            made, passing = _need(optimizer, coming)
             states, temporaries = states + made, max(temporaries, passing)
         return states, temporaries
 
@@ -225,3 +212,25 @@ class Updates:
                 "the optimizer's temporaries do not fit, so it steps one parameter at a time; `fused=True` needs none and is "
                 "faster"
             )
+
+
+def _need(optimizer: Any, coming: bool) -> tuple[int, int]:
+    states = temporaries = 0
+    for group in optimizer.param_groups:
+        moved = [one for one in group["params"] if one.requires_grad and (coming or one.grad is not None)]
+        if not moved:
+            continue
+        fused = bool(group.get("fused"))
+        made, passing = _core.Controller.update_need(
+            type(optimizer).__name__,
+            together=not fused and group.get("foreach") is not False,
+            fused=fused,
+            momentum=bool(group.get("momentum")),
+            extra=bool(group.get("amsgrad") or group.get("centered")),
+            decays=bool(group.get("weight_decay")),
+            moved=sum(local(one).nbytes for one in moved),
+            largest=max(local(one).nbytes for one in moved),
+            new=sum(local(one).nbytes for one in moved if not optimizer.state.get(one)),
+        )
+        states, temporaries = states + made, max(temporaries, passing)
+    return states, temporaries

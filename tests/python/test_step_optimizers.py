@@ -1,0 +1,174 @@
+"""`memfit.Step` with several optimizers: they step together, as in a loop written by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training import Perceptron
+
+
+def entropy(model: nn.Module, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def batches(count: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randn(8, 6, generator=generator, dtype=torch.float64),
+            torch.randint(5, (8,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def matrices_and_the_rest(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """As people train with Muon: one optimizer for matrices, and one for all else."""
+    matrices = [each for each in model.parameters() if each.ndim > 1]
+    rest = [each for each in model.parameters() if each.ndim <= 1]
+    return [torch.optim.SGD(matrices, lr=0.1, momentum=0.9), torch.optim.AdamW(rest, lr=1e-2)]
+
+
+def by_hand(model: nn.Module, steps: int) -> nn.Module:
+    optimizers = matrices_and_the_rest(model)
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 2, 0.5) for each in optimizers]
+    for batch in batches(steps):
+        entropy(model, batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    return model
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Perceptron().double()
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1, 3, 8])
+def test_several_optimizers_step_as_they_do_by_hand(model: nn.Module, micro_batch: int | None) -> None:
+    wanted = by_hand(copy.deepcopy(model), 4)
+    optimizers = matrices_and_the_rest(model)
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 2, 0.5) for each in optimizers]
+    step = memfit.Step(
+        model, optimizers, entropy, micro_batch=micro_batch, clip_grad_norm=0.5, scheduler=schedulers
+    )
+    for batch in batches():
+        step(batch)
+    for ours, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    assert step.optimizer is optimizers
+    assert all(each.grad is None for each in model.parameters())
+
+
+def test_optimizers_of_two_models_and_of_a_criterion(model: nn.Module) -> None:
+    criterion = nn.Linear(5, 5, dtype=torch.float64)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(criterion(model(batch[0])), batch[1])
+
+    other, criterion_before = copy.deepcopy(model), copy.deepcopy(criterion)
+    one, two = torch.optim.Adam(model.parameters(), lr=1e-2), torch.optim.SGD(criterion.parameters(), lr=0.1)
+    step = memfit.Step(model, (one, two), loss, micro_batch=3)
+    for batch in batches():
+        step(batch)
+    ours = [copy.deepcopy(each) for each in (*model.parameters(), *criterion.parameters())]
+    criterion.load_state_dict(criterion_before.state_dict())
+    by_hand = torch.optim.Adam(other.parameters(), lr=1e-2), torch.optim.SGD(criterion.parameters(), lr=0.1)
+    for batch in batches():
+        loss(other, batch).backward()
+        for optimizer in by_hand:
+            optimizer.step()
+            optimizer.zero_grad()
+    for mine, theirs in zip(ours, (*other.parameters(), *criterion.parameters()), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+class Failing(torch.optim.SGD):
+    """Runs out of memory in its step, a number of times."""
+
+    failures = 0
+
+    def step(self, closure: Any = None) -> Any:
+        if self.failures > 0:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        return super().step(closure)
+
+
+def failing(model: nn.Module, failures: int) -> list[Any]:
+    first, second = matrices_and_the_rest(model)
+    other = Failing([each for group in second.param_groups for each in group["params"]], lr=0.1)
+    other.failures = failures
+    return [first, other]
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in model.parameters()]
+
+
+def test_an_optimizer_that_runs_out_behind_another_is_not_taken_for_one_that_did_nothing(
+    model: nn.Module,
+) -> None:
+    step = memfit.Step(model, failing(model, 1), entropy)
+    with pytest.raises(memfit.StepInvalid, match="some parameters have moved"):
+        step(batches(1)[0])
+
+
+def test_a_backup_brings_back_what_the_first_has_moved(model: nn.Module) -> None:
+    before = weights(model)
+    optimizers = failing(model, 2)
+    step = memfit.Step(model, optimizers, entropy, backup=True)
+    with pytest.raises(memfit.StepDoesNotFit, match="as they were before"):
+        step(batches(1)[0])
+    assert all(map(torch.equal, weights(model), before))
+    assert not optimizers[0].state
+    # And a step that fails once is done again, whole.
+    optimizers[1].failures = 1
+    step(batches(1)[0])
+    assert not any(map(torch.equal, weights(model), before))
+
+
+@pytest.mark.parametrize("lever", ["8-bit-optimizer", "foreach-off"])
+def test_levers_reach_all_of_them(lever: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64))
+    optimizers = [torch.optim.AdamW(each.parameters()) for each in model]
+    step = memfit.Step(model, optimizers, entropy, levers={lever: True})
+    step((torch.randn(8, 64), torch.randint(5, (8,))))
+    for optimizer in optimizers:
+        (group,) = optimizer.param_groups
+        if lever == "foreach-off":
+            assert group["foreach"] is False
+        else:
+            assert not isinstance(optimizer.state[group["params"][0]]["exp_avg"], torch.Tensor)
+    step.close()
+
+
+def test_what_several_cannot_be_is_refused(model: nn.Module) -> None:
+    one = torch.optim.SGD(model.parameters(), lr=0.1)
+    check: dict[str, tuple[Any, Callable[[], Any]]] = {
+        "both have a parameter": (
+            ValueError,
+            lambda: [one, torch.optim.Adam([next(iter(model.parameters()))])],
+        ),
+        "an empty list": (TypeError, list),
+        "is a dict": (TypeError, lambda: {"a": one}),
+        "which has no `step`": (TypeError, lambda: [one, model]),
+        "LBFGS evaluates the model": (TypeError, lambda: [torch.optim.LBFGS([torch.ones(1)])]),
+    }
+    for message, (kind, made) in check.items():
+        with pytest.raises(kind, match=message):
+            memfit.Step(model, made(), entropy)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(one)
+    with pytest.raises(TypeError, match="ReduceLROnPlateau"):
+        memfit.Step(model, [one], entropy, scheduler=[plateau])
