@@ -23,6 +23,7 @@ from .does_not_fit import of_division
 from .exactness import Exactness
 from .failures import Failures
 from .faults import Fault, collect, forget
+from .given import Given
 from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
@@ -79,6 +80,7 @@ class Window:
         # What each of these is expected to count.
         self._expected: list[float] = []
         self._parameters = parameters
+        self._given = Given()
         # What the gradient is multiplied by where there are several losses.
         self._factor: float | None = None
         self._last_size = 1
@@ -107,11 +109,12 @@ class Window:
         if self._ranks.world > 1:
             # Now, while there is room to look at them.
             self._parameters.mark()
-        self._drop_gradients()
+        self._given.take(self._parameters.all)
         self._snapshot.keep()
         self._ranks.begin()
         self._meter.begin()
         if self._in_backward:
+            self._given.refuse()
             self._updates.begin()
 
     def add(self, entry: Batch, expected: float) -> None:
@@ -215,6 +218,7 @@ class Window:
         """The optimizer stepped."""
         self._snapshot.settle()
         self._forget()
+        self._given.forget()
         self._drop_gradients()
 
     def roll_back(self, keep: bool = False) -> None:
@@ -233,6 +237,7 @@ class Window:
             if len(self._batches) > 1 or self.inherited:
                 warn("the open window is dropped, with what its earlier batches had added to the gradient")
             self._forget()
+            self._given.put_back()
             self._controller.abandon()
 
     def _put_back(self) -> None:
@@ -438,6 +443,7 @@ class Window:
         if self._precision.scaler is not None:
             # Here, where all of it can be done again, and not within the optimizer's step.
             self._precision.scaler.unscale_(self._updates.optimizer)
+        self._given.add()
         if self._clip is not None:
             norm = self._ranks.clip(self._parameters.all, self._clip)
             return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
