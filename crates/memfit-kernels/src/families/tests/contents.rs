@@ -194,6 +194,22 @@ fn a_sort_takes_values_along() {
 }
 
 #[test]
+fn positions_by_unknown_keys_are_in_range_and_differ_for_whoever_reads_them() {
+    let memory = memory();
+    know(&memory, Y, &longs(&[0, 1, 2, 3]));
+    let info = |address: u64| [addresses(&[address]), vec![0; 208]].concat();
+    let arguments = [info(X), bytes(&[1]), bytes(&[4]), bytes(&[1]), info(Y), bytes(&[1]), vec![0]];
+    launch(&memory, SORT_DOWN, &arguments, 1);
+    assert_eq!(known(&memory, Y, 32), None, "nothing follows from them");
+    let mut read = [0; 32];
+    let found = memory.read(Y, &mut read);
+    assert_eq!(
+        (found.known, found.answers, read.to_vec()),
+        (32, vec![Assumption::Ranking], longs(&[0, 1, 2, 3]))
+    );
+}
+
+#[test]
 fn a_cast_reads_and_writes_the_types_of_the_tensors() {
     let memory = memory();
     know(&memory, X, &longs(&[3, -2]));
