@@ -81,6 +81,9 @@ pub enum Message {
         traceback: String,
         /// Whether it is an out-of-memory error.
         oom: bool,
+        /// Whether no value can have caused it: a name that is not there, a call that does not fit.
+        #[serde(default)]
+        program: bool,
     },
     /// An integer was read back that only a GPU computes.
     ReadBack {

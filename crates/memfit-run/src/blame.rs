@@ -7,6 +7,9 @@ use memfit_vocabulary::Remark;
 use crate::facts::{Facts, matters};
 use crate::request::Request;
 
+/// The beginning of what memfit's own stand-ins raise in the script.
+const OWN: &str = "memfit: ";
+
 /// How many of them are told.
 const MAX_TOLD: usize = 3;
 
@@ -28,7 +31,10 @@ const CHANGES: &[Remark] = &[
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
     let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let failed = format!("{}: {said}", exception.r#type);
-    let changes = changes(request, facts);
+    if let Some(lacks) = exception.message.strip_prefix(OWN) {
+        return (format!("memfit cannot stand in for what the script asks for: {lacks}"), true);
+    }
+    let changes = if facts.mistake { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
         return (format!("The script failed by itself: {failed}"), false);
     }
@@ -42,7 +48,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
 }
 
 /// What memfit changed about what the script saw, the most likely to matter first.
-fn changes(request: &Request, facts: &Facts) -> Vec<String> {
+fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<String> {
     let count = |call: &CallCount| match call.count {
         1 => "once".to_owned(),
         count => format!("{count} times"),
@@ -64,9 +70,29 @@ fn changes(request: &Request, facts: &Facts) -> Vec<String> {
     if facts.setup.cover_full && facts.steps() >= facts.setup.steps {
         changes.push("for `--cover full` the loader gave its largest batch and ended early".to_owned());
     }
-    let changed = |note: &&Note| note.remark().is_some_and(|remark| CHANGES.contains(&remark));
+    let changed = |note: &&Note| {
+        let remark = note.remark().filter(|remark| CHANGES.contains(remark));
+        remark.is_some_and(|remark| remark != Remark::FilesKept || is_of_files(exception))
+    };
     changes.extend(facts.notes.iter().chain(&facts.tally.notes).filter(changed).map(Note::text));
     changes
+}
+
+/// What calls on files raise. A script finds its own files where it wrote them, so nothing else follows from
+/// their being led aside.
+const OF_FILES: &[&str] = &[
+    "OSError",
+    "FileNotFoundError",
+    "FileExistsError",
+    "PermissionError",
+    "IsADirectoryError",
+    "NotADirectoryError",
+    "shutil.Error",
+    "subprocess.CalledProcessError",
+];
+
+fn is_of_files(exception: &Exception) -> bool {
+    OF_FILES.contains(&exception.r#type.as_str())
 }
 
 /// The innermost line of the user's own in a traceback, as `train.py:12 in main`.

@@ -74,6 +74,8 @@ pub struct Facts {
     pub oom: Option<OomFacts>,
     /// An exception that nothing caught and that is no out-of-memory error.
     pub exception: Option<Exception>,
+    /// Whether no value can have caused that exception: it lies in the program's text, or in its libraries.
+    pub(crate) mistake: bool,
     /// The interpreter that ran the script.
     pub(crate) interpreter: Option<String>,
     /// `torch.__version__`.
@@ -272,6 +274,7 @@ pub(crate) fn gather(
         rank.outside.context = rank.peak.device - rank.peak.reserved;
     }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
+    let uncaught = uncaught(&inbox);
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
@@ -284,7 +287,8 @@ pub(crate) fn gather(
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
-        exception: exception(&inbox),
+        exception: uncaught.map(|(exception, _)| exception.clone()),
+        mistake: uncaught.is_some_and(|(_, mistake)| mistake),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox
             .processes
@@ -472,8 +476,9 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
-/// The exception to tell. A launcher's only says that a process which it started has failed.
-fn exception(inbox: &Inbox) -> Option<Exception> {
+/// The exception to tell, and whether no value can have caused it. A launcher's only says that a process
+/// which it started has failed.
+fn uncaught(inbox: &Inbox) -> Option<(&Exception, bool)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
         .iter()
@@ -497,10 +502,10 @@ fn exception(inbox: &Inbox) -> Option<Exception> {
         .iter()
         .filter_map(|(pid, speaker)| {
             let (exception, oom) = speaker.exception.as_ref()?;
-            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), exception))
+            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), (exception, speaker.mistake)))
         })
         .min_by_key(|(order, _)| *order)
-        .map(|(_, exception)| exception.clone())
+        .map(|(_, uncaught)| uncaught)
 }
 
 fn last_output(stage: &Stage) -> String {

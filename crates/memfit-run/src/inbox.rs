@@ -57,6 +57,8 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<Note>,
     /// What nothing caught, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
+    /// Whether no value can have caused that.
+    pub(crate) mistake: bool,
     /// Levers that could not be applied, and why.
     pub(crate) refused: Vec<(String, String)>,
     /// What the training is.
@@ -106,8 +108,9 @@ impl Speaker {
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
             Message::Note { id, values } => self.notes.push(Note::received(&id, values)),
-            Message::Exception { r#type, message, traceback, oom } => {
+            Message::Exception { r#type, message, traceback, oom, program } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
+                self.mistake = program;
             }
             Message::ReadBack { place } => self.read_back.push(place),
             Message::Refused { lever, why } => self.refused.push((lever, why)),

@@ -1,5 +1,5 @@
-//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for,
-//! and a CUDA extension that was never built.
+//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for, a
+//! CUDA extension that was never built, a download from what this machine does not reach.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -7,7 +7,7 @@ use crate::Card;
 
 /// The problem that an exception is, where its reason is known.
 pub(crate) fn known(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
-    without_kernels(card, torch, exception).or_else(|| unbuilt(exception))
+    without_kernels(card, torch, exception).or_else(|| unbuilt(exception)).or_else(|| unreached(exception))
 }
 
 /// Said by the CUDA runtime of a kernel that was compiled for other cards only.
@@ -74,6 +74,32 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// What system calls and their callers say of a host that cannot be reached.
+const UNREACHED: &[&str] = &[
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "nodename nor servname provided",
+    "No address associated with hostname",
+    "Failed to resolve",
+    "Network is unreachable",
+    "No route to host",
+];
+
+fn unreached(exception: &Exception) -> Option<Problem> {
+    let said = exception.message.lines().next().unwrap_or_default();
+    if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
+        return None;
+    }
+    Some(Problem {
+        kind: "no-network".to_owned(),
+        message: format!("The script downloads something from where this machine does not reach: {}: {said}", exception.r#type),
+        hint: Some(
+            "put what it downloads where it looks first; `--synthetic-data` stands in for data sets, `--synthetic-weights` for trained weights"
+                .to_owned(),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -103,5 +129,10 @@ mod tests {
         check("OSError", "CUDA_HOME environment variable is not set.", Some((built, "CUDA_HOME")));
         check("ModuleNotFoundError", "No module named 'einops'", None);
         check("ValueError", "No module named 'x_cuda'", None);
+        let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
+        check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
+        let text = "<urlopen error [Errno -2] Name or service not known>";
+        check("urllib.error.URLError", text, Some(("no-network", "Name or service")));
+        check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
     }
 }

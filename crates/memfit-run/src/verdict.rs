@@ -270,7 +270,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     };
     if let Some(depends) = depends.filter(|_| !evidence.told) {
         let message =
-            format!("It fits with 0 in the place of numbers that only a real GPU computes, {depends}");
+            format!("It fits with what was assumed for numbers that only a real GPU computes, {depends}");
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));

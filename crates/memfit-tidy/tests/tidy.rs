@@ -16,6 +16,7 @@ const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("crates/memfit-nvml/api", "one line a function of a library: the list is the documentation"),
     ("crates/memfit-devices/data", "one table of cards"),
     ("measurements", "results of runs"),
+    ("scripts/strangers/scripts.toml", "one table of scripts, with what was read of each"),
 ];
 
 fn is_text_for_people(file: &Path) -> bool {

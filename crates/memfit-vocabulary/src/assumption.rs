@@ -35,6 +35,8 @@ pub enum Assumption {
     IntegerExtreme,
     /// The position of the greatest or the least element.
     Position,
+    /// The positions of elements by their order, as `topk` and `sort` tell them.
+    Ranking,
     /// Random numbers of the device.
     Random,
     /// A single unknown truth value.

@@ -7,7 +7,7 @@
 //! virtual device, speak to it through a small C interface ([`api`]).
 //!
 //! In a process that belongs to no run it does nothing but pass calls on. It knows neither the device, nor
-//! how a log is judged; of Python it knows how it ends ([`farewell`]).
+//! how a log is judged; of Python it knows how it begins (`start`) and how it ends ([`farewell`]).
 
 // Linked for the functions that it exports to the process.
 extern crate memfit_overlay;
@@ -16,6 +16,7 @@ pub mod api;
 pub mod farewell;
 pub mod interpose;
 pub mod labels;
+mod start;
 mod watch;
 
 pub use watch::{DEVICES, Stats, Watch};

@@ -177,6 +177,7 @@ impl Script {
             message: "it failed".into(),
             traceback: "Traceback (most recent call last):\n".into(),
             oom,
+            program: false,
         });
     }
 

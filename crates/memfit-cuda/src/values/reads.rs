@@ -102,6 +102,10 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
     if machine::get().is_ok_and(|machine| machine.setup.other_numbers) {
+        if assumptions == [Assumption::Ranking] {
+            other_positions(bytes);
+            return assumptions;
+        }
         let floats = integer.is_some() || assumptions.contains(&Assumption::UnknownNumber);
         match (reads.float.filter(|_| floats), integer) {
             (Some(float), _) => replace_zeros(bytes, &float.other()),
@@ -116,7 +120,7 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
 /// `None` for what is no unknown integer.
 fn other_integer(assumption: Assumption) -> Option<u8> {
     match assumption {
-        Assumption::Position => Some(OTHER_POSITION),
+        Assumption::Position | Assumption::Ranking => Some(OTHER_POSITION),
         Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => Some(OTHER),
         _ => None,
     }
@@ -128,6 +132,21 @@ fn integer_of(number: u8, length: usize) -> Vec<u8> {
     let mut word = vec![0; width];
     word.iter_mut().take(1).for_each(|byte| *byte = number);
     word
+}
+
+/// Puts other positions in the place of those of a ranking, in range as well: the next ones where none is the
+/// first, as the guess leaves room for that, else each that of its successor.
+fn other_positions(bytes: &mut [u8]) {
+    let words = bytes.as_chunks_mut::<8>().0;
+    let (least, greatest) = words.iter().fold((i64::MAX, 0), |(least, greatest), word| {
+        let position = i64::from_le_bytes(*word);
+        (least.min(position), greatest.max(position))
+    });
+    for word in words {
+        let position = i64::from_le_bytes(*word);
+        let other = if least > 0 || position < greatest { position + 1 } else { 0 };
+        *word = other.to_le_bytes();
+    }
 }
 
 /// Puts another number in the place of each zero.
@@ -219,6 +238,17 @@ mod tests {
         let mut part = vec![3, 0, 0, 0, 0, 0, 0, 0];
         let found = Found { known: 4, ..Found::default() };
         assert_eq!(complete(&mut part, found), [Assumption::UnknownInteger], "a part is not known");
+    }
+
+    #[test]
+    fn other_positions_are_in_range_and_differ() {
+        let other = |positions: &[i64]| {
+            let mut bytes: Vec<u8> = positions.iter().flat_map(|position| position.to_le_bytes()).collect();
+            other_positions(&mut bytes);
+            bytes.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect::<Vec<_>>()
+        };
+        assert_eq!(other(&[1, 2, 3]), [2, 3, 4], "`topk` left room for one more");
+        assert_eq!(other(&[0, 1, 2, 0, 1, 2]), [1, 2, 0, 1, 2, 0], "all there are, in two rows");
     }
 
     #[test]

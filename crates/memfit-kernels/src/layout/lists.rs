@@ -78,9 +78,10 @@ impl Lists {
         self.found(arguments).and_then(|places| places.elements(grid, arguments)).unwrap_or(most)
     }
 
-    /// The addresses of the tensors that a launch works on; `None` where the lists cannot be read. Behind
-    /// those stands what earlier launches left there.
-    pub(crate) fn addresses(&self, grid: Grid, arguments: Arguments) -> Option<Vec<u64>> {
+    /// The addresses of the tensors that a launch works on, each with its number of elements; `None` where
+    /// the lists cannot be read. Behind those stands what earlier launches left there. The numbers of steps
+    /// that fused optimizers read are not among them.
+    pub(crate) fn tensors(&self, grid: Grid, arguments: Arguments) -> Option<Vec<(u64, u64)>> {
         let places = self.found(arguments)?;
         let mut tensors = (0..grid.blocks[0] as usize)
             .map(|block| places.tensor(block, arguments))
@@ -88,16 +89,14 @@ impl Lists {
         tensors.sort_unstable();
         tensors.dedup();
         let address = |offset: usize| arguments.get_at::<u64>(0, offset);
-        let mut addresses = Vec::with_capacity(tensors.len() * (self.depth + 1));
+        let mut found = Vec::with_capacity(tensors.len() * self.depth);
         for tensor in tensors {
+            let elements = address(places.sizes + 8 * tensor)?;
             for list in 0..self.depth {
-                addresses.push(address(8 * (list * places.tensors + tensor))?);
-            }
-            if self.between == Between::Step {
-                addresses.push(address(places.sizes + 8 * (places.tensors + tensor))?);
+                found.push((address(8 * (list * places.tensors + tensor))?, elements));
             }
         }
-        Some(addresses)
+        Some(found)
     }
 
     /// Where things are in the lists of a launch, by the size of its first argument.

@@ -235,8 +235,14 @@ fn sort(
         None
     };
     let Some(((key_bytes, key_origin), (value_bytes, value_origin))) = contents else {
+        let bytes = whole.saturating_mul(value.size()) as u64;
+        let order = if dense && value.is_integer() { memory.known(values, bytes, true) } else { None };
         memory.forget_from(keys);
         memory.forget_from(values);
+        // By unknown keys, any order is right, and so is the one that they are in.
+        if let Some((order, _)) = order {
+            memory.guess(values, &order, Assumption::Ranking);
+        }
         return Some(());
     };
     let mut order: Vec<usize> = (0..whole).collect();

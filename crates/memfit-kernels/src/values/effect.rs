@@ -54,7 +54,7 @@ impl Effect {
             Self::Random(random) => random.sizes(),
             Self::Scatter(scatter) => scatter.sizes(),
             Self::TopK(topk) => topk.sizes(),
-            Self::Writes(Writes::Lists(lists)) => {
+            Self::Writes(Writes::Lists(lists, _)) => {
                 return Some(
                     params.first().is_some_and(|param| lists.sizes().contains(&(param.size as usize))),
                 );

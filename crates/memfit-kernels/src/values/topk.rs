@@ -1,10 +1,12 @@
 //! `topk`: the greatest or the least elements of each row, and where they are.
 
+use memfit_vocabulary::Assumption;
+
 use super::number::Type;
 use crate::{
     launch::Arguments,
     layout::{Sizes, TensorInfo, Width},
-    memory::{Memory, Origin},
+    memory::{LARGEST_GUESS, Memory, Origin},
     name::{Signature, type_parts},
 };
 
@@ -78,6 +80,9 @@ impl TopK {
         } else {
             memory.forget_from(values.address);
             memory.forget_from(indices.address);
+            if plain {
+                suppose_positions(length, wanted, rows, indices.address, memory);
+            }
         }
         Some(())
     }
@@ -108,4 +113,16 @@ impl TopK {
         }
         Some(())
     }
+}
+
+/// Positions of elements that are not known: any, as long as they are in range and those of a row differ. Not
+/// the first one where there are others, since a position may be a divisor.
+fn suppose_positions(length: u64, wanted: u64, rows: u64, indices: u64, memory: &dyn Memory) {
+    if wanted.saturating_mul(rows) > (LARGEST_GUESS / size_of::<i64>()) as u64 {
+        return;
+    }
+    let first = u64::from(wanted + 1 < length);
+    let row = (first..first + wanted).flat_map(|position| (position as i64).to_le_bytes());
+    let bytes: Vec<u8> = (0..rows).flat_map(|_| row.clone()).collect();
+    memory.guess(indices, &bytes, Assumption::Ranking);
 }

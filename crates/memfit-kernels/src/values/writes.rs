@@ -20,8 +20,8 @@ pub(crate) enum Writes {
     At(usize, usize),
     /// Where the addresses of an argument lead but for the first, which is read.
     BehindFirst(usize),
-    /// To the tensors of the lists that are its first argument.
-    Lists(Lists),
+    /// To the tensors of the lists that are its first argument; what counts, see [`counts`].
+    Lists(Lists, bool),
     /// Where some of its parameters lead.
     Parameters(Access),
     /// Wherever its arguments lead.
@@ -48,7 +48,9 @@ impl Writes {
         };
         match signature.name() {
             _ if !signature.is_pytorch() => Self::parameters(signature),
-            "multi_tensor_apply_kernel" => Lists::of(signature).map_or(Self::Anywhere, Self::Lists),
+            "multi_tensor_apply_kernel" => {
+                Lists::of(signature).map_or(Self::Anywhere, |lists| Self::Lists(lists, counts(signature)))
+            }
             // The lambda holds the offsets of output, input and index (filling has no input), then the
             // output's address…
             "index_elementwise_kernel" => in_lambda(0),
@@ -105,19 +107,39 @@ impl Writes {
                 let addresses = arguments.words(*argument).filter(|word| memory.reach(*word).is_some());
                 addresses.skip(1).for_each(|address| memory.forget_from(address));
             }
-            Self::Lists(lists) if count.is_some() => match lists.addresses(grid, arguments) {
-                Some(addresses) => addresses.into_iter().for_each(|address| memory.forget_from(address)),
+            Self::Lists(lists, counts) if count.is_some() => match lists.tensors(grid, arguments) {
+                Some(tensors) => tensors.into_iter().for_each(|(address, elements)| {
+                    let counted = *counts && elements == 1 && raise(address, arguments, memory).is_some();
+                    if !counted {
+                        memory.forget_from(address);
+                    }
+                }),
                 None => forget(0, arguments, memory),
             },
             // Where there are more parameters than the signature has, it is another language's.
             Self::Parameters(access) if count == Some(access.count) => {
                 access.written.iter().for_each(|index| forget(*index, arguments, memory));
             }
-            Self::BehindFirst(_) | Self::Lists(_) | Self::Parameters(_) | Self::Anywhere => {
+            Self::BehindFirst(_) | Self::Lists(..) | Self::Parameters(_) | Self::Anywhere => {
                 anywhere(arguments, memory);
             }
         }
     }
+}
+
+/// Whether it adds a number to each element in place, as optimizers count their steps on the card.
+fn counts(signature: &Signature) -> bool {
+    let (functor, arguments) = signature.template(1).map(type_parts).unwrap_or_default();
+    let operation = signature.param(2).map(|operation| type_parts(operation).0);
+    functor == "BinaryOpScalarFunctor" && arguments == ["float", "1", "1", "0"] && operation == Some("plus")
+}
+
+/// Adds the number, its fourth argument, to a tensor of one element that is known.
+fn raise(address: u64, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+    let (bytes, origin) = memory.get(address, 4)?;
+    let number = f32::from_le_bytes(bytes.try_into().ok()?) + arguments.get::<f32>(3)?;
+    memory.write(address, &number.to_le_bytes(), origin);
+    Some(())
 }
 
 /// Forgets what the addresses in one argument lead to.

@@ -42,6 +42,9 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::IntegerSum => ("sum of integers: read back, answered 0", Stake::Number),
         Assumption::IntegerExtreme => ("max, min of integers: read back, answered 0", Stake::Number),
         Assumption::Position => ("argmax, argmin: read back, answered 0", Stake::Number),
+        Assumption::Ranking => {
+            ("topk, sort: positions read back, answered in ascending order", Stake::Number)
+        }
         Assumption::Random => ("random numbers of the device: read back", Stake::Value),
         Assumption::UnknownTruth => ("a computed truth: read back, answered false", Stake::Value),
         Assumption::UnknownNumber => ("a computed number: read back, answered 0", Stake::Value),

@@ -18,6 +18,11 @@ class ByIdentity:
         entry = self._entries.get(id(thing))
         return entry[1] if entry is not None and entry[0]() is thing else otherwise
 
+    def things(self):
+        """The objects that have a value, and live."""
+        found = [reference() for reference, _ in list(self._entries.values())]
+        return [thing for thing in found if thing is not None]
+
     def put(self, thing, value):
         """Keeps a value for an object; those of objects that are gone make room."""
         key = id(thing)

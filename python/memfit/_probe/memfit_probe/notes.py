@@ -7,6 +7,7 @@ everything is gone through once more.
 
 import gc
 
+from . import copies
 from . import watch as codes
 from .identity import ByIdentity
 
@@ -92,6 +93,15 @@ class Notes:
         self.tell(codes.GRADIENTS, gradients)
         if not self.sharded and any(hasattr(parameter, "_local_tensor") for parameter, _ in parameters):
             self.sharded = True
+
+    def copies(self):
+        """Copies of the parameters of all modules that were called outermost."""
+        copies.note(self, self._roots.things())
+
+    def owned_like(self, tensors, parameters):
+        """Pairs of tensors and the owners of parameters, one for one."""
+        owner_of = self._owner_of
+        return [(each, owner_of.get(id(like), 0)) for each, like in zip(tensors, parameters, strict=True)]
 
     def own_parameters(self, module):
         """Whole parameters that were made from shards for this call."""

@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import threading
 
-from . import channel
+from . import channel, mistakes
 from . import watch as codes
 
 MAX_FRAMES = 64
@@ -133,6 +133,7 @@ class OutOfMemory:
             else f"{kind.__module__}.{kind.__qualname__}",
             message=text,
             traceback="".join(told.format()),
+            program=mistakes.of_the_program(exception),
             # An error of a child process comes here as text.
             oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on,
         )

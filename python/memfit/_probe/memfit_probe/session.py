@@ -26,6 +26,7 @@ from . import (
     planned,
     random_numbers,
     read_back,
+    replicas,
     shards,
     sizes,
     small,
@@ -114,6 +115,7 @@ class Session:
             self.modules.arm()
             self._arm_backward()
             self.sizes.arm()
+            replicas.arm(self)
         self._arm_optimizers()
         self.peaks.arm()
         self.oom.arm()
@@ -234,8 +236,10 @@ class Session:
                 return original(*args, **kwargs)
             if self.planned is not None:
                 args = self._begin_backward(args, kwargs.get("accumulate_grad", True))
+            if not self.had_backward:
+                self.had_backward = True
+                self._note_copies()
             before = watch.phase(codes.BACKWARD)
-            self.had_backward = True
             try:
                 return original(*args, **kwargs)
             finally:
@@ -246,6 +250,10 @@ class Session:
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
 
         autograd._engine_run_backward = run
+
+    @guarded
+    def _note_copies(self):
+        self.notes.copies()
 
     def _begin_backward(self, args, adds_up):
         """A plan's part in a backward: its forward is over, and it begins with other gradients."""

@@ -88,8 +88,9 @@ class SyntheticData:
             def made(self, *args, **kwargs):
                 try:
                     init(self, *args, **kwargs)
-                except (*ABSENT, ImportError) as error:
-                    if type(self) is not cls or not synthetic.can_replace(sample, self, error):
+                except (*ABSENT, OSError, ImportError) as error:
+                    known = isinstance(error, (*ABSENT, ImportError)) or is_of_a_network(error)
+                    if not known or type(self) is not cls or not synthetic.can_replace(sample, self, error):
                         raise
                     synthetic.replaced(self, sample, args, kwargs, error)
 
@@ -169,7 +170,10 @@ class SyntheticData:
             keep(
                 dataset, target_transform=kwargs.get("target_transform"), transforms=kwargs.get("transforms")
             )
-            keep(dataset, targets=Cycle(dataset._memfit_length, classes))
+            keep(
+                dataset,
+                **contents(self.session.torch, type(dataset).__name__, dataset._memfit_length, classes),
+            )
         self._note(f"{self.said(dataset, error)}, {dataset._memfit_length} of them")
 
     # torchvision
@@ -278,6 +282,32 @@ class SyntheticData:
     def _plain(self, field, index):
         value = self._value(field, index)
         return value.tolist() if hasattr(value, "tolist") else value
+
+
+def is_of_a_network(error):
+    """Whether it is a network library's own kind of `OSError`, as `requests` and `aiohttp` have one."""
+    return isinstance(error, OSError) and type(error).__module__ != "builtins"
+
+
+def contents(torch, name, length, classes):
+    """What data sets of this class keep of all their samples, as scripts read it: zeros, which take no room
+    until they are copied.
+    """
+    labels = Cycle(length, classes)
+    mode, width, height, *_ = KNOWN[name]
+    if mode == "L":
+        data = torch.zeros((length, height, width), dtype=torch.uint8)
+        return {"data": data, "targets": torch.arange(length) % classes}
+    if name in ("CIFAR10", "CIFAR100"):
+        import numpy
+
+        return {"data": numpy.zeros((length, height, width, 3), "uint8"), "targets": labels[:]}
+    if name in ("SVHN", "STL10"):
+        import numpy
+
+        data = numpy.zeros((length, 3, height, width), "uint8")
+        return {"data": data, "labels": numpy.arange(length) % classes}
+    return {"targets": labels}
 
 
 class Cycle:

@@ -137,6 +137,23 @@ fn every_tensor_of_a_list_is_written_whatever_its_room_and_what_an_earlier_one_l
 }
 
 #[test]
+fn steps_that_are_counted_on_the_card_are_known() {
+    let name = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_";
+    let memory = memory();
+    know(&memory, OUT, &floats(&[2.0]));
+    // Room for 110 tensors; two of one element each, the second of which is not known.
+    let mut lists = addresses(&[OUT, X]);
+    lists.resize(8 * 110, 0);
+    lists.extend(addresses(&[1, 1]));
+    lists.resize(16 * 110, 0);
+    lists.extend([0, 1]);
+    lists.resize(3360, 0);
+    launch_blocks(2, &memory, name, &[lists, vec![0], vec![0], floats(&[1.0])]);
+    assert_eq!(known(&memory, OUT, 4), Some((floats(&[3.0]), None)));
+    assert_eq!(known(&memory, X, 4), None);
+}
+
+#[test]
 fn another_librarys_kernel_of_a_known_name_is_not_read_past_its_arguments() {
     let own = SUM_LONG.strip_prefix("_ZN2at6native").unwrap();
     let other = format!("_ZN5other6native{}", own.replace("NS0_", "N2at6native"));
@@ -191,6 +208,22 @@ fn a_sort_takes_values_along() {
     launch(&memory, SORT_DOWN, &arguments, 1);
     assert_eq!(known(&memory, X, 32), Some((longs(&[9, 5, 3, 3]), None)));
     assert_eq!(known(&memory, Y, 32), Some((longs(&[1, 3, 0, 2]), None)));
+}
+
+#[test]
+fn positions_by_unknown_keys_are_in_range_and_differ_for_whoever_reads_them() {
+    let memory = memory();
+    know(&memory, Y, &longs(&[0, 1, 2, 3]));
+    let info = |address: u64| [addresses(&[address]), vec![0; 208]].concat();
+    let arguments = [info(X), bytes(&[1]), bytes(&[4]), bytes(&[1]), info(Y), bytes(&[1]), vec![0]];
+    launch(&memory, SORT_DOWN, &arguments, 1);
+    assert_eq!(known(&memory, Y, 32), None, "nothing follows from them");
+    let mut read = [0; 32];
+    let found = memory.read(Y, &mut read);
+    assert_eq!(
+        (found.known, found.answers, read.to_vec()),
+        (32, vec![Assumption::Ranking], longs(&[0, 1, 2, 3]))
+    );
 }
 
 #[test]

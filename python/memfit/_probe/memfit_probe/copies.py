@@ -1,0 +1,64 @@
+"""Copies of a model's parameters that no module holds: an average of the weights as a list of tensors, a
+state to go back to.
+
+They are looked for once, before the first backward pass: whatever has the shapes of the parameters by then,
+one for one, is a copy of them. Later, a list of gradients would look the same.
+"""
+
+import gc
+from collections import OrderedDict
+
+from . import watch as codes
+
+
+def note(notes, roots):
+    """Notes the copies of these modules' parameters."""
+    by_order, by_name = {}, []
+    for root in roots:
+        named = [(name, each) for name, each in root.named_parameters() if notes.addresses(each)]
+        # A single tensor of some shape may be anything.
+        if len(named) > 1:
+            shapes = tuple(each.shape for _, each in named)
+            by_order.setdefault(len(shapes), []).append((shapes, [each for _, each in named]))
+            by_name.append(dict(named))
+    if not by_order:
+        return
+    own = {address for names in by_name for each in names.values() for address in notes.addresses(each)}
+    copies = []
+    for held in gc.get_objects():
+        if type(held) in (list, tuple) and len(held) in by_order:
+            copies.extend(_in_order(notes, held, by_order[len(held)]))
+        elif type(held) in (dict, OrderedDict):
+            for names in by_name:
+                copies.extend(_by_name(notes, held, names))
+    notes.tell(
+        codes.PARAMETERS,
+        [pair for pair in copies if not own.intersection(notes.addresses(pair[0]))],
+    )
+
+
+def _is_copy(notes, each):
+    # What was computed of the parameters is no copy of them, and has their shapes, too.
+    return type(each) in notes.plain and each.is_cuda and each.grad_fn is None
+
+
+def _in_order(notes, held, known):
+    if not all(_is_copy(notes, each) for each in held):
+        return []
+    for shapes, parameters in known:
+        if all(each.shape == shape for each, shape in zip(held, shapes, strict=True)):
+            return notes.owned_like(held, parameters)
+    return []
+
+
+def _by_name(notes, held, names):
+    """A dictionary by the parameters' names, with nothing missing."""
+    if len(held) < len(names) or not all(name in held for name in names):
+        return []
+    found = [held[name] for name in names]
+    if not all(
+        _is_copy(notes, each) and each.shape == like.shape
+        for each, like in zip(found, names.values(), strict=True)
+    ):
+        return []
+    return notes.owned_like(found, names.values())

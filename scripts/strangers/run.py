@@ -1,0 +1,211 @@
+"""Run public training scripts on virtual cards from a mirror of their repositories, and write the table.
+
+    python scripts/strangers/run.py MIRROR --python INTERPRETER [--only WORDS] [--work FOLDER]
+    python scripts/strangers/run.py --table
+
+MIRROR has `owner+name/repo` (a git directory) or `owner+name` (a working tree) for each repository of
+scripts.toml; what it lacks is told. The interpreter needs PyTorch and what the scripts import; `--older`
+names one with NumPy 1 for those that ask for it. `--table` writes measurements/strangers.md from what was
+read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+HERE = Path(__file__).parent
+LIST = HERE / "scripts.toml"
+INPUTS = HERE / "inputs.py"
+TABLE = HERE.parents[1] / "measurements" / "strangers.md"
+SECONDS = 600
+FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
+
+
+def checked_out(mirror: Path, script: dict[str, Any], work: Path) -> Path | None:
+    """A working tree at the script's commit; `None` where the mirror has no such commit."""
+    name = script["repository"].replace("/", "+")
+    target = work / name
+    if target.exists():
+        return target
+    for git in (mirror / name / "repo", mirror / name / ".git"):
+        listing = ["git", f"--git-dir={git}", "ls-tree", "-rz", script["commit"]]
+        files = subprocess.run(listing, capture_output=True, text=True, check=False)
+        if files.returncode == 0:
+            break
+    else:
+        return None
+    with subprocess.Popen(
+        ["git", f"--git-dir={git}", "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as contents:
+        assert contents.stdin is not None
+        assert contents.stdout is not None
+        for entry in filter(None, files.stdout.split("\0")):
+            about, path = entry.split("\t", 1)
+            mode, kind, number = about.split()
+            if kind != "blob" or mode == "120000":
+                continue
+            contents.stdin.write(number.encode() + b"\n")
+            contents.stdin.flush()
+            head = contents.stdout.readline().split()
+            # A mirror may leave large files out.
+            if head[1] == b"missing":
+                continue
+            data = contents.stdout.read(int(head[2]) + 1)[:-1]
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes(data)
+            (target / path).chmod(0o755 if mode == "100755" else 0o644)
+    return target
+
+
+def run(script: dict[str, Any], tree: Path, python: Path, memfit: str) -> dict[str, Any]:
+    """Makes the script's inputs, and asks about it."""
+    folder, inputs = tree / script.get("folder", "."), tree.parent / "inputs"
+    for words in script.get("inputs", ()):
+        making = [str(python), str(INPUTS), *shlex.split(words.format(inputs=inputs))]
+        subprocess.run(making, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    # `python -m venv` makes a link to the interpreter that it was made with: the folder is the environment's.
+    own = {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(python.parent.parent),
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "offline",
+    }
+    answer = tree.parent / f"{script['name']}.json"
+    answer.unlink(missing_ok=True)
+    command = shlex.split(script["command"].replace("{inputs}", str(inputs)))
+    asked = [memfit, "run", "--gpu", script["gpu"], *script.get("options", ()), "--json", str(answer)]
+    subprocess.run(
+        [*asked, "--timeout", f"{SECONDS}s", "--", *command],
+        cwd=folder,
+        env={**os.environ, **own},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return json.loads(answer.read_text()) if answer.exists() else {}
+
+
+def told(script: dict[str, Any], report: dict[str, Any]) -> str:
+    """One line on what came of it, beside what was read before."""
+    if not report:
+        return "no answer"
+    problem, peak = report.get("problem") or {}, report["peak"]["device"]
+    expected = script.get("now", script.get("verdict"))
+    line = f"{report['verdict']} {problem.get('kind', '')}, {peak / 2**20:.0f} MiB"
+    return line if report["verdict"] == expected else f"{line}; it was {expected}"
+
+
+def mebibytes(script: dict[str, Any], field: str) -> str:
+    """A size as the table has it."""
+    return f"{script[field] / 2**20:,.1f}" if field in script else ""
+
+
+def table(known: dict[str, Any]) -> str:
+    """The page."""
+    scripts, mends = known["script"], known["mended"]
+    first = Counter(script["first"] for script in scripts)
+    good = first["answer"] + first["reason"]
+    lines = [
+        "# Strangers' scripts",
+        "",
+        "Written by `python scripts/strangers/run.py --table` from `scripts/strangers/scripts.toml`.",
+        "",
+        f"{len(scripts)} public training scripts of {len({each['repository'] for each in scripts})} repositories, "
+        "unmodified, on virtual cards, with arguments as their READMEs have them, smaller in places. There was no network: data were made up by "
+        "memfit or by `scripts/strangers/inputs.py`, weights by memfit. The first attempt gave "
+        f"{first['answer']} answers, {first['reason']} honest reasons, and {first['wrong']} wrong or misleading "
+        f"answers: {100 * good // len(scripts)} % right or honest. The goal is 95 %.",
+        "",
+        "An answer counts as right if there is a verdict and each category holds what the script has of it. Of "
+        f"{sum('checked' in each for each in scripts)} models the number of parameters is known from elsewhere; "
+        "these agree to the byte. Nothing here was run on a real card.",
+        "",
+        "## What was mended",
+        "",
+        *[f"- {text}: {sum(each.get('mended') == name for each in scripts)}" for name, text in mends.items()],
+        "",
+        "## Each script",
+        "",
+        "Sizes are MiB at the peak of the first attempt.",
+        "",
+        "| repository | command | card | first | verdict | parameters | optimizer | device | now |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in scripts:
+        command = " ".join([*each.get("options", ()), "·", *each["command"].split()[:4]])
+        said = f": {each['said']}" if "said" in each else ""
+        now = each.get("now", "" if "mended" in each else each.get("verdict", ""))
+        if "checked" in each:
+            said = f"{said or ':'} {each['checked']}"
+        kind = f" ({each['now_kind']})" if "now_kind" in each else ""
+        sizes = [mebibytes(each, field) for field in ("parameters", "optimizer", "device")]
+        cells = [
+            f"{each['repository']} {each.get('folder', '')}".strip(),
+            f"`{command.removeprefix('· ')}`",
+            each["gpu"],
+            FIRST[each["first"]] + said,
+            each.get("verdict", ""),
+            *sizes,
+            now + kind,
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += ["", "## Not counted", "", "What they import, or their repository, could not be had:", ""]
+    lines += [f"- {each['repository']}: {each['why']}" for each in known["left_out"]]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("mirror", type=Path, nargs="?")
+    parser.add_argument("--python", type=Path)
+    parser.add_argument("--older", type=Path, help="an interpreter with NumPy 1")
+    parser.add_argument("--memfit", default="memfit")
+    parser.add_argument("--only", default="", help="scripts whose names hold one of these words")
+    parser.add_argument("--work", type=Path, default=Path("strangers"))
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    known = tomllib.loads(LIST.read_text())
+    if arguments.table:
+        TABLE.write_text(table(known))
+        return 0
+    if arguments.mirror is None or arguments.python is None:
+        parser.error("a mirror and an interpreter are needed")
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    work, missing = arguments.work.resolve(), 0
+    for script in known["script"]:
+        if arguments.only and not any(word in script["name"] for word in arguments.only.split()):
+            continue
+        python = arguments.older if script.get("environment") == "numpy-1" else arguments.python
+        tree = checked_out(arguments.mirror, script, work)
+        lacks = (
+            "inputs that were made by hand"
+            if script.get("by_hand")
+            else "an interpreter with NumPy 1 (`--older`)"
+            if python is None
+            else f"{script['repository']} at {script['commit'][:12]}"
+            if tree is None
+            else None
+        )
+        if lacks is None and tree is not None and python is not None:
+            said = told(script, run(script, tree, python.absolute(), arguments.memfit))
+        else:
+            missing, said = missing + 1, f"not run: it lacks {lacks}"
+        print(f"{script['name']}: {said}", flush=True)
+    print(f"{missing} not run", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

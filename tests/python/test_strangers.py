@@ -1,0 +1,155 @@
+"""Forms of public training scripts that were once answered wrongly, each as the smallest script with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device, through_memfit
+
+TRAINING = """
+    model = torch.nn.Linear(1024, 1024, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(9):
+        model(torch.zeros(8, 1024, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_probe_is_there_whatever_the_command_makes_of_pythonpath(tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        return through_memfit(gpu, ["env", "PYTHONPATH=.", *command], environment)
+
+    answer = on_device(TRAINING, tmp_path, start=start)
+    assert (answer.status, answer.report["steps"]) == (0, 9), answer.output
+
+
+CONTENTS = """
+    import torchvision
+    found = {}
+    for name in ("CIFAR10", "MNIST", "SVHN"):
+        made = getattr(torchvision.datasets, name)("/nowhere", download=False)
+        labels = getattr(made, "targets", None)
+        labels = made.labels if labels is None else labels
+        found[name] = [
+            list(made.data.shape), str(made.data.dtype), len(torch.tensor(labels[:5])), int(max(labels)), len(made),
+        ]
+    answer(**found)
+"""
+
+
+def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    options = ("--synthetic-data",)
+    answer = on_device(CONTENTS, tmp_path, start=lambda *asked: through_memfit(*asked, options=options))
+    assert answer.said == {
+        "CIFAR10": [[50_000, 32, 32, 3], "uint8", 5, 9, 50_000],
+        "MNIST": [[60_000, 28, 28], "torch.uint8", 5, 9, 60_000],
+        "SVHN": [[73_257, 3, 32, 32], "uint8", 5, 9, 73_257],
+    }, answer.output
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("torch.nn.Linear(2, 3, biass=True)", "exception"),
+        ("torch.optim.NoSuchThing", "exception"),
+        ("import no_such_package", "exception"),
+        ("no_such_name", "exception"),
+        ("open('/nowhere/file')", "exception-after-change"),
+        ("assert number > 1", "exception-after-change"),
+    ],
+)
+def test_no_value_is_blamed_for_a_mistake_in_the_program(line: str, kind: str, tmp_path: Path) -> None:
+    answer = on_device(f"    number = int(torch.rand(8, device=device).sum() * 3)\n    {line}\n", tmp_path)
+    assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
+
+
+def test_a_host_that_is_not_reached_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    code = "    raise OSError('<urlopen error [Errno -2] Name or service not known>')\n"
+    answer = on_device(code, tmp_path)
+    assert answer.report["problem"]["kind"] == "no-network"
+    assert "--synthetic-data" in answer.report["problem"]["hint"]
+
+
+MIB_OF_MODEL = 64
+COPIES = """
+    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).to(device)
+    {copy}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.zeros(8, 2048, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "shadow = [each.detach().cpu().to(device) for each in model.parameters()]",
+        "shadow = [each.detach().clone() for each in model.parameters()]",
+        "state = {name: each.clone() for name, each in model.state_dict().items()}",
+    ],
+    ids=["by way of the host", "clones", "a state"],
+)
+def test_copies_of_parameters_are_parameters(copy: str, tmp_path: Path) -> None:
+    by_category = on_device(COPIES.format(copy=copy), tmp_path).report["at_peak"]["by_category"]
+    assert by_category["parameters"] == 2 * MIB_OF_MODEL << 20, by_category
+    assert by_category["gradients"] <= MIB_OF_MODEL << 20
+
+
+REPLICAS = """
+    import torch.distributed as dist
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29771", RANK="0", WORLD_SIZE="1")
+    dist.init_process_group("nccl")
+    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).to(device)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.zeros(8, 2048, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_buckets_of_gradients_are_gradients(tmp_path: Path) -> None:
+    answer = on_device(REPLICAS, tmp_path)
+    by_category = answer.report["at_peak"]["by_category"]
+    # Each gradient, and its place in a bucket.
+    assert by_category["gradients"] == 2 * MIB_OF_MODEL << 20, (by_category, answer.output)
+    assert by_category["unknown"] < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict"), [("", "fits"), ("torch.zeros(96 // int(at[0]), 1 << 20, device=device)", "unknown")]
+)
+def test_positions_of_unknown_elements_are_in_range_and_differ(
+    use: str, verdict: str, tmp_path: Path
+) -> None:
+    code = f"""
+    spectrum = torch.fft.rfft(torch.rand(4, 96, device=device)).abs().mean(0)
+    at = torch.topk(spectrum, 5)[1].cpu().numpy()
+    order = torch.rand(6, device=device).sort()[1].tolist()
+    {use}
+    answer(at=at.tolist(), order=sorted(order))
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["verdict"] == verdict, answer.output
+    found = answer.said
+    assert len(set(found["at"])) == 5
+    assert 0 < min(found["at"]) <= max(found["at"]) < 49, found
+    assert found["order"] == list(range(6))
+
+
+def test_what_cannot_be_stood_in_for_is_memfits_own_word(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    code = "    import transformers\n    transformers.AutoModel.from_pretrained('nobody/has-this')\n"
+    answer = on_device(
+        code, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--synthetic-weights",))
+    )
+    problem = answer.report["problem"]
+    assert problem["kind"] == "exception-after-change"
+    assert problem["message"].startswith("memfit cannot stand in for what the script asks for: ")
+    assert "by itself" not in problem["message"]
