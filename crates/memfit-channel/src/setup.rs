@@ -45,6 +45,10 @@ pub struct Setup {
     /// Whether the host's own computing moves the clock.
     #[serde(default)]
     pub host_time: HostTime,
+    /// How long the training's own `DataLoader` is tried with each number of workers once the steps are
+    /// complete, in milliseconds; 0 does not.
+    #[serde(default)]
+    pub measure_loader_ms: u64,
 }
 
 /// What a machine without the weights and the data of a training is given in their place.
@@ -153,6 +157,7 @@ impl Setup {
             synthetic: Synthetic::default(),
             clock: ClockMode::default(),
             host_time: HostTime::default(),
+            measure_loader_ms: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-use memfit_channel::message::{Done, Oom, Training};
+use memfit_channel::message::{Done, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, Message, RunDir};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
@@ -61,6 +61,10 @@ pub(crate) struct Speaker {
     pub(crate) refused: Vec<(String, String)>,
     /// What the training is.
     pub(crate) training: Option<Training>,
+    /// Its own loader, where it was asked about it.
+    pub(crate) loader: Option<Loader>,
+    /// What that gives with each number of workers.
+    pub(crate) trials: Vec<LoaderTrial>,
     /// Its last word.
     pub(crate) done: Option<Done>,
 }
@@ -110,6 +114,8 @@ impl Speaker {
             Message::ReadBack { place } => self.read_back.push(place),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
+            Message::Loader(loader) => self.loader = Some(*loader),
+            Message::LoaderTrial(trial) => self.trials.push(trial),
             Message::Done(done) => self.done = Some(done),
         }
     }

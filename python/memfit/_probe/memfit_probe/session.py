@@ -415,6 +415,7 @@ class Session:
 
     def _tell_done(self, reason):
         self.ended = True
+        self._measure_loader()
         if self.watch is not None:
             self.notes.everything()
             self.sizes.read()
@@ -423,6 +424,11 @@ class Session:
         if self.ahead is not None:
             self._tell_imports()
         last_words.send(self, reason)
+
+    @guarded
+    def _measure_loader(self):
+        self.loaders.settle()
+        self.loaders.feeding.measure()
 
     @guarded
     def _tell_training(self):
