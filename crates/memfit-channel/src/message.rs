@@ -252,7 +252,7 @@ pub struct Loader {
     pub samples: u64,
     /// Bytes of a batch.
     pub bytes: u64,
-    /// Whether some part of a batch lies on the card already.
+    /// Some part of a batch lies on the card already.
     pub on_card: bool,
     /// Nanoseconds that making half of the items takes at most; nothing where they do not come one by one.
     pub item_ns: Option<u64>,
@@ -264,11 +264,11 @@ pub struct Loader {
     pub collate_ns: Option<u64>,
     /// Nanoseconds of a copy of a batch, as pinning makes one.
     pub copy_ns: u64,
-    /// What went wrong, where something did.
+    /// The error, where something went wrong.
     pub error: Option<String>,
 }
 
-/// What a number of workers gives.
+/// The pace of a number of workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoaderTrial {
     /// The number.
@@ -285,7 +285,7 @@ pub struct LoaderTrial {
     pub slowest_ns: u64,
     /// Bytes of the workers' memory that no other process shares.
     pub memory: u64,
-    /// What went wrong, where something did.
+    /// The error, where something went wrong.
     pub error: Option<String>,
 }
 

@@ -310,15 +310,21 @@ impl Plan {
                 let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE)?;
                 cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
             }
-            Storage::Tiff { chunk, .. } => {
+            Storage::Tiff { chunk, packed, .. } => {
+                // A palette is read as a list of values, each in a structure of its own.
+                let palette = packed.filter(|packed| packed.palette);
+                let colours = palette.map_or(0, |packed| (3_u64 << packed.bits) * PALETTE_VALUE);
                 let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;
-                cost.decoder = one.checked_add(256 << 10)?;
+                cost.decoder = one.checked_add(256 << 10)?.checked_add(colours)?;
                 cost.buffers = cost.buffers.checked_add(held(chunk.1.min(header.height))?)?;
             }
         }
         Some(cost)
     }
 }
+
+/// Bytes that the decoder of TIFF holds for a value of a palette.
+const PALETTE_VALUE: u64 = 40;
 
 /// What a decoder of JPEG 2000 holds for each value, in bytes.
 const JP2_VALUE: u64 = 12;

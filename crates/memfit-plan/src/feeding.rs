@@ -3,7 +3,7 @@
 
 use crate::Host;
 
-/// What a number of workers gave.
+/// The pace of a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Given {
     /// The number.
@@ -23,7 +23,7 @@ pub struct Batches {
     pub bytes: u64,
     /// Milliseconds in which one process made the slowest of them.
     pub slowest_ms: f64,
-    /// Whether they lie on the card already.
+    /// They lie on the card already.
     pub on_card: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Proposal {
     pub pinned: bool,
     /// `persistent_workers`.
     pub persistent: bool,
-    /// Whether the card would not wait; nothing where its time is not known.
+    /// The card would not wait; nothing where its time is not known.
     pub keeps_up: Option<bool>,
     /// Why, in one sentence.
     pub why: String,
@@ -59,7 +59,7 @@ const MARGIN: f64 = 1.1;
 const SAME: f64 = 1.05;
 /// Loading between the steps is borne up to this share of them.
 const BORNE: f64 = 0.05;
-/// What of a limit of the host is taken.
+/// The share of a limit of the host that is taken, as one over this.
 const SHARE: u64 = 2;
 /// Batches that a worker is ahead, as PyTorch has it, and the most that is proposed.
 const PREFETCH: (u64, u64) = (2, 8);
@@ -70,7 +70,8 @@ pub fn expected(given: &Given, card_ms: f64) -> Fed {
     Fed { period_ms, waits: 1.0 - card_ms / period_ms }
 }
 
-/// Settings for a card that takes so long for a batch, where that is known; nothing where nothing was measured.
+/// Settings for a card that takes so long for a batch, where that is known; nothing where nothing was
+/// measured.
 pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &Host) -> Option<Proposal> {
     let usable: Vec<&Given> =
         given.iter().filter(|one| one.batch_ms.is_finite() && one.batch_ms > 0.0).collect();

@@ -73,8 +73,8 @@ fn stretched(time: StepTime, stretch: f64) -> StepTime {
     }
 }
 
-/// Whether the card would wait for data, of what the slowest rank's steps show; nothing where they do not tell,
-/// or where the estimate of a step's time leaves room for either.
+/// A remark that the card would wait for data, of what the slowest rank's steps show; nothing where they do
+/// not tell, or where the estimate of a step's time leaves room for either.
 fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     if facts.setup.host_time == HostTime::Measured {
         // Then loading is a part of what a step is said to take.

@@ -149,7 +149,7 @@ fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderRepo
 /// The share of the time for which a card may wait and still counts as fed.
 const BORNE: f64 = 0.05;
 
-/// What is known of a loader beside a card.
+/// Facts of a loader beside a card.
 struct Fed<'a> {
     loader: &'a Loader,
     given: &'a [Given],
@@ -157,7 +157,7 @@ struct Fed<'a> {
 }
 
 impl Fed<'_> {
-    /// What comes of these settings.
+    /// The outcome of these settings.
     fn settings(
         &self,
         workers: u64,
@@ -216,7 +216,7 @@ fn measured(trial: &LoaderTrial, card_ms: Option<f64>) -> LoaderMeasured {
     }
 }
 
-/// What else to know, the most important first.
+/// Further advice, the most important first.
 fn advice(report: &LoaderReport, loader: &Loader) -> Vec<String> {
     let mut advice = Vec::new();
     for trial in report.measured.iter().filter(|trial| trial.error.is_some()) {

@@ -10,7 +10,7 @@ use super::{DeviceInfo, Problem, Script};
 pub struct LoaderReport {
     /// [`super::schema::DATA_LOADER`].
     pub schema: &'static str,
-    /// Whether the card would wait for data.
+    /// The answer: does the card wait for data?
     pub verdict: LoaderVerdict,
     /// The card.
     pub device: DeviceInfo,
@@ -18,7 +18,7 @@ pub struct LoaderReport {
     pub script: Script,
     /// Optimizer steps that ran.
     pub steps: u64,
-    /// What the card takes for the batches of a step, estimated.
+    /// Milliseconds that the card takes for a step, estimated.
     pub step_ms_estimate: Option<f64>,
     /// Batches of the loader in a step.
     pub batches_per_step: Option<f64>,
@@ -30,23 +30,23 @@ pub struct LoaderReport {
     pub batch: LoaderBatch,
     /// Its items, timed one by one; nothing where they do not come so.
     pub sample: Option<LoaderSample>,
-    /// What the script says.
+    /// The script's settings.
     pub own: Option<LoaderSettings>,
     /// By number of workers, as measured.
     pub measured: Vec<LoaderMeasured>,
-    /// What would feed the card.
+    /// Settings that would feed the card.
     pub proposed: Option<LoaderSettings>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What else to know, or to change, one sentence each.
+    /// Further advice, one sentence each.
     pub advice: Vec<String>,
-    /// What this machine has.
+    /// This machine.
     pub host: LoaderHost,
-    /// What went wrong, where there is no answer.
+    /// The problem, where there is no answer.
     pub problem: Option<Problem>,
 }
 
-/// Whether a card would wait for its data.
+/// The answers to: would the card wait for its data?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoaderVerdict {
@@ -56,7 +56,7 @@ pub enum LoaderVerdict {
     KeepsUpAsProposed,
     /// It would in any case that was measured.
     Waits,
-    /// What the card takes is not known, or the loader could not be measured.
+    /// Not known, as what the card takes, or what the loader gives, is not.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ pub struct LoaderBatch {
     pub samples: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Whether some part of it lies on the card already.
+    /// Some part of it lies on the card already.
     pub on_card: bool,
     /// Milliseconds in which it is put together of its items.
     pub collate_ms: Option<f64>,
@@ -95,7 +95,7 @@ pub struct LoaderSample {
     pub measured: u64,
 }
 
-/// Settings of a `DataLoader`, and what comes of them.
+/// Settings of a `DataLoader`, with their outcome.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LoaderSettings {
     /// `num_workers`.
@@ -120,7 +120,7 @@ pub struct LoaderSettings {
     pub pinned: u64,
 }
 
-/// What a number of workers gave.
+/// The pace of a number of workers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoaderMeasured {
     /// The number.
@@ -139,11 +139,11 @@ pub struct LoaderMeasured {
     pub batches: u64,
     /// The share of the time in which the card would wait.
     pub card_waits: Option<f64>,
-    /// What went wrong, where something did.
+    /// The error, where something went wrong.
     pub error: Option<String>,
 }
 
-/// What a machine has.
+/// A machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LoaderHost {
     /// Processors.
