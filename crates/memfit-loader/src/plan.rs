@@ -273,7 +273,9 @@ impl Plan {
                 let padded = u64::from(header.width.next_multiple_of(block.0))
                     * u64::from(header.height.next_multiple_of(block.1));
                 let coefficients = if *progressive { padded * 2 * u64::from(*samples) / 1000 } else { 0 };
-                cost.decoder = rows + coefficients + (64 << 10);
+                // A decoder at such a scale has tables, and a row of blocks.
+                let small = if self.denominator >= 4 { SCALED_TABLES + rows / 16 } else { 0 };
+                cost.decoder = rows + coefficients + small + (64 << 10);
             }
             Storage::Png { interlaced, composed, .. } => {
                 let line = u64::from(header.width) * 8;
@@ -322,6 +324,9 @@ impl Plan {
         Some(cost)
     }
 }
+
+/// Bytes of the tables with which a JPEG is decoded at a quarter and an eighth: three for each of six codes.
+const SCALED_TABLES: u64 = 6 * 3 * (16 << 10);
 
 /// Bytes that the decoder of TIFF holds for a value of a palette.
 const PALETTE_VALUE: u64 = 40;

@@ -12,6 +12,8 @@ mod entropy;
 mod tests;
 mod transform;
 
+use std::rc::Rc;
+
 use entropy::{Bits, Code, Step};
 use transform::Colours;
 
@@ -66,8 +68,8 @@ struct Component {
     down: usize,
     /// Its coefficients, in the order of the file.
     steps: [Step; 64],
-    first: Code,
-    others: Code,
+    first: Rc<Code>,
+    others: Rc<Code>,
 }
 
 /// Everything that stands before the scan.
@@ -345,6 +347,7 @@ fn components(
         return None;
     }
     let described = frame.get(6..6 + 3 * count)?.chunks_exact(3);
+    let (mut made_firsts, mut made_others) = (Made::default(), Made::default());
     described
         .zip(scan[1..].chunks_exact(2))
         .map(|(part, read)| {
@@ -353,18 +356,27 @@ fn components(
             if read[0] != id || !(1..=2).contains(&across) || !(1..=2).contains(&down) {
                 return None;
             }
-            let code = |codes: &Codes, number: u8| {
-                let (symbols, counts) = codes.get(usize::from(number))?.as_ref()?;
-                Code::new(counts, symbols)
-            };
             Some(Component {
                 // A scan of one component has a unit of one block.
                 across: if count == 1 { 1 } else { across },
                 down: if count == 1 { 1 } else { down },
                 steps: (*quantities.get(usize::from(table))?)?,
-                first: code(firsts, read[1] >> 4)?,
-                others: code(others, read[1] & 15)?,
+                first: code(firsts, &mut made_firsts, read[1] >> 4)?,
+                others: code(others, &mut made_others, read[1] & 15)?,
             })
         })
         .collect()
+}
+
+/// Codes that were made of their descriptions.
+type Made = [Option<Rc<Code>>; 4];
+
+/// The code of this number, which components share.
+fn code(codes: &Codes, made: &mut Made, number: u8) -> Option<Rc<Code>> {
+    let slot = made.get_mut(usize::from(number))?;
+    if slot.is_none() {
+        let (symbols, counts) = codes.get(usize::from(number))?.as_ref()?;
+        *slot = Some(Rc::new(Code::new(counts, symbols)?));
+    }
+    slot.clone()
 }

@@ -104,6 +104,13 @@ class Feeding:
 
     def tell(self):
         """What is known of the pass that trains, as a field of the last message."""
+        try:
+            return self._known()
+        except Exception as error:
+            self.session.remark("probe-failed", error, where="at what fed the training")
+            return None
+
+    def _known(self):
         # Under a plan, its pieces of batches are what is given.
         synthetic = self.session.setup["synthetic"]["data"] is not None
         if not self.training or synthetic or self.session.planned is not None:
