@@ -38,6 +38,19 @@ class Again:
                 yield indices
 
 
+class Items:
+    """Items that were timed one by one; nothing where they do not come so."""
+
+    median_ns = slowest_ns = collate_ns = None
+    measured = 0
+
+
+class Given:
+    """What a loader gave in the time that counts."""
+
+    batches = samples = wall_ns = start_ns = slowest_ns = 0
+
+
 class Trials:
     """One loader, tried with several numbers of workers for some seconds each."""
 
@@ -88,15 +101,23 @@ class Trials:
     # Without workers, part by part
 
     def _timed_alone(self):
-        found = {"samples": 0, "bytes": 0, "on_card": False, "copy_ns": 0, "error": None}
-        found.update(item_ns=None, slowest_ns=None, measured=0, collate_ns=None)
+        found, batch, copy_ns, error = Items(), None, 0, None
         try:
             batch = self._first_batch(found)
-            found.update(samples=samples(self.torch, batch), bytes=nbytes(batch), on_card=on_card(batch))
-            found["copy_ns"] = min(self._copied(batch) for _ in range(COPIES))
-        except Exception as error:
-            found["error"] = f"{type(error).__name__}: {error}"
-        return found
+            copy_ns = min(self._copied(batch) for _ in range(COPIES))
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        return {
+            "samples": samples(self.torch, batch) if batch is not None else 0,
+            "bytes": nbytes(batch),
+            "on_card": on_card(batch),
+            "item_ns": found.median_ns,
+            "slowest_ns": found.slowest_ns,
+            "measured": found.measured,
+            "collate_ns": found.collate_ns,
+            "copy_ns": copy_ns,
+            "error": error,
+        }
 
     def _first_batch(self, found):
         loader = self.loader
@@ -118,9 +139,9 @@ class Trials:
             began = now()
             batch = loader.collate_fn(items)
             collated.append(now() - began)
-        found["collate_ns"] = min(collated)
+        found.collate_ns = min(collated)
         times.sort()
-        found.update(item_ns=times[len(times) // 2], slowest_ns=times[-1], measured=len(times))
+        found.median_ns, found.slowest_ns, found.measured = times[len(times) // 2], times[-1], len(times)
         return batch
 
     def _copied(self, batch):
@@ -158,20 +179,26 @@ class Trials:
         return self.torch.utils.data.DataLoader(loader.dataset, **options)
 
     def _tried(self, workers):
-        found = {"batches": 0, "samples": 0, "wall_ns": 0, "start_ns": 0, "slowest_ns": 0, "memory": 0}
-        found["error"] = None
-        iterator = None
+        found, iterator, memory, error = Given(), None, 0, None
         try:
             began = now()
             iterator = iter(self._made(workers))
             self._go_through(iterator, workers, began, found)
-            found["memory"] = sum(own_memory(worker.pid) for worker in getattr(iterator, "_workers", ()))
-        except Exception as error:
-            found["error"] = f"{type(error).__name__}: {error}"
+            memory = sum(own_memory(worker.pid) for worker in getattr(iterator, "_workers", ()))
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
         finally:
             if workers and iterator is not None:
                 iterator._shutdown_workers()
-        return found
+        return {
+            "batches": found.batches,
+            "samples": found.samples,
+            "wall_ns": found.wall_ns,
+            "start_ns": found.start_ns,
+            "slowest_ns": found.slowest_ns,
+            "memory": memory,
+            "error": error,
+        }
 
     def _go_through(self, iterator, workers, began, found):
         """As many batches as time allows, and no fewer than one of each worker beyond those that were begun
@@ -179,7 +206,7 @@ class Trials:
         """
         self.following(iterator)
         first = last = now()
-        found["start_ns"] = first - began
+        found.start_ns = first - began
         ahead = workers * (getattr(iterator, "_prefetch_factor", None) or 0)
         since, given, enough = first, 0, max(workers, 2)
         while True:
@@ -194,11 +221,11 @@ class Trials:
             if given <= ahead:
                 since = last
                 continue
-            found["batches"] += 1
-            found["samples"] += samples(self.torch, batch)
-            found["wall_ns"] = last - since
-            found["slowest_ns"] = max(found["slowest_ns"], taken)
-            if found["batches"] >= enough and last - since > self.seconds * 1e9:
+            found.batches += 1
+            found.samples += samples(self.torch, batch)
+            found.wall_ns = last - since
+            found.slowest_ns = max(found.slowest_ns, taken)
+            if found.batches >= enough and last - since > self.seconds * 1e9:
                 break
 
 
