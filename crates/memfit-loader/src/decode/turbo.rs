@@ -117,8 +117,8 @@ impl Turbo {
             )
         };
         self.judge(decoded)?;
-        // The library tells an error that comes after a warning as a warning: as where it made up the end of a
-        // file that was cut off before its first scan.
+        // The library tells an error that comes after a warning as a warning: as where it made up the end of
+        // a file that was cut off before its first scan.
         if (read != 0 || decoded != 0) && !jpeg::ends(bytes) {
             let reason = "it is cut off before its end".to_owned();
             return Err(LoaderError::Damaged { format: NAME, reason });
