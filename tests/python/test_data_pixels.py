@@ -306,3 +306,23 @@ def test_an_image_cut_off_is_told(kind: str) -> None:
 def test_settings_that_cannot_be_are_told(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode(encoded(picture(400, 300), "JPEG"), **options)
+
+
+@pytest.mark.skipif(not TURBO, reason="the decoder in Rust alone knows no scales")
+@pytest.mark.parametrize("by", [4, 8])
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0", "grey"])
+@pytest.mark.parametrize("options", [{}, {"optimize": True}, {"restart_marker_blocks": 3}], ids=str)
+def test_small_scales_are_libjpegs(by: int, sampling: str, options: dict[str, Any]) -> None:
+    """Whichever decoder takes it, as Pillow's own libjpeg-turbo decodes at that scale."""
+    image = picture(333, 251).convert("L" if sampling == "grey" else "RGB")
+    if sampling != "grey":
+        options = {**options, "subsampling": sampling}
+    data = encoded(image, "JPEG", quality=88, **options)
+    drafted = Image.open(io.BytesIO(data))
+    drafted.draft(None, (333 // by, 251 // by))
+    theirs = tensor(drafted)
+    assert theirs.shape[1:] == (-(-251 // by), -(-333 // by))
+    # A part that begins and ends with pixels of that scale is not resized.
+    left, top, wide, high = (by * number for number in (3, 5, 21, 17))
+    ours = decode(data, (17, 21), (left, top, wide, high), margin=1.0, mode="keep")
+    assert torch.equal(ours, theirs[:, 5:22, 3:24])

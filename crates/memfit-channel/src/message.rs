@@ -101,6 +101,10 @@ pub enum Message {
     Training(Box<Training>),
     /// A run on the host was kept or compared.
     HostRun(HostCompared),
+    /// The training's own `DataLoader`, taken apart on this host.
+    Loader(Box<Loader>),
+    /// The same loader with another number of workers.
+    LoaderTrial(LoaderTrial),
     /// The process has what was asked of it, and waits to be ended; or is at its own end.
     Done(Done),
 }
@@ -248,6 +252,76 @@ pub struct Loading {
     pub items: u64,
 }
 
+/// A training's own `DataLoader` as the script has it, and what its batches take on this host without
+/// workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loader {
+    /// The data set's class.
+    pub dataset: String,
+    /// Its items, where it can count them.
+    pub items: Option<u64>,
+    /// Batches that the training was given.
+    pub given: u64,
+    /// `num_workers`.
+    pub workers: u64,
+    /// `prefetch_factor`.
+    pub prefetch: Option<u64>,
+    /// `pin_memory`.
+    pub pinned: bool,
+    /// `persistent_workers`.
+    pub persistent: bool,
+    /// Samples in a batch.
+    pub samples: u64,
+    /// Bytes of a batch.
+    pub bytes: u64,
+    /// Some part of a batch lies on the card already.
+    pub on_card: bool,
+    /// Nanoseconds that making half of the items takes at most; nothing where they do not come one by one.
+    pub item_ns: Option<u64>,
+    /// Nanoseconds that the slowest of them took.
+    pub slowest_ns: Option<u64>,
+    /// So many were timed.
+    pub measured: u64,
+    /// Nanoseconds in which a batch is put together of its items.
+    pub collate_ns: Option<u64>,
+    /// Nanoseconds of a copy of a batch, as pinning makes one.
+    pub copy_ns: u64,
+    /// The error, where something went wrong.
+    pub error: Option<String>,
+}
+
+/// The pace of a number of workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoaderTrial {
+    /// The number.
+    pub workers: u64,
+    /// Batches that came in the time that counts: from when those had come that were begun at the start.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// That time in nanoseconds.
+    pub wall_ns: u64,
+    /// Nanoseconds to the first batch, the start of the workers among them.
+    pub start_ns: u64,
+    /// The longest wait for a batch.
+    pub slowest_ns: u64,
+    /// Bytes of the workers' memory that no other process shares.
+    pub memory: u64,
+    /// The error, where something went wrong.
+    pub error: Option<String>,
+}
+
+/// How the pass that trains was fed, as far as the run shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feeding {
+    /// Processes that load.
+    pub workers: u64,
+    /// Batches that the pass was given.
+    pub batches: u64,
+    /// Nanoseconds in which the loader makes a batch on this host; nothing where the run does not tell.
+    pub period_ns: Option<u64>,
+}
+
 /// A repeated block of a model, in one forward.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
@@ -301,6 +375,9 @@ pub struct Done {
     /// yet.
     #[serde(default)]
     pub unmet: u64,
+    /// How its training was fed, where it has a loader of torch's.
+    #[serde(default)]
+    pub feeding: Option<Feeding>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "by_index")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -350,6 +427,7 @@ mod tests {
             epoch_end: true,
             growth_per_step: Some(-1),
             unmet: 0,
+            feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

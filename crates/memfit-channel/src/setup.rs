@@ -48,6 +48,10 @@ pub struct Setup {
     /// Whether the host's own computing moves the clock.
     #[serde(default)]
     pub host_time: HostTime,
+    /// How long the training's own `DataLoader` is tried with each number of workers once the steps are
+    /// complete, in milliseconds; 0 does not.
+    #[serde(default)]
+    pub measure_loader_ms: u64,
 }
 
 /// A run of small batches on the host, whose gradients are kept or compared.
@@ -181,6 +185,7 @@ impl Setup {
             host: None,
             clock: ClockMode::default(),
             host_time: HostTime::default(),
+            measure_loader_ms: 0,
         }
     }
 

@@ -199,6 +199,9 @@ pub enum CliError {
     /// A plan for the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
+    /// A loader is measured beside a virtual card.
+    #[error("`memfit data --loader` runs a few steps on a virtual card, and not on this machine's")]
+    LoaderForLocal,
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
     Json(#[source] serde_json::Error),
@@ -230,6 +233,7 @@ impl CliError {
             | Self::SeveralFolders
             | Self::NothingToWatch { .. }
             | Self::PlanForLocal
+            | Self::LoaderForLocal
             | Self::OutputExists { .. } => "usage",
             Self::NothingToCalibrate => "no-local-gpu",
             Self::Measuring { .. } => "measuring",
@@ -337,7 +341,7 @@ impl Hint for CliError {
             Self::PlanUnsettled(_) => {
                 vec!["a plan needs sizes that do not depend on what the card computes: `memfit run --gpu local` measures them on it".to_owned()]
             }
-            Self::PlanForLocal => {
+            Self::PlanForLocal | Self::LoaderForLocal => {
                 vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
             }
             Self::Check(_)

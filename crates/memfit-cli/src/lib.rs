@@ -90,6 +90,7 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
         Verb::Check(args) => commands::check(&args, &settings, &printer),
         Verb::Server => commands::server(args.isolated),
         Verb::Rule(args) => commands::rule(&args, &settings, &printer),
+        Verb::Data(args) if !args.loader.is_empty() => commands::data_loader(args, &settings, home, &printer),
         Verb::Data(args) => commands::data(&args, &settings, &printer),
         Verb::Watch(args) => commands::watch(&args, &settings, &printer),
         Verb::Gpus(args) => commands::gpus(&args, &settings, &printer),

@@ -1,5 +1,6 @@
 //! Requests for runs: arguments and settings together, with names looked up.
 
+use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
@@ -8,7 +9,7 @@ use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{Cover, GpuChoice, PlanArgs, RunArgs};
+use crate::args::{Cover, DataArgs, GpuChoice, PlanArgs, RunArgs};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -64,7 +65,48 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         confidential: args.confidential,
         keep: args.keep,
         prove: !args.no_prove,
+        measure_loader: None,
         command: args.command,
+    })
+}
+
+/// The request of `memfit data --loader`: a few steps, and then the loader.
+pub(crate) fn to_measure(
+    args: DataArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
+    if gpu.name.eq_ignore_ascii_case(LOCAL) {
+        return Err(CliError::LoaderForLocal);
+    }
+    let device = catalogue.find(&gpu.name)?.clone();
+    let mut command = args.loader;
+    if command.first().is_some_and(|first| Path::new(first).extension().is_some_and(|ending| ending == "py"))
+    {
+        command.insert(0, "python".into());
+    }
+    Ok(Request {
+        card: Card::Virtual(Box::new(device), gpu.count),
+        lone_rank: None,
+        steps: DEFAULT_STEPS,
+        forward_steps: DEFAULT_STEPS,
+        cover_full: false,
+        clock: ClockMode::default(),
+        host_time: HostTime::default(),
+        timeout: args.timeout.or(settings.timeout).map_or(Some(DEFAULT_TIMEOUT), |timeout| timeout.0),
+        sizes: Sizes::default(),
+        synthetic: Synthetic { weights: settings.synthetic_weights, data: None },
+        other_processes: 0,
+        others: Origin::Stated,
+        planned: None,
+        output: None,
+        show_output: settings.show_output,
+        confidential: false,
+        keep: false,
+        prove: false,
+        measure_loader: args.measure.0,
+        command,
     })
 }
 
@@ -108,6 +150,7 @@ pub(crate) fn to_plan(
         confidential: false,
         keep: false,
         prove: false,
+        measure_loader: None,
         command: args.command,
     })
 }

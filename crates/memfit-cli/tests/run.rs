@@ -73,6 +73,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 epoch_end: false,
                 growth_per_step: None,
                 unmet: 0,
+                feeding: None,
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));

@@ -6,6 +6,7 @@ mod jp2;
 mod jpeg;
 mod png;
 mod raw;
+mod scaled;
 mod tiff;
 #[cfg(feature = "turbo")]
 mod turbo;
@@ -180,6 +181,22 @@ impl Prepared {
     }
 }
 
+/// A JPEG in all its width and height at one over `by`, by each of the decoders that can: for those who
+/// measure and compare them.
+#[doc(hidden)]
+pub mod at_scale {
+    /// By the decoder in Rust, where it takes the file, of up to this many pixels.
+    pub fn in_rust(bytes: &[u8], by: usize, most: usize) -> Option<Vec<u8>> {
+        super::scaled::whole(bytes, by, most)
+    }
+
+    /// By libjpeg-turbo, into so many bands; `None` if it cannot be read at all.
+    #[cfg(feature = "turbo")]
+    pub fn by_library(bytes: &[u8], by: usize, bands: usize) -> Option<Vec<u8>> {
+        super::turbo::whole(bytes, by, bands)
+    }
+}
+
 /// What a decoder comes to; one that falls over is an error like any other.
 pub(crate) fn standing(decode: impl FnOnce() -> Result<(), LoaderError>) -> Result<(), LoaderError> {
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
@@ -233,7 +250,9 @@ impl Decoder {
                 let bytes = whole(&image.input, &mut self.file)?;
                 let pixels = self.decoded.room(image.plan.room());
                 #[cfg(feature = "turbo")]
-                if !plan.in_rust || jpeg::decode(bytes, image, pixels).is_err() {
+                if scaled::decode(bytes, image, pixels).is_none()
+                    && (!plan.in_rust || jpeg::decode(bytes, image, pixels).is_err())
+                {
                     let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
                     if decoded.is_err() {
                         // What failed within a header would be gone on with in the next image.

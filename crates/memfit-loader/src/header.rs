@@ -2,6 +2,7 @@
 
 mod exif;
 mod gif;
+mod indexed;
 #[cfg(feature = "jpeg2000")]
 mod jp2;
 mod jpeg;
@@ -15,6 +16,7 @@ use std::io::{Read, Seek, SeekFrom};
 use crate::LoaderError;
 use crate::pixels::Layout;
 
+pub(crate) use indexed::Shown;
 pub use raw::{Packing, Rows};
 
 /// The formats that are read.
@@ -132,6 +134,8 @@ pub enum Storage {
         chunk: (u32, u32),
         /// Each band in chunks of its own.
         planar: bool,
+        /// Bits of a value that is a number of a colour or has fewer than eight; nothing for all others.
+        packed: Option<Packed>,
         /// The same picture in smaller sizes, the largest first.
         overviews: Vec<Overview>,
     },
@@ -148,6 +152,15 @@ pub enum Storage {
         /// It is stored at one over two to the power of each number up to this.
         levels: u32,
     },
+}
+
+/// Values of a TIFF that are no values of the picture yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// Bits of each.
+    pub bits: u8,
+    /// Whether they are numbers of colours in a palette; else they are shades of grey.
+    pub palette: bool,
 }
 
 /// The same picture in a smaller size, on another page of the file.
@@ -183,7 +196,7 @@ impl Header {
     /// `shown` and `size` are width and height of the part that is shown, and of what it becomes, both as
     /// stored.
     pub(crate) fn overview(&self, shown: (f64, f64), size: (u32, u32), margin: f64) -> Option<(Self, u32)> {
-        let Storage::Tiff { planar, overviews, .. } = &self.storage else { return None };
+        let Storage::Tiff { planar, packed, overviews, .. } = &self.storage else { return None };
         let enough = |has: f64, small: u32, large: u32, wants: u32| {
             has * f64::from(small) / f64::from(large) >= margin * f64::from(wants) - 1e-9
         };
@@ -191,7 +204,8 @@ impl Header {
             enough(shown.0, small.width, self.width, size.0)
                 && enough(shown.1, small.height, self.height, size.1)
         })?;
-        let storage = Storage::Tiff { chunk: found.chunk, planar: *planar, overviews: Vec::new() };
+        let storage =
+            Storage::Tiff { chunk: found.chunk, planar: *planar, packed: *packed, overviews: Vec::new() };
         Some((Self { width: found.width, height: found.height, storage, ..self.clone() }, found.page))
     }
 

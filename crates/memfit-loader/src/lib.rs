@@ -30,7 +30,7 @@ mod volume;
 pub use budget::Shares;
 pub use cache::{Cache, CacheCounts};
 pub use convert::Mode;
-pub use decode::{Backend, Decoder, Prepared};
+pub use decode::{Backend, Decoder, Prepared, at_scale};
 pub use engine::{Batch, Counts, Engine, Filled, Job, Left, Policy};
 pub use error::LoaderError;
 pub use header::{Format, Header, Overview, Packing, Rows, Storage};
@@ -40,7 +40,7 @@ pub use order::{Order, Pass};
 pub use pixels::{Bands, Layout, Pixels, Rect, Sample};
 pub use plan::{Cost, Filter, Rendering};
 pub use slot::Slot;
-pub use source::{Folder, List, Shards, Source, Target, Tiles};
+pub use source::{Folder, List, Shards, Source, Target, Tiles, is_shard};
 pub use survey::{Speed, Spread, Survey, measure};
 pub use view::{Crop, Framing};
 #[cfg(feature = "volumes")]

@@ -273,7 +273,9 @@ impl Plan {
                 let padded = u64::from(header.width.next_multiple_of(block.0))
                     * u64::from(header.height.next_multiple_of(block.1));
                 let coefficients = if *progressive { padded * 2 * u64::from(*samples) / 1000 } else { 0 };
-                cost.decoder = rows + coefficients + (64 << 10);
+                // A decoder at such a scale has tables, and a row of blocks.
+                let small = if self.denominator >= 4 { SCALED_TABLES + rows / 16 } else { 0 };
+                cost.decoder = rows + coefficients + small + (64 << 10);
             }
             Storage::Png { interlaced, composed, .. } => {
                 let line = u64::from(header.width) * 8;
@@ -310,15 +312,24 @@ impl Plan {
                 let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE)?;
                 cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
             }
-            Storage::Tiff { chunk, .. } => {
+            Storage::Tiff { chunk, packed, .. } => {
+                // A palette is read as a list of values, each in a structure of its own.
+                let palette = packed.filter(|packed| packed.palette);
+                let colours = palette.map_or(0, |packed| (3_u64 << packed.bits) * PALETTE_VALUE);
                 let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;
-                cost.decoder = one.checked_add(256 << 10)?;
+                cost.decoder = one.checked_add(256 << 10)?.checked_add(colours)?;
                 cost.buffers = cost.buffers.checked_add(held(chunk.1.min(header.height))?)?;
             }
         }
         Some(cost)
     }
 }
+
+/// Bytes of the tables with which a JPEG is decoded at a quarter and an eighth: three for each of six codes.
+const SCALED_TABLES: u64 = 6 * 3 * (16 << 10);
+
+/// Bytes that the decoder of TIFF holds for a value of a palette.
+const PALETTE_VALUE: u64 = 40;
 
 /// What a decoder of JPEG 2000 holds for each value, in bytes.
 const JP2_VALUE: u64 = 12;

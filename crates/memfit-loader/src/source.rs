@@ -4,6 +4,7 @@ mod folder;
 mod list;
 mod shards;
 mod tiles;
+mod unpacked;
 
 use std::any::Any;
 
@@ -15,6 +16,7 @@ pub use folder::Folder;
 pub use list::List;
 pub use shards::Shards;
 pub use tiles::Tiles;
+pub use unpacked::is_shard;
 
 /// What belongs to an image.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 
 mod answer;
 mod choose;
+mod feeding;
 mod file;
 mod fingerprint;
 mod framework;
@@ -22,6 +23,7 @@ mod trial;
 
 pub use answer::{Answer, Limit, Rejected, Tried, Verdict};
 pub use choose::{Block, Choice, Fate, Offload, choose, peak};
+pub use feeding::{Batches, Fed, Given, Proposal, expected, propose};
 pub use file::{MAX_BYTES, PlanError, VERSION};
 pub use fingerprint::{Difference, Here, sha256};
 pub use framework::in_its_words;

@@ -6,6 +6,7 @@
 mod calibrate;
 mod check;
 mod data;
+mod data_loader;
 mod doctor;
 mod explain;
 mod gpus;
@@ -19,6 +20,10 @@ pub use calibrate::{CalibrateReport, CalibrationList, Compared};
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport, Region};
 pub use data::{
     DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
+};
+pub use data_loader::{
+    LoaderBatch, LoaderDataset, LoaderHost, LoaderMeasured, LoaderReport, LoaderSample, LoaderSettings,
+    LoaderVerdict,
 };
 pub use doctor::{Check, DoctorReport, Health};
 pub use explain::{
@@ -61,6 +66,8 @@ pub mod schema {
     pub const RULE: &str = "memfit.rule/1";
     /// What `memfit data` says.
     pub const DATA: &str = "memfit.data/1";
+    /// A `DataLoader` of the user's own.
+    pub const DATA_LOADER: &str = "memfit.data-loader/1";
     /// What `memfit calibrate --show` says.
     pub const CALIBRATIONS: &str = "memfit.calibrations/1";
     /// What `memfit watch` says, each time that it looks.

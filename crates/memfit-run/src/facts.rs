@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
-use memfit_channel::message::{DeviceStats, Done, HostCompared, Oom, Training};
+use memfit_channel::message::{DeviceStats, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
@@ -153,6 +153,10 @@ pub struct RankFacts {
     pub refused: Vec<(String, String)>,
     /// What the training is, where a plan asked.
     pub training: Option<Training>,
+    /// Its own loader, where it was asked about it.
+    pub loader: Option<Loader>,
+    /// What that gives with each number of workers.
+    pub trials: Vec<LoaderTrial>,
     /// By how much memory that waited for another stream raised what was in use at its peak.
     pub(crate) pending: u64,
     /// What filled the card.
@@ -178,6 +182,11 @@ impl Facts {
     /// The rank with the highest device peak.
     pub fn fullest(&self) -> Option<&RankFacts> {
         self.ranks.get(self.fullest)
+    }
+
+    /// The rank whose own loader was measured.
+    pub fn measured(&self) -> Option<&RankFacts> {
+        self.ranks.iter().find(|rank| rank.loader.is_some())
     }
 
     /// The peaks of that rank.
@@ -340,6 +349,8 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         marks: speaker.marks.clone(),
         refused: speaker.refused.clone(),
         training: speaker.training.clone(),
+        loader: speaker.loader.clone(),
+        trials: speaker.trials.clone(),
         pending: stats.peak_active.saturating_sub(stats.peak_allocated),
         at_peak: logged.and_then(|logged| logged.at_peak),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-use memfit_channel::message::{Done, HostCompared, Oom, Training};
+use memfit_channel::message::{Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, Message, RunDir};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
@@ -65,6 +65,10 @@ pub(crate) struct Speaker {
     pub(crate) training: Option<Training>,
     /// What came of a run on the host.
     pub(crate) on_host: Option<HostCompared>,
+    /// Its own loader, where it was asked about it.
+    pub(crate) loader: Option<Loader>,
+    /// What that gives with each number of workers.
+    pub(crate) trials: Vec<LoaderTrial>,
     /// Its last word.
     pub(crate) done: Option<Done>,
 }
@@ -116,6 +120,8 @@ impl Speaker {
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
             Message::HostRun(compared) => self.on_host = Some(compared),
+            Message::Loader(loader) => self.loader = Some(*loader),
+            Message::LoaderTrial(trial) => self.trials.push(trial),
             Message::Done(done) => self.done = Some(done),
         }
     }

@@ -113,6 +113,19 @@ impl Outcome {
     }
 }
 
+/// Performs the requested run once, as it is: no remedies, no other numbers.
+pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
+    preflight::system()?;
+    let command = environment::resolve(&request.command, home)?;
+    let torch = match &command.python {
+        Some(python) => Some(preflight::torch(&preflight::interpreter(python)?)?),
+        None => None,
+    };
+    let runner = Runner { command: &command, torch: torch.as_ref(), local: None, home, console };
+    let facts = runner.first(request, ValuePolicy::UPPER)?.facts;
+    Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
+}
+
 /// Performs the requested run, and where memory runs out, the runs that try remedies.
 pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
     preflight::system()?;

@@ -134,6 +134,9 @@ pub struct Request {
     pub keep: bool,
     /// Whether remedies are tried when memory runs out.
     pub prove: bool,
+    /// How long the training's own `DataLoader` is tried with each number of workers after the steps, if it
+    /// is.
+    pub measure_loader: Option<Duration>,
     /// The command as typed.
     pub command: Vec<OsString>,
 }

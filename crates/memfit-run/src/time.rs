@@ -1,7 +1,7 @@
 //! What the report says of time: how long a step is, and whether the clock mattered to the peaks.
 
-use memfit_channel::ClockMode;
 use memfit_channel::clock::{SpeedRange, StepTime};
+use memfit_channel::{ClockMode, HostTime};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Time;
 use memfit_vocabulary::Remark;
@@ -73,6 +73,39 @@ fn stretched(time: StepTime, stretch: f64) -> StepTime {
     }
 }
 
+/// A remark that the card would wait for data, of what the slowest rank's steps show; nothing where they do
+/// not tell, or where the estimate of a step's time leaves room for either.
+fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
+    if facts.setup.host_time == HostTime::Measured {
+        // Then loading is a part of what a step is said to take.
+        return None;
+    }
+    let step = of(request, facts);
+    let (typical, high) = (step.step_ms_estimate?, step.step_ms_high?);
+    let (loading, workers) = facts
+        .ranks
+        .iter()
+        .filter_map(|rank| {
+            let done = rank.done.as_ref().filter(|done| done.steps > 0 && !done.forward_only)?;
+            let feeding = done.feeding?;
+            let batches = feeding.batches as f64 / done.steps as f64;
+            Some((batches * feeding.period_ns? as f64 / 1e6, feeding.workers))
+        })
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let how = match workers {
+        0 => "its loader, without workers,".to_owned(),
+        1 => "its loader's one worker".to_owned(),
+        many => format!("its loader with {many} workers"),
+    };
+    (loading > high).then(|| {
+        Note::new(Remark::WaitsForData)
+            .with("how", how)
+            .with("loading", milliseconds(loading))
+            .with("step", milliseconds(typical))
+            .with("high", milliseconds(high))
+    })
+}
+
 /// What there is to say of the clock's part in the peaks.
 pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = Vec::new();
@@ -92,12 +125,18 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
                 .with("run", (most + 1).to_string()),
         );
     }
+    notes.extend(waits_for_data(request, facts));
     match facts.setup.clock {
         ClockMode::Estimate => {}
         ClockMode::Instant => notes.push(Note::new(Remark::ClockInstant)),
         ClockMode::Never => notes.push(Note::new(Remark::ClockNever)),
     }
     notes
+}
+
+/// Milliseconds for a sentence.
+fn milliseconds(number: f64) -> String {
+    if number < 10.0 { format!("{number:.1}") } else { format!("{number:.0}") }
 }
 
 fn thousandths(number: f64) -> f64 {

@@ -105,6 +105,8 @@ pub enum Remark {
     Calibrated,
     /// Memory of other processes.
     OtherProcesses,
+    /// The card would wait for data.
+    WaitsForData,
 }
 
 impl Remark {

@@ -11,20 +11,25 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memfit._core import ImageError
+    from memfit.data._augment import Augment
     from memfit.data._decode import Decoded, decode
     from memfit.data._device import ColorJitter, Normalize
     from memfit.data._facade import ImageBatches
     from memfit.data._geometry import move_boxes, move_mask, move_points
     from memfit.data._loader import ImageLoader
+    from memfit.data._mix import CutMix, MixUp
     from memfit.data._tiles import Tile, Tiles
     from memfit.data._volume import Volume
 
 __all__ = [
+    "Augment",
     "ColorJitter",
+    "CutMix",
     "Decoded",
     "ImageBatches",
     "ImageError",
     "ImageLoader",
+    "MixUp",
     "Normalize",
     "Tile",
     "Tiles",
@@ -37,11 +42,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Augment": "memfit.data._augment",
     "ColorJitter": "memfit.data._device",
+    "CutMix": "memfit.data._mix",
     "Decoded": "memfit.data._decode",
     "ImageBatches": "memfit.data._facade",
     "ImageError": "memfit._core",
     "ImageLoader": "memfit.data._loader",
+    "MixUp": "memfit.data._mix",
     "Normalize": "memfit.data._device",
     "Tile": "memfit.data._tiles",
     "Tiles": "memfit.data._tiles",

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from memfit._core import Image, Recipe
+from memfit.data._pillow import readable
 from memfit.data._settings import LARGEST_SIDE, whole, wide_and_high
 
 Size = int | tuple[int, int]
@@ -93,7 +94,7 @@ def decode(
     place = [int(part) for part in seed]
     if not place and (crop == "random" or options.get("flip")):
         place = [int(torch.randint(1 << 62, ()))]
-    image = Image(data, plan, place)
+    image = Image(readable(data), plan, place)
     width, height = image.size
     kind = getattr(torch, image.dtype)
     if channels_last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -72,35 +73,89 @@ def followed(target: Any, mapping: Any, size: tuple[int, int]) -> Any:
 
 
 def _followed_rows(target: dict[str, Any], mapping: Any, size: tuple[int, int]) -> dict[str, Any]:
+    return _moved_rows(
+        target,
+        size,
+        mask=lambda mask: move_mask(mask, mapping, size),
+        points=lambda points: move_points(points, mapping),
+        boxes=lambda boxes: move_boxes(boxes, mapping, size),
+        larger=abs(float(mapping[0]) * float(mapping[2])),
+    )
+
+
+def moved_by_matrix(target: Any, matrix: Sequence[float], size: tuple[int, int]) -> Any:
+    """A target of an image (height, width) as it is once points have moved by a matrix: `x' = m0 x + m1 y +
+    m2`, and y' by the other three. What comes into a mask from outside is 0.
+    """
+    a, b, c, d, e, f = matrix
+
+    def points(given: Any) -> torch.Tensor:
+        places = torch.as_tensor(given, dtype=torch.float64)
+        x, y = places[..., 0], places[..., 1]
+        return torch.stack([a * x + b * y + c, d * x + e * y + f], dim=-1)
+
+    def boxes(given: Any) -> torch.Tensor:
+        left, top, right, bottom = torch.as_tensor(given, dtype=torch.float64).unbind(-1)
+        corners = torch.stack([left, top, right, top, right, bottom, left, bottom], dim=-1)
+        moved = points(corners.reshape(*corners.shape[:-1], 4, 2))
+        edges = torch.tensor([size[1], size[0]], dtype=torch.float64)
+        low, high = (end.clamp(min=0).minimum(edges) for end in (moved.amin(-2), moved.amax(-2)))
+        return torch.cat([low, high], dim=-1)
+
+    def mask(given: torch.Tensor) -> torch.Tensor:
+        height, width = size
+        area = a * e - b * d
+        x = torch.arange(width, dtype=torch.float64) + 0.5 - c
+        y = (torch.arange(height, dtype=torch.float64) + 0.5 - f)[:, None]
+        columns, rows = ((e * x - b * y) / area).floor().long(), ((a * y - d * x) / area).floor().long()
+        inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+        found = given[..., rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+        return torch.where(inside, found, torch.zeros((), dtype=found.dtype))
+
+    if not isinstance(target, dict):
+        return mask(target)
+    return _moved_rows(target, size, mask, points, boxes, abs(a * e - b * d))
+
+
+def _moved_rows(
+    target: dict[str, Any],
+    size: tuple[int, int],
+    mask: Callable[[torch.Tensor], torch.Tensor],
+    points: Callable[[Any], torch.Tensor],
+    boxes: Callable[[Any], torch.Tensor],
+    larger: float,
+) -> dict[str, Any]:
+    """A dictionary whose parts are moved, an area becoming so many times larger."""
     height, width = size
     moved = dict(target)
     for name in ("mask", "masks"):
         if name in target:
-            mask = target[name]
-            mask = _read_mask(mask) if isinstance(mask, (str, PathLike)) else torch.as_tensor(mask)
-            moved[name] = move_mask(mask, mapping, size)
+            given = target[name]
+            moved[name] = mask(
+                _read_mask(given) if isinstance(given, (str, PathLike)) else torch.as_tensor(given)
+            )
     for name in ("points", "keypoints"):
         if name not in target:
             continue
-        points = _floats(target[name])
-        places = move_points(points[..., :2], mapping).to(points.dtype)
+        given = _floats(target[name])
+        places = points(given[..., :2]).to(given.dtype)
         moved[name] = places
-        if points.shape[-1] > 2:
+        if given.shape[-1] > 2:
             inside = ((places >= 0) & (places < torch.tensor([width, height]))).all(dim=-1, keepdim=True)
-            moved[name] = torch.cat([places, points[..., 2:] * inside], dim=-1)
+            moved[name] = torch.cat([places, given[..., 2:] * inside], dim=-1)
     if "area" in target:
-        moved["area"] = _floats(target["area"]) * abs(float(mapping[0]) * float(mapping[2]))
+        moved["area"] = _floats(target["area"]) * larger
     if "boxes" not in target:
         return moved
     given = _floats(target["boxes"])
-    boxes = move_boxes(given.reshape(-1, 4), mapping, size).to(given.dtype)
-    kept = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1)
+    placed = boxes(given.reshape(-1, 4)).to(given.dtype)
+    kept = ((placed[:, 2:] - placed[:, :2]) > 0).all(dim=1)
     for name in _ROWS:
         if name in moved and name != "boxes" and len(moved[name]) == len(kept):
             rows = moved[name]
             chosen = [row for row, keep in zip(rows, kept.tolist(), strict=True) if keep]
             moved[name] = torch.as_tensor(rows)[kept] if hasattr(rows, "shape") else chosen
-    moved["boxes"] = boxes[kept]
+    moved["boxes"] = placed[kept]
     return moved
 
 

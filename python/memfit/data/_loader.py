@@ -15,6 +15,7 @@ import torch
 
 from memfit._core import Batches
 from memfit.data import _labels
+from memfit.data._augment import Augment, Drawn
 from memfit.data._decode import Crop, Size, name_of, recipe
 from memfit.data._geometry import followed
 from memfit.data._settings import LARGEST_SIDE, bytes_of, whole, wide_and_high
@@ -40,7 +41,8 @@ class ImageLoader:
     A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is
     CUDA, and targets. With `follow`, targets go along with the picture: boxes, keypoints and masks of
     dictionaries, and masks alone (a tensor, an array, or a path). With `with_mapping`, a third tensor says
-    for each image where the picture's points have gone (see `move_boxes`).
+    for each image where the picture's points have gone (see `move_boxes`). With `augment`, an `Augment`,
+    pictures are changed at random once they are cut out, and come as floats.
 
     With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of
     at most `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
@@ -72,6 +74,7 @@ class ImageLoader:
         channels_last: bool = False,
         with_mapping: bool = False,
         follow: bool = False,
+        augment: Augment | None = None,
         threads: int | None = None,
         prefetch: int = 2,
         pin_memory: bool | None = None,
@@ -119,6 +122,11 @@ class ImageLoader:
         self._channels_last = channels_last
         self._with_mapping = with_mapping
         self._follow = follow
+        self._augment = augment
+        if augment is not None and with_mapping and augment.moves:
+            raise ValueError(
+                "with_mapping=True says how a picture was cut out, and not how augment= moved it then: follow=True takes targets along"
+            )
         self._memory = bytes_of(memory)
         self._threads = whole("threads", threads or len(os.sched_getaffinity(0)), 1)
         self._prefetch = whole("prefetch", prefetch, 0)
@@ -201,7 +209,7 @@ class ImageLoader:
         return self._run(first, step)
 
     def _run(self, first: int, step: int) -> Iterator[Any]:
-        pinned = self._pins()
+        pinned, epoch = self._pins(), self._epoch
         run = self._pass(start=self._position, pinned=pinned, first=first, step=step)
         # Memory that is being filled, and marks behind the copies from what was delivered.
         filling: deque[tuple[int, torch.Tensor]] = deque()
@@ -232,8 +240,14 @@ class ImageLoader:
                 self.skipped += left
                 if not indices:
                     continue
+                drawn = self._drawn(indices, epoch)
+                batch = self._deliver(memory, targets, mappings, drawn)
+                if self._augment is not None:
+                    images, labels, *others = batch
+                    mixed = self._augment.mixed(images, labels, self._seed, epoch, indices[0])
+                    batch = (*mixed, *others)
                 del taken
-                yield self._deliver(memory, targets, mappings)
+                yield batch
                 if pinned:
                     # What the user began with this batch lies before this mark.
                     mark = torch.cuda.Event()
@@ -244,20 +258,35 @@ class ImageLoader:
             run.close()
         self._epoch, self._position, self._begun = self._epoch + 1, 0, False
 
-    def _deliver(self, memory: torch.Tensor, targets: list[Any], mappings: list[Any]) -> tuple[Any, ...]:
+    def _drawn(self, indices: list[int], epoch: int) -> list[Drawn] | None:
+        if self._augment is None:
+            return None
+        size = (self._size[1], self._size[0])
+        return [self._augment.draw(self._seed, epoch, index, size) for index in indices]
+
+    def _deliver(
+        self, memory: torch.Tensor, targets: list[Any], mappings: list[Any], drawn: list[Drawn] | None
+    ) -> tuple[Any, ...]:
         images = memory[: len(targets)]
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
-        labels = self._labels_of(targets, mappings)
+        labels = self._labels_of(targets, mappings, drawn)
+        if self._augment is not None and drawn is not None:
+            images = self._augment(images, drawn)
         if self._with_mapping:
             return images, labels, torch.tensor(mappings, dtype=torch.float64)
         return images, labels
 
-    def _labels_of(self, targets: list[Any], mappings: list[Any]) -> torch.Tensor | list[Any]:
+    def _labels_of(
+        self, targets: list[Any], mappings: list[Any], drawn: list[Drawn] | None
+    ) -> torch.Tensor | list[Any]:
         if self._follow:
             given = targets if self._table is None else [self._table[target] for target in targets]
             size = (self._size[1], self._size[0])
             moved = [followed(*pair, size) for pair in zip(given, mappings, strict=True)]
+            if self._augment is not None and drawn is not None:
+                pairs = zip(moved, drawn, strict=True)
+                moved = [self._augment.follow(target, one, size) for target, one in pairs]
             masks = all(isinstance(target, torch.Tensor) for target in moved)
             return torch.stack(moved) if masks else moved
         if self._table is None:

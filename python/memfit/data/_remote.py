@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from memfit.data import _pillow
+
 # A scheme and `://`; a single letter would be a drive.
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_IMAGES = re.compile(r"\.(jpe?g|png|webp|tiff?|gif|bmp|p[bgnp]m|jp2|j2k|jpx)$", re.IGNORECASE)
+_IMAGES = re.compile(r"\.(jpe?g|png|webp|tiff?|gif|bmp|p[bgnp]m|jp2|j2k|jpx|avif|hei[cf])$", re.IGNORECASE)
 # What a connection that was cut is worth.
 _ATTEMPTS = 3
 
@@ -54,7 +56,7 @@ class Fetcher:
         for attempt in range(_ATTEMPTS):
             system, path = _system(address)
             try:
-                return system.cat_file(path), self.targets[index]
+                return _pillow.readable(system.cat_file(path)), self.targets[index]
             except FileNotFoundError:
                 raise FileNotFoundError(f"{address}: there is no such file") from None
             except (OSError, TimeoutError) as error:

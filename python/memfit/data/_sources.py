@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from memfit._core import Samples
-from memfit.data import _labels, _remote, _tables
+from memfit.data import _labels, _pillow, _remote, _tables
 
 # Where dictionaries keep an image and what belongs to it, as Hugging Face's and WebDataset's do.
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "tif", "pixel_values")
@@ -25,6 +25,10 @@ class Source(NamedTuple):
     table: torch.Tensor | list[Any] | None = None
 
 
+# Archives of samples, as they are and compressed.
+_SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
+
+
 def source_of(source: Any, labels: Any = None, classes: Sequence[str] | None = None) -> Source:
     """What a source stands for, with labels for its samples if it has none of its own."""
     tiles = getattr(source, "source", None)
@@ -35,7 +39,7 @@ def source_of(source: Any, labels: Any = None, classes: Sequence[str] | None = N
         return _of_path(os.fspath(source), labels, classes)
     if isinstance(source, (list, tuple)) and source and all(_is_path(item) for item in source):
         paths = [os.fspath(item) for item in source]
-        if all(path.endswith(".tar") for path in paths):
+        if all(path.endswith(_SHARDS) for path in paths):
             _alone(labels, classes, "shards have numbers of their own, in `.cls`")
             return Source(Samples.shards(paths), [])
         return _of_files(paths, labels, classes)
@@ -64,7 +68,7 @@ def _of_path(path: str, labels: Any, classes: Sequence[str] | None) -> Source:
             return Source(samples, samples.classes)
         return Source(samples, list(classes), _labels.renumbered(samples.classes, classes))
     found = sorted(glob(path)) or [path]
-    if all(name.endswith(".tar") for name in found):
+    if all(name.endswith(_SHARDS) for name in found):
         _alone(labels, classes, "shards have numbers of their own, in `.cls`")
         return Source(Samples.shards(found), [])
     if all(name.endswith((".parquet", ".arrow")) for name in found):
@@ -76,7 +80,7 @@ def _of_path(path: str, labels: Any, classes: Sequence[str] | None) -> Source:
 
 def _of_address(address: str, labels: Any, classes: Sequence[str] | None) -> Source:
     found = _remote.listed(address)
-    if any(name.endswith((".tar", ".tgz", ".csv", ".tsv", ".parquet", ".arrow")) for name in found):
+    if any(name.endswith((*_SHARDS, ".csv", ".tsv", ".parquet", ".arrow")) for name in found):
         raise ValueError(
             f"{address}: shards and tables are read from files: copy them here, or list the images that they name"
         )
@@ -116,6 +120,9 @@ def _listed(paths: list[str], labels: _labels.Labels) -> Source:
             raise ValueError("addresses and paths are two sources: give one or the other")
         fetch = _remote.Fetcher(paths, labels.numbers)
         return Source(Samples.fetched(fetch, len(paths)), labels.classes, labels.table)
+    if any(map(_pillow.kind_of, paths)):
+        opener = _pillow.Opener(paths, labels.numbers)
+        return Source(Samples.fetched(opener, len(paths)), labels.classes, labels.table)
     return Source(Samples.files(paths, labels.numbers, labels.classes), labels.classes, labels.table)
 
 
@@ -179,6 +186,7 @@ def _fetcher(source: Any, labels: Sequence[int] | None) -> Callable[[int], tuple
             raise TypeError(
                 f"sample {index} is a {type(image).__name__}, not bytes or a path: let the data set return the file as it is, undecoded"
             )
+        image = _pillow.readable(image)
         if labels is not None:
             return image, labels[index]
         if target is None:

@@ -1,21 +1,42 @@
 //! What is typed for `memfit data`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ValueHint;
 use memfit_devices::Bytes;
 
-use super::{OutputArgs, Timeout};
+use super::{GpuChoice, OutputArgs, Timeout};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memfit data photos/
   memfit data photos/ --size 384 --batch-size 128 --workers 16 --verify
-  memfit data shards/train-000.tar --format json")]
+  memfit data shards/train-000.tar --format json
+  memfit data --gpu rtx-4090 --loader train.py --batch-size 64")]
 pub(crate) struct DataArgs {
     /// A folder with one folder for each class, or tar shards.
-    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    #[arg(required_unless_present = "loader", conflicts_with = "loader", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Vec<PathBuf>,
+
+    /// Measure the `DataLoader` of this script, or command, instead, with all that follows as its arguments:
+    /// which settings feed the card? Stands last.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        num_args = 1..,
+        allow_hyphen_values = true,
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) loader: Vec<OsString>,
+
+    /// With `--loader`: the GPU that it feeds, a name from `memfit gpus`.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) gpu: Option<GpuChoice>,
+
+    /// With `--loader`: give up after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    #[arg(long, short, value_name = "TIME")]
+    pub(crate) timeout: Option<Timeout>,
 
     /// The side of the images that training wants, in pixels.
     #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..65536))]
@@ -45,7 +66,7 @@ pub(crate) struct DataArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1024))]
     pub(crate) threads: Option<u64>,
 
-    /// How long to measure the speed; 0 does not.
+    /// How long to measure the speed, with `--loader` that of each number of workers; 0 does not.
     #[arg(long, default_value = "3s", value_name = "TIME")]
     pub(crate) measure: Timeout,
 

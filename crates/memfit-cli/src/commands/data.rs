@@ -1,11 +1,11 @@
 //! `memfit data PATH`: what is in a folder of images, and what loading it takes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use memfit_loader::{
-    Backend, Crop, DataLoader, Folder, Framing, Rendering, Shards, Source, Spread, Survey, measure,
+    Backend, Crop, DataLoader, Folder, Framing, Rendering, Shards, Source, Spread, Survey, is_shard, measure,
 };
 use memfit_report::text;
 use memfit_report::wire::{
@@ -106,8 +106,7 @@ pub(crate) fn data(args: &DataArgs, settings: &Settings, printer: &Printer) -> R
 }
 
 fn open(paths: &[PathBuf]) -> Result<Arc<dyn Source>, CliError> {
-    let is_shard = |path: &Path| path.extension().is_some_and(|ending| ending == "tar");
-    if paths.iter().all(|path| is_shard(path)) {
+    if paths.iter().all(|path| is_shard(&path.to_string_lossy())) {
         return Ok(Arc::new(Shards::read(paths)?));
     }
     match paths {

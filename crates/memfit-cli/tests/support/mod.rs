@@ -192,6 +192,7 @@ impl Script {
             epoch_end: true,
             growth_per_step: Some(0),
             unmet: 0,
+            feeding: None,
             devices: [(0, stats)].into(),
         }));
     }

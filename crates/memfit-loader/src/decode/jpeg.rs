@@ -62,7 +62,7 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Resul
 }
 
 /// Whether the mark of the end comes after the first scan's.
-fn ends(bytes: &[u8]) -> bool {
+pub(super) fn ends(bytes: &[u8]) -> bool {
     let mut at = bytes.len();
     while at >= 2 {
         if bytes[at - 2] == 0xff {

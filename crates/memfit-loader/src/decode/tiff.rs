@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, Seek};
 
-use tiff::decoder::DecodingResult;
+use tiff::decoder::{Decoder, DecodingResult};
+use tiff::tags::Tag;
 
 use super::Prepared;
 use crate::LoaderError;
 use crate::buffer::Buffer;
-use crate::header::{Header, Storage, tiff as header};
+use crate::header::{Header, Packed, Shown, Storage, tiff as header};
 use crate::pixels::Sample;
 use crate::reduce::Reducer;
 
@@ -22,10 +23,12 @@ pub(super) fn decode<R: BufRead + Seek>(
     let damaged = |error: tiff::TiffError| LoaderError::damaged(NAME)(error);
     let most = usize::try_from(image.plan.cost.decoder).unwrap_or(usize::MAX);
     let mut decoder = header::open(reader, image.page, most)?;
-    let Header { width, height, layout, storage: Storage::Tiff { chunk, planar, .. }, .. } = *image.stored()
+    let Header { width, height, layout, storage: Storage::Tiff { chunk, planar, packed, .. }, .. } =
+        *image.stored()
     else {
         return Err(LoaderError::Bug("a TIFF that is none".to_owned()));
     };
+    let colours = packed.map(|packed| Colours::read(&mut decoder, packed)).transpose()?;
     let region = image.plan.region;
     let (wide, tall) = chunk;
     if wide == 0 || tall == 0 {
@@ -47,8 +50,19 @@ pub(super) fn decode<R: BufRead + Seek>(
             for band in 0..if planar { bands } else { 1 } {
                 let index = band * plane + row * across + column;
                 let (has, _) = decoder.chunk_data_dimensions(index);
-                let data =
-                    Values { data: decoder.read_chunk(index).map_err(damaged)?, sample: layout.sample };
+                let data = decoder.read_chunk(index).map_err(damaged)?;
+                if let Some(colours) = &colours {
+                    for y in top..bottom {
+                        let place =
+                            (y - top) as usize * line + (left - region.left) as usize * layout.pixel();
+                        let count = (right - left) as usize * layout.pixel();
+                        let first = (left - column * wide) as usize;
+                        let out = &mut strip[place..place + count];
+                        colours.copy(&data, has as usize, (y - row * tall) as usize, first, out)?;
+                    }
+                    continue;
+                }
+                let data = Values { data, sample: layout.sample };
                 // Values of a pixel that come together.
                 let together = if planar { 1 } else { bands as usize };
                 for y in top..bottom {
@@ -73,6 +87,69 @@ pub(super) fn decode<R: BufRead + Seek>(
         }
     }
     Ok(())
+}
+
+/// Meanings of the packed values of a picture.
+struct Colours {
+    packed: Packed,
+    /// The bytes of each, one after the other.
+    bytes: Vec<u8>,
+    /// How many that are.
+    pixel: usize,
+}
+
+impl Colours {
+    fn read<R: BufRead + Seek>(decoder: &mut Decoder<Shown<R>>, packed: Packed) -> Result<Self, LoaderError> {
+        let damaged = LoaderError::damaged(NAME);
+        let count = 1_usize << packed.bits;
+        if !packed.palette {
+            let bytes = (0..count).map(|shade| (shade * 255 / (count - 1)) as u8).collect();
+            return Ok(Self { packed, bytes, pixel: 1 });
+        }
+        // All reds, then all greens, then all blues, of 16 bits each.
+        let map = decoder.get_tag_u16_vec(Tag::ColorMap).map_err(damaged)?;
+        if map.len() < 3 * count {
+            let reason = format!("its palette has {} of {count} colours", map.len() / 3);
+            return Err(LoaderError::Damaged { format: NAME, reason });
+        }
+        let bytes = (0..count)
+            .flat_map(|colour| [0, 1, 2].map(|band| (map[band * count + colour] >> 8) as u8))
+            .collect();
+        Ok(Self { packed, bytes, pixel: 3 })
+    }
+
+    /// Pixels of a chunk's row from this one on, as many as `out` takes; a row of the chunk has `width`.
+    fn copy(
+        &self,
+        data: &DecodingResult,
+        width: usize,
+        row: usize,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<(), LoaderError> {
+        let short =
+            || LoaderError::Damaged { format: NAME, reason: "a tile is shorter than its size".to_owned() };
+        let bits = usize::from(self.packed.bits);
+        for (x, place) in (first..).zip(out.chunks_exact_mut(self.pixel)) {
+            let number = match data {
+                DecodingResult::U16(values) => usize::from(*values.get(row * width + x).ok_or_else(short)?),
+                DecodingResult::U8(values) => {
+                    // Each row begins with a byte of its own.
+                    let at = x * bits;
+                    let byte = *values.get(row * (width * bits).div_ceil(8) + at / 8).ok_or_else(short)?;
+                    usize::from(byte >> (8 - bits - at % 8)) & ((1 << bits) - 1)
+                }
+                _ => {
+                    return Err(LoaderError::Damaged {
+                        format: NAME,
+                        reason: "its tiles have other values than its header says".to_owned(),
+                    });
+                }
+            };
+            place.copy_from_slice(&self.bytes[number * self.pixel..(number + 1) * self.pixel]);
+        }
+        Ok(())
+    }
 }
 
 /// A chunk's values, of whatever type the file has.

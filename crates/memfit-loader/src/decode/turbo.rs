@@ -117,6 +117,12 @@ impl Turbo {
             )
         };
         self.judge(decoded)?;
+        // The library tells an error that comes after a warning as a warning: as where it made up the end of
+        // a file that was cut off before its first scan.
+        if (read != 0 || decoded != 0) && !jpeg::ends(bytes) {
+            let reason = "it is cut off before its end".to_owned();
+            return Err(LoaderError::Damaged { format: NAME, reason });
+        }
         jpeg::upright_inks(image, pixels);
         Ok(())
     }
@@ -148,4 +154,29 @@ impl Turbo {
         }
         Err(LoaderError::Damaged { format: NAME, reason: text })
     }
+}
+
+/// A whole picture at one over `by`, into so many bands; `None` if its header cannot be read.
+pub(super) fn whole(bytes: &[u8], by: usize, bands: usize) -> Option<Vec<u8>> {
+    let mut slot = None;
+    let turbo = Turbo::ready(&mut slot).ok()?;
+    let (handle, length) = (turbo.handle.as_ptr(), bytes.len() as sys::size_t);
+    // SAFETY: the pointer and the length are one slice's.
+    if unsafe { sys::tj3DecompressHeader(handle, bytes.as_ptr(), length) } != 0 {
+        return None;
+    }
+    let width = (turbo.get(sys::TJPARAM_TJPARAM_JPEGWIDTH) as usize).div_ceil(by);
+    let height = (turbo.get(sys::TJPARAM_TJPARAM_JPEGHEIGHT) as usize).div_ceil(by);
+    let mut out = vec![0; width * height * bands];
+    let scale = sys::tjscalingfactor { num: 1, denom: by as c_int };
+    // SAFETY: a plain structure by value.
+    if unsafe { sys::tj3SetScalingFactor(handle, scale) } != 0 {
+        return None;
+    }
+    let format = if bands == 1 { sys::TJPF_TJPF_GRAY } else { sys::TJPF_TJPF_RGB };
+    let pitch = (width * bands) as c_int;
+    // SAFETY: the library writes `height` rows of `pitch` bytes, for which there is room. Its warnings of
+    // damaged files are let pass, as they are elsewhere.
+    unsafe { sys::tj3Decompress8(handle, bytes.as_ptr(), length, out.as_mut_ptr(), pitch, format) };
+    Some(out)
 }

@@ -6,7 +6,8 @@ use ::tiff::ColorType;
 use ::tiff::decoder::{ChunkType, Decoder, Limits};
 use ::tiff::tags::{SampleFormat, Tag};
 
-use super::{Format, Header, Overview, Storage};
+use super::indexed::Shown;
+use super::{Format, Header, Overview, Packed, Storage};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
@@ -20,7 +21,12 @@ const REDUCED: u32 = 1;
 const MASK: u32 = 4;
 
 /// A decoder that stands on this page; what it may allocate for a chunk is `chunk` bytes.
-pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result<Decoder<R>, LoaderError> {
+pub(crate) fn open<R: Read + Seek>(
+    reader: R,
+    page: u32,
+    chunk: usize,
+) -> Result<Decoder<Shown<R>>, LoaderError> {
+    let reader = Shown::new(reader, page)?;
     let damaged = LoaderError::damaged(Format::Tiff.name());
     let mut limits = Limits::default();
     limits.decoding_buffer_size = chunk;
@@ -35,7 +41,8 @@ pub(crate) fn open<R: Read + Seek>(reader: R, page: u32, chunk: usize) -> Result
 
 pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
     let mut decoder = open(reader, page, usize::MAX)?;
-    let mut header = of(&mut decoder)?;
+    let palette = decoder.inner().indexed();
+    let mut header = of(&mut decoder, palette)?;
     let found = overviews(&mut decoder, &header, page);
     if let Storage::Tiff { overviews, .. } = &mut header.storage {
         *overviews = found;
@@ -59,7 +66,7 @@ fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u3
             continue;
         }
         let Ok(Header { width, height, layout, storage: Storage::Tiff { chunk, planar, .. }, .. }) =
-            of(decoder)
+            of(decoder, false)
         else {
             continue;
         };
@@ -74,7 +81,7 @@ fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u3
 }
 
 /// The header of the page that a decoder stands on.
-pub(crate) fn of<R: Read + Seek>(decoder: &mut Decoder<R>) -> Result<Header, LoaderError> {
+fn of<R: Read + Seek>(decoder: &mut Decoder<R>, palette: bool) -> Result<Header, LoaderError> {
     let damaged = LoaderError::damaged(Format::Tiff.name());
     let unsupported = |reason: String| LoaderError::Unsupported { format: Format::Tiff.name(), reason };
     let (width, height) = decoder.dimensions().map_err(&damaged)?;
@@ -92,16 +99,19 @@ pub(crate) fn of<R: Read + Seek>(decoder: &mut Decoder<R>) -> Result<Header, Loa
     let (bands, depth) = match colour {
         ColorType::Gray(depth) => (Bands::Grey, depth),
         ColorType::GrayA(depth) => (Bands::GreyAlpha, depth),
-        ColorType::RGB(depth) | ColorType::YCbCr(depth) | ColorType::Palette(depth) => (Bands::Rgb, depth),
+        ColorType::RGB(depth) | ColorType::YCbCr(depth) => (Bands::Rgb, depth),
         ColorType::RGBA(depth) => (Bands::Rgba, depth),
         ColorType::CMYK(depth) => (Bands::Cmyk, depth),
         ColorType::Multiband { bit_depth, num_samples } => (Bands::Many(u32::from(num_samples)), bit_depth),
         other => return Err(unsupported(format!("its colours are {other:?}"))),
     };
-    if matches!(colour, ColorType::Palette(_)) {
-        return Err(unsupported("its colours stand in a palette".to_owned()));
-    }
+    let indexed = palette && bands == Bands::Grey && matches!(depth, 1 | 2 | 4 | 8 | 16);
+    let shades = !palette && bands == Bands::Grey && matches!(depth, 1 | 2 | 4);
+    let packed = (indexed || shades).then_some(Packed { bits: depth, palette });
+    let bands = if indexed { Bands::Rgb } else { bands };
     let sample = match (kind, depth) {
+        _ if packed.is_some() => Sample::U8,
+        _ if palette => return Err(unsupported(format!("the numbers of its colours have {depth} bits"))),
         (SampleFormat::Uint, 8) => Sample::U8,
         (SampleFormat::Uint, 16) => Sample::U16,
         // Wider and signed integers have no type of their own here; floats hold what real files have of them.
@@ -123,6 +133,7 @@ pub(crate) fn of<R: Read + Seek>(decoder: &mut Decoder<R>) -> Result<Header, Loa
         storage: Storage::Tiff {
             chunk: (if strips { width } else { chunk.0 }, chunk.1.min(height.max(1))),
             planar,
+            packed,
             overviews: Vec::new(),
         },
     })

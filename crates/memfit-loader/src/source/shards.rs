@@ -1,6 +1,7 @@
 //! Tar shards as WebDataset writes them: files with the same name up to the first dot are one sample.
 //!
-//! The shards are indexed once, header by header; images are then read in place.
+//! The shards are indexed once, header by header; images are then read in place. Compressed ones are unpacked
+//! for that.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Source, Target, is_readable};
+use super::{Source, Target, is_readable, unpacked};
 use crate::LoaderError;
 use crate::input::Input;
 
@@ -69,6 +70,7 @@ impl Shards {
     fn add(&mut self, path: &Path) -> Result<(), LoaderError> {
         let wrong = |reason: String| LoaderError::BadSource { path: path.to_owned(), reason };
         let file = File::open(path).map_err(|error| wrong(format!("it cannot be opened: {error}")))?;
+        let file = unpacked::open(file).map_err(|error| wrong(format!("it cannot be unpacked: {error}")))?;
         let length = file.metadata().map_err(|error| wrong(error.to_string()))?.len();
         let file = Arc::new(file);
         let shard = self.files.len() as u32;

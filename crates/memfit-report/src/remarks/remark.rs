@@ -129,6 +129,10 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             Stated,
             "{mib} MiB at the peak had been freed and still waited for another stream, for as long as the clock says; `--clock instant` and `--clock never` bound what that changes",
         ),
+        Remark::WaitsForData => (
+            None,
+            "the card would wait for data: {how} makes the batches of a step in {loading} ms on this host, and a step takes {step} ms, {high} ms at most; `memfit data --loader` measures more workers",
+        ),
         Remark::ClockInstant => (
             Unbounded,
             "the clock was stopped: all work on the card counted as done at once, a lower bound for memory that streams share",

@@ -56,6 +56,7 @@ def send(session, reason):
         epoch_end=session.loaders.epoch_end,
         growth_per_step=growth(session.after_step),
         unmet=made_in_the_only_step(session) if reason == "steps" and steps == 1 and not forward_only else 0,
+        feeding=session.loaders.feeding.tell(),
         devices={device: session.peaks.of(device) for device in session.devices()},
     )
 

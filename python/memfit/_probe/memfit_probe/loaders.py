@@ -9,7 +9,7 @@ complete. An epoch without one is cut to a single batch, for a few epochs.
 import functools
 import weakref
 
-from . import imports
+from . import feeding, imports
 from .largest import largest_batch
 
 # Epochs that are cut short in the hope of an evaluation; scripts that evaluate do so at least this often.
@@ -21,8 +21,9 @@ MAX_STEPS_BEYOND = 64
 class _Pass:
     """One pass of a script over a loader."""
 
-    def __init__(self, key, rounds):
-        self.key = key
+    def __init__(self, iterator, rounds):
+        self.iterator = weakref.ref(iterator)
+        self.key = id(iterator._index_sampler)
         self.rounds = rounds
         self.batches = 0
 
@@ -33,10 +34,12 @@ class Loaders:
     def __init__(self, session):
         self.session = session
         self.full = bool(session.setup["cover_full"])
+        self.feeding = feeding.Feeding(session)
         self.forget()
 
     def forget(self):
         """In a forked child: nothing has been covered."""
+        self.feeding.forget()
         self.passes = weakref.WeakKeyDictionary()
         self.largest_batch = False
         self.epoch_end = False
@@ -50,6 +53,7 @@ class Loaders:
         imports.after("torch.utils.data.dataloader", self._arm)
 
     def _arm(self, module):
+        self._arm_passes(module.DataLoader)
         iterator_class, loaders = module._BaseDataLoaderIter, self
         original = iterator_class.__next__
 
@@ -58,15 +62,28 @@ class Loaders:
             batch = loaders.before_batch(self)
             if batch is not None:
                 return batch[0]
+            began = feeding.now()
             try:
                 batch = original(self)
             except StopIteration:
                 loaders.ended(self)
                 raise
+            loaders.feeding.given(self, began, feeding.now(), batch)
             loaders.given(self)
             return loaders.arrived(batch)
 
         iterator_class.__next__ = __next__
+
+    def _arm_passes(self, loader_class):
+        original, loaders = loader_class.__iter__, self
+
+        @functools.wraps(original)
+        def __iter__(self):  # noqa: N807 - it takes the method's place
+            iterator = original(self)
+            loaders.feeding.iterates(self, iterator)
+            return iterator
+
+        loader_class.__iter__ = __iter__
 
     # One batch of a loader
 
@@ -77,7 +94,7 @@ class Loaders:
         try:
             began = self.passes.get(iterator)
             if began is None:
-                began = self.passes[iterator] = _Pass(id(iterator._index_sampler), self.session.steps.rounds)
+                began = self.passes[iterator] = _Pass(iterator, self.session.steps.rounds)
                 self._begins(began)
             if not self.covering or not self._trains(began):
                 return None
@@ -118,7 +135,13 @@ class Loaders:
         """Whether optimizers step while the script goes over this loader."""
         if self.session.steps.rounds > began.rounds:
             self.training.add(began.key)
+            self.feeding.trains(began.iterator())
         return began.key in self.training
+
+    def settle(self):
+        """The process has what was asked of it: which passes are the training's."""
+        for began in list(self.passes.values()):
+            self._trains(began)
 
     def _begins(self, began):
         if not self.covering or began.key not in self.training:

@@ -429,6 +429,7 @@ class Session:
 
     def _tell_done(self, reason):
         self.ended = True
+        self._measure_loader()
         if self.watch is not None:
             self.notes.everything()
             self.sizes.read()
@@ -439,6 +440,11 @@ class Session:
         if self.host is not None:
             self.host.tell()
         last_words.send(self, reason)
+
+    @guarded
+    def _measure_loader(self):
+        self.loaders.settle()
+        self.loaders.feeding.measure()
 
     @guarded
     def _tell_training(self):
