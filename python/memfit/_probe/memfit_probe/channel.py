@@ -24,6 +24,12 @@ def send(kind, **fields):
         os.close(descriptor)
 
 
+def tell_of(torch):
+    """Which torch it is, and the allocator's settings in the environment by now."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
+
+
 def remark(name, **values):
     """Sends a remark for the report: an id of docs/remarks.md, and values for its text."""
     send("note", id=name, values={key: str(value) for key, value in values.items()})

@@ -42,16 +42,10 @@ from .passes import Passes
 _session = None
 
 
-def tell_of(torch):
-    """Which torch it is, and the allocator's settings in the environment by now."""
-    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-    channel.send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
-
-
 def begin(torch):
     """Torch has been imported: watch it."""
     global _session
-    tell_of(torch)
+    channel.tell_of(torch)
     try:
         _session = Session(torch)
         _session.arm()
@@ -188,7 +182,7 @@ class Session:
             rank=None,
             world_size=None,
         )
-        tell_of(self.torch)
+        channel.tell_of(self.torch)
 
     # What is told
 
