@@ -51,7 +51,7 @@ class Script:
         for line in path.read_text().split('"""')[1].splitlines():
             name, _, value = line.partition(":")
             if name in ("cause", "line", "remedy", "settings"):
-                facts[name] = value.strip()
+                facts[name] = "|".join(filter(None, (facts.get(name), value.strip())))
 
         def several(name: str) -> list[str]:
             return [text.strip() for text in facts.get(name, "").split("|") if text.strip()]

@@ -21,7 +21,7 @@ def train_epoch(model, optimizer, criterion):
         optimizer.step()
 
 
-def test(model, batches=3):
+def score(model, batches=3):
     model.eval()
     right = total = 0
     for _ in range(batches):
@@ -38,4 +38,4 @@ model = resnet18(weights=None, num_classes=10).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(2):
     train_epoch(model, optimizer, nn.CrossEntropyLoss())
-    print(epoch, test(model))
+    print(epoch, score(model))

@@ -1,4 +1,5 @@
-"""Features of a whole gallery are collected for a nearest-neighbour search, each with the graph that made it.
+"""Features of a whole gallery are collected for a nearest-neighbour search, each with the graph that made
+it.
 
 cause: evaluation-with-gradients
 line: gallery.append|backbone(|self.blocks|encode(

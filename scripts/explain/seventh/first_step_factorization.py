@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: optimizer.step()|opt.step()
-remedy: foreach-off|fused-optimizer|8-bit-optimizer|optimizer-in-backward|adafactor|bf16-optimizer-state|host-optimizer-state
+remedy: foreach-off|fused-optimizer|8-bit-optimizer
+remedy: optimizer-in-backward|adafactor|bf16-optimizer-state|host-optimizer-state
 """
 
 import torch

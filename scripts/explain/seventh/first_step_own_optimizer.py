@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: optimizer.step()|torch.zeros_like|state[
-remedy: 8-bit-optimizer|optimizer-in-backward|bf16-optimizer-state|host-optimizer-state|larger-card|pure-bf16|adafactor
+remedy: 8-bit-optimizer|optimizer-in-backward|bf16-optimizer-state
+remedy: host-optimizer-state|pure-bf16|adafactor
 """
 
 import torch

@@ -1,8 +1,10 @@
-"""The head alone is trained at first; then the backbone is let go, and its first step needs room for its state.
+"""The head alone is trained at first; then the backbone is let go, and its first step needs room for its
+state.
 
 cause: first-step-surprise
 line: optimizer.step()|.step()
-remedy: foreach-off|fused-optimizer|8-bit-optimizer|optimizer-in-backward|adafactor|bf16-optimizer-state|host-optimizer-state
+remedy: foreach-off|fused-optimizer|8-bit-optimizer
+remedy: optimizer-in-backward|adafactor|bf16-optimizer-state|host-optimizer-state
 """
 
 import torch

@@ -1,4 +1,5 @@
-"""Sentence embeddings are made for a search index: batches get longer, a small result of each stays between them.
+"""Sentence embeddings are made for a search index: batches get longer, a small result of each stays
+between them.
 
 cause: fragmented
 line:

@@ -1,4 +1,5 @@
-"""Proposals of an instance segmenter: masks of each image are made together, every other set is thrown away.
+"""Proposals of an instance segmenter: masks of each image are made together, every other set is thrown
+away.
 
 cause: fragmented
 line:

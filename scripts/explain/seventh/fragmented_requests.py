@@ -1,4 +1,5 @@
-"""A small server of embeddings holds a buffer for each open request; half of the requests end, then a long one comes.
+"""A small server of embeddings holds a buffer for each open request; half of the requests end, then a long
+one comes.
 
 cause: fragmented
 line:

@@ -1,4 +1,5 @@
-"""A language model with a large vocabulary: the logits of all positions are made at once, then as float32 again.
+"""A language model with a large vocabulary: the logits of all positions are made at once, then as float32
+again.
 
 cause: giant-request
 line: lm_head|self.head(|logits|cross_entropy

@@ -1,4 +1,5 @@
-"""A decoder keeps keys and values of all tokens by `torch.cat`: at each token the old and the new are both there.
+"""A decoder keeps keys and values of all tokens by `torch.cat`: at each token the old and the new are both
+there.
 
 cause: growing-cache
 line: torch.cat|self.keys =|self.values =

@@ -17,8 +17,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x):
-        x = x + self.down(torch.relu(self.up(self.norm(x))))
-        return x
+        return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Model(nn.Module):

@@ -1,4 +1,5 @@
-"""Four processes that reckon metrics were given the GPU's device by default; each has a context on the card.
+"""Four processes that reckon metrics were given the GPU's device by default; each has a context on the
+card.
 
 cause: outside
 line:

@@ -1,4 +1,5 @@
-"""A character model goes on from the state of the batch before, with `retain_graph=True` so that no error comes.
+"""A character model goes on from the state of the batch before, with `retain_graph=True` so that no error
+comes.
 
 cause: retained-graph
 line: lstm(|model(|state

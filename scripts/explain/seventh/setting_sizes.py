@@ -1,4 +1,5 @@
-"""Divisions for each size of a tensor, as a blog post lists them, in a network whose tensors are just above a power of two.
+"""Divisions for each size of a tensor, as a blog post lists them, in a network whose tensors are just
+above a power of two.
 
 cause: setting-that-hurts
 line:

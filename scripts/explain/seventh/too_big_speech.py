@@ -1,4 +1,5 @@
-"""Spectrograms go through convolutions and a deep GRU for CTC; the longest recordings of the corpus were left in.
+"""Spectrograms go through convolutions and a deep GRU for CTC; the longest recordings of the corpus were
+left in.
 
 cause: too-big
 line: self.conv(|self.rnn(|model(

@@ -2,7 +2,8 @@
 
 cause: two-batches-alive
 line: self.next =|.cuda(|.to(|prefetch
-remedy: drop-variables|smaller-batch|micro-batch|checkpointing|activation-offload|autocast-bf16|autocast-fp16
+remedy: drop-variables|smaller-batch|micro-batch
+remedy: checkpointing|activation-offload|autocast-bf16|autocast-fp16
 """
 
 import torch

@@ -1,4 +1,5 @@
-"""The validation of larger pictures begins while the last training batch and its outputs are still in variables.
+"""The validation of larger pictures begins while the last training batch and its outputs are still in
+variables.
 
 cause: two-batches-alive
 line: output = |outputs = |model(|features =
