@@ -363,7 +363,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     fn check_memory(&self) -> Done {
         let values = self.stack.len() * size_of::<Value>() + self.memo.memory() + self.repeats.memory();
         let bytes = self.heap.memory() + self.shape.memory() + values as u64;
-        if bytes > self.limits.memory { Err(PickleErrorKind::TooLarge(self.limits.memory)) } else { Ok(()) }
+        let limit = self.limits.memory_after(self.input.offset());
+        if bytes > limit { Err(PickleErrorKind::TooLarge(limit)) } else { Ok(()) }
     }
 
     /// Puts everything that was read into the containers that it was read for, innermost first.
