@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use memfit_vocabulary::acts;
+
 use super::heap::{Heap, Object, Shape, Value};
 use super::input::Input;
 use super::memo::Memo;
@@ -444,5 +446,5 @@ fn long(bytes: &[u8]) -> Value {
 
 /// A text short enough for a message, without control characters.
 fn clipped(text: &str) -> String {
-    text.chars().take(80).map(|character| if character.is_control() { '�' } else { character }).collect()
+    text.chars().take(80).map(|character| if acts(character) { '�' } else { character }).collect()
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Cause, Phase, Proof};
+use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, size};
@@ -217,7 +217,8 @@ fn proven(proof: &FixProof) -> String {
 fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
     let room = canvas.columns().saturating_sub(SIZE + 10);
     for category in holders.iter().take(BRANCHES + 4) {
-        let _ = writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &category.name));
+        let _ =
+            writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &one_line(&category.name)));
         // Modules and lines together, the largest first: most trees are wide and flat.
         let mut leaves: Vec<(u64, String)> = category
             .children
