@@ -254,7 +254,8 @@ fn judged(
     trouble: u32,
 ) -> impl Iterator<Item = (u32, Block, Category, Role)> {
     let told = roles.told.then(|| Lives::of(track));
-    let ended = Ends { roles, trouble };
+    let ran_out = track.moment(trouble).is_some_and(|moment| matches!(moment.kind, MomentKind::Oom(_)));
+    let ended = Ends { roles, moment: trouble, failed: ran_out.then_some(trouble) };
     let before = first_event(track);
     let own = (0..).zip(track.blocks()).filter(move |(_, block)| block.device == device);
     own.map(move |(index, mut block)| {
@@ -314,7 +315,11 @@ fn lines_gone_back_through(lives: &mut [Life]) {
 /// Judges blocks by when they went.
 struct Ends<'roles> {
     roles: &'roles Roles,
-    trouble: u32,
+    /// The moment that is to be explained.
+    moment: u32,
+    /// The request that failed, if one did. What was there then and went later, the exception took along as it
+    /// unwound, or whoever caught it: that says nothing of what it was for.
+    failed: Option<u32>,
 }
 
 impl Ends<'_> {
@@ -332,9 +337,14 @@ impl Ends<'_> {
         if workspace {
             return Category::Workspace;
         }
+        let mut block = *block;
+        if self.failed.is_some_and(|trouble| block.born <= trouble && block.freed > trouble) {
+            block.freed = NEVER;
+        }
+        let block = &block;
         let phase = self.roles.at(block.born);
         let gone = if block.freed == NEVER { None } else { Some(self.roles.at(block.freed)) };
-        let stays = block.freed == NEVER || block.freed > self.trouble;
+        let stays = block.freed == NEVER || block.freed > self.moment;
         match role {
             Role::Placing => Category::Parameters,
             // What no line is known of and was there from the start is most often the model.
@@ -365,10 +375,12 @@ impl Ends<'_> {
         }
     }
 
-    /// Whether a block was there after the phase that it was made in.
+    /// Whether a block was there after the phase that it was made in, as far as the failing request shows.
     fn outlives_phase(&self, block: &Block) -> bool {
         let next = self.roles.phases.partition_point(|(began, _)| *began <= block.born);
-        self.roles.phases.get(next).is_some_and(|(end, _)| block.freed > *end)
+        let end = self.roles.phases.get(next).map(|(end, _)| *end);
+        let seen = |end: &u32| self.failed.is_none_or(|trouble| *end <= trouble || block.born > trouble);
+        end.filter(seen).is_some_and(|end| block.freed > end)
     }
 }
 

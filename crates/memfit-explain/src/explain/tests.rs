@@ -2,7 +2,7 @@
 
 use memfit_allocator::{Given, Release, Settings};
 use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
-use memfit_recording::Track;
+use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
 use proptest::prelude::*;
 
@@ -306,4 +306,48 @@ fn autocast_is_no_remedy_where_it_is_on() {
     assert!(suggested(&[3 << 18]));
     // What comes of it is as large as half the weight by chance.
     assert!(suggested(&[1 << 19]));
+}
+
+/// A forward of four operations, of which the last fails; what it had made goes as the exception unwinds.
+fn unwound(unwinds: bool) -> Track {
+    let mut track = Track::default();
+    let text = |track: &mut Track, text: &str| track.texts.intern(text);
+    let frames = [
+        ("/v/site-packages/torch/nn/modules/linear.py", "forward", 1),
+        ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2),
+        ("train.py", "train", 7),
+    ];
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|(file, name, line)| {
+            let (file, name) = (text(&mut track, file), text(&mut track, name));
+            track.stacks.intern_frame(Frame { file, name, line: *line })
+        })
+        .collect();
+    let stack = track.stacks.intern(&frames);
+    let totals = |blocks: u64| Totals { allocated: blocks << 30, reserved: blocks << 30, time_us: None };
+    let blocks: Vec<u32> = (0..4_u64)
+        .map(|place| {
+            let block = Block { address: place << 32, bytes: 1 << 30, stack, ..Block::default() };
+            track.alloc(&block, totals(place + 1))
+        })
+        .collect();
+    track.tell(MomentKind::Oom(1 << 30), 0, stack, totals(4));
+    if unwinds {
+        for (left, block) in blocks.into_iter().enumerate() {
+            track.free(block, 0, StackId::NONE, totals(3 - left as u64));
+        }
+    }
+    track
+}
+
+#[test]
+fn what_goes_as_the_exception_unwinds_is_judged_at_the_failing_request() {
+    let of = |track: &Track| {
+        let explained = explained(track, Some(4 << 30), "").unwrap();
+        explained.holders.iter().map(|holder| (holder.name.clone(), holder.bytes)).collect::<Vec<_>>()
+    };
+    let (went, stayed) = (of(&unwound(true)), of(&unwound(false)));
+    assert_eq!(went, stayed);
+    assert!(went.iter().any(|(name, bytes)| name == "activations" && *bytes == 4 << 30), "{went:?}");
 }
