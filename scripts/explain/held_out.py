@@ -154,7 +154,11 @@ def table(name: str, rows: list[Row]) -> str:
             lambda row: row.names(row.snapshot),
             lambda row: row.snapshot,
         ),
-        ("the line, where one is to blame", lambda row: row.line, lambda row: row.line is not None),
+        (
+            "the line, where one is to blame",
+            lambda row: row.line,
+            lambda row: row.ran_out and row.line is not None,
+        ),
         (
             "a remedy that makes it fit, shown by another run",
             lambda row: row.fits(),

@@ -1,7 +1,7 @@
 //! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it.
 //! Told by whoever recorded it, or worked out from stacks and lives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memfit_recording::{Block, MomentKind, NEVER, StackId, TextId, Track};
 use memfit_vocabulary::{Category, Phase};
@@ -405,9 +405,27 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
     since >= OF_A_LOOP && !trains
 }
 
+/// Where forward passes begin: with a module that was called in the pass before. A program that calls one layer
+/// after the other by itself makes one pass of them.
+fn passes(track: &Track) -> Vec<u32> {
+    let mut called: HashSet<TextId> = HashSet::new();
+    let mut passes = Vec::new();
+    for call in track.calls.iter().filter(|call| call.parent == NEVER) {
+        let again = call.module == TextId::NONE || !called.insert(call.module);
+        if again {
+            called.clear();
+            called.insert(call.module);
+        }
+        if again || passes.is_empty() {
+            passes.push(call.began);
+        }
+    }
+    passes
+}
+
 fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
-        return track.calls.iter().filter(|call| call.parent == NEVER).map(|call| call.began).collect();
+        return passes(track);
     }
     // A forward pass begins where a module asks after somebody else has. The order of what was there before
     // the recording is that of its addresses, and says nothing.

@@ -11,6 +11,7 @@ const CAUSES = {
   "retained-graph": "A graph is kept alive", "two-batches-alive": "Two batches are alive at once", "evaluation-with-gradients": "Evaluation keeps what only training needs",
   "first-step-surprise": "The first optimizer step needs more", "giant-request": "One request is a giant", "other-processes": "Others hold the card's memory",
   outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting hurts", "does-not-fit": "It does not fit this card",
+  "growing-cache": "What is collected grows by copies",
 };
 
 const words = (name = "") => name.replaceAll("-", " ").replaceAll("_", " ");

@@ -159,6 +159,8 @@ vocabulary! {
         SettingThatHurts = 12, "setting-that-hurts";
         /// Not even the model's own state fits.
         DoesNotFit = 13, "does-not-fit";
+        /// What is collected is made anew with more in it each time, the old beside the new.
+        GrowingCache = 14, "growing-cache";
     }
 }
 

@@ -28,6 +28,10 @@ const TELLING: [&str; 12] = [
     "encode",
 ];
 
+/// So many passes without a backward come before the one under way where nothing was ever trained: a loss over
+/// two or three views of a batch has as many before its first backward.
+const PASSES: usize = 3;
+
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let story = &bench.story;
     let trouble = story.trouble;
@@ -57,7 +61,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .unwrap_or_default()
         .split('_')
         .any(|word| TELLING.contains(&word.to_ascii_lowercase().as_str()));
-    let never = !trains && round >= 1 && earlier_rounds_had_no_backward(story, began);
+    let never = !trains && round >= PASSES && earlier_rounds_had_no_backward(story, began);
     if !(elsewhere || telling || never) || kept == 0 {
         return None;
     }

@@ -124,7 +124,9 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let story = &bench.story;
     let activations = story.sum(|life| life.category == Category::Activations);
     let mut fixes = Vec::new();
-    if activations > 0 {
+    // What no backward will go through has no graph to be made smaller.
+    let graph = !without_graph(bench);
+    if graph && activations > 0 {
         let checkpointed = repeated_calls(bench);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
@@ -148,8 +150,10 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
             fixes.push(modelled(bench, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }
-    let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
-    fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
+    if graph {
+        let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
+        fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
+    }
     fixes.push(modelled(
         bench,
         Lever::SmallerBatch,
@@ -160,6 +164,13 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let room = bench.story.trouble.allocated + bench.story.trouble.requested.unwrap_or(0);
     fixes.push(larger_card(bench, room + room / 2));
     fixes
+}
+
+/// Whether a line on the way to the failing request has gradients off.
+fn without_graph(bench: &Bench<'_>) -> bool {
+    let story = &bench.story;
+    let sites = &story.origins.get(story.trouble.stack).user;
+    sites.iter().any(|site| bench.code.is_without_grad(story.track.texts.get(site.file), site.line))
 }
 
 /// Lines of one forward that call blocks under which activations are, and what of them would not be kept.

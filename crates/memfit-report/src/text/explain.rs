@@ -92,6 +92,7 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
         Cause::PrivatePools => "the room is in pools that others may not use",
         Cause::SettingThatHurts => "a setting keeps the allocator from using what it has",
         Cause::DoesNotFit => "not even the model itself fits",
+        Cause::GrowingCache => "what is collected is made anew with more in it each time",
     }
 }
 
