@@ -99,7 +99,7 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),
-            size(limit),
+            beside(limit, trouble.allocated + requested),
             size(of_batch),
             size(of_state)
         ),
@@ -116,6 +116,14 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
         enough: true,
         facts,
         fixes: remedies(bench, of_batch),
+    }
+}
+
+/// A limit beside what was wanted of it: where rounding hides the difference, it is said.
+fn beside(limit: u64, wanted: u64) -> String {
+    match wanted.checked_sub(limit) {
+        Some(short) if short > 0 && size(limit) == size(wanted) => format!("{} less", size(short)),
+        _ => size(limit),
     }
 }
 
@@ -223,4 +231,16 @@ fn around_the_model(bench: &Bench<'_>, lever: Lever) -> Apply {
     let caller =
         own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller));
     bench.change(lever, caller.as_slice(), Known::Nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_looks_like_what_was_wanted_is_told_by_the_difference() {
+        assert_eq!(beside(73 << 30, 80 << 30), "73.00 GiB");
+        assert_eq!(beside((73 << 30) - (1 << 20), 73 << 30), "1 MiB less");
+        assert_eq!(beside(73 << 30, 73 << 30), "73.00 GiB");
+    }
 }
