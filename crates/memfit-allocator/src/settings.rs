@@ -162,8 +162,8 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 impl Settings {
-    /// Whether garbage would be collected beyond a threshold: PyTorch does so only under a memory fraction, and
-    /// some releases only under one below the whole.
+    /// Whether garbage would be collected beyond a threshold: PyTorch does so only under a memory fraction,
+    /// and some releases only under one below the whole.
     pub fn arms_collection(&self, release: Release) -> bool {
         self.memory_fraction
             .is_some_and(|fraction| fraction < 1.0 || !release.whole_fraction_disarms_collection())

@@ -317,8 +317,8 @@ struct Ends<'roles> {
     roles: &'roles Roles,
     /// The moment that is to be explained.
     moment: u32,
-    /// The request that failed, if one did. What was there then and went later, the exception took along as it
-    /// unwound, or whoever caught it: that says nothing of what it was for.
+    /// The request that failed, if one did. What was there then and went later, the exception took along as
+    /// it unwound, or whoever caught it: that says nothing of what it was for.
     failed: Option<u32>,
 }
 
@@ -405,8 +405,8 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
     since >= OF_A_LOOP && !trains
 }
 
-/// Where forward passes begin: with a module that was called in the pass before. A program that calls one layer
-/// after the other by itself makes one pass of them.
+/// Where forward passes begin: with a module that was called in the pass before. A program that calls one
+/// layer after the other by itself makes one pass of them.
 fn passes(track: &Track) -> Vec<u32> {
     let mut called: HashSet<TextId> = HashSet::new();
     let mut passes = Vec::new();

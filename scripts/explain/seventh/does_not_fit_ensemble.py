@@ -1,7 +1,7 @@
 """Five experts go to the card one after the other; the fourth has no place.
 
 cause: does-not-fit
-line: .cuda()|.to(device)|expert
+line: .cuda()|.to(device)|.to_empty(|expert
 remedy: pure-bf16|quantized-weights|shard
 """
 

@@ -1,7 +1,7 @@
 """GPT-2 XL's shape, as transformers makes it, is put on a card with a quarter of the room for it.
 
 cause: does-not-fit
-line: .cuda()|.to(
+line: .cuda()|.to(|.to_empty(
 remedy: pure-bf16|lora|quantized-base|quantized-weights|shard
 """
 

@@ -14,7 +14,7 @@ embedding = nn.Embedding(30_000, 512).to(device)
 mix = nn.Linear(512, 512).to(device)
 index = []
 with torch.inference_mode():
-    for batch in range(235):
+    for batch in range(300):
         length = 96 + 9 * batch
         tokens = torch.randint(0, 30_000, (128, length), device=device)
         hidden = embedding(tokens)

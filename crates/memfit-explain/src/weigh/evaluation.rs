@@ -28,8 +28,8 @@ const TELLING: [&str; 12] = [
     "encode",
 ];
 
-/// So many passes without a backward come before the one under way where nothing was ever trained: a loss over
-/// two or three views of a batch has as many before its first backward.
+/// So many passes without a backward come before the one under way where nothing was ever trained: a loss
+/// over two or three views of a batch has as many before its first backward.
 const PASSES: usize = 3;
 
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
