@@ -351,3 +351,23 @@ fn what_goes_as_the_exception_unwinds_is_judged_at_the_failing_request() {
     assert_eq!(went, stayed);
     assert!(went.iter().any(|(name, bytes)| name == "activations" && *bytes == 4 << 30), "{went:?}");
 }
+
+#[test]
+fn no_remedy_is_about_a_graph_where_gradients_are_off() {
+    let levers = |program: &str| {
+        let program = program.to_owned();
+        let source = move |file: &str| (file == "train.py").then(|| program.clone());
+        let given =
+            Given { settings: Settings::default(), release: "2.9".parse().unwrap(), capacity: 1 << 34 };
+        let card = Card { limit: Some(4 << 30), ..Card::default() };
+        let track = unwound(true);
+        let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };
+        explain(&case).unwrap().fixes.iter().map(|fix| fix.lever).collect::<Vec<_>>()
+    };
+    let about_graphs = [Lever::Checkpointing, Lever::ActivationOffload, Lever::NoGrad, Lever::MicroBatch];
+    let body = "    for _ in range(3):\n        #\n        out = model(1)\n";
+    let on = levers(&format!("import torch\n\n\ndef train():\n{body}"));
+    let off = levers(&format!("import torch\n\n@torch.no_grad()\ndef train():\n{body}"));
+    assert!(on.contains(&Lever::Checkpointing), "{on:?}");
+    assert!(off.iter().all(|lever| !about_graphs.contains(lever)), "{off:?}");
+}

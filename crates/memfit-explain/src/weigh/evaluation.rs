@@ -47,8 +47,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
     let caller = caller(story, began, trouble.moment);
-    let file = |site: Site| story.track.texts.get(site.file);
-    if caller.is_some_and(|caller| bench.code.is_without_grad(file(caller), caller.line)) {
+    let is_off = |site: Site| bench.code.is_without_grad(story.track.texts.get(site.file), site.line);
+    if bench.without_graph() || caller.is_some_and(is_off) {
         return None;
     }
     let trained: HashSet<Site> = trained_callers(story);

@@ -133,7 +133,7 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let activations = story.sum(|life| life.category == Category::Activations);
     let mut fixes = Vec::new();
     // What no backward will go through has no graph to be made smaller.
-    let graph = !without_graph(bench);
+    let graph = !bench.without_graph();
     if graph && activations > 0 {
         let checkpointed = repeated_calls(bench);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
@@ -172,13 +172,6 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let room = bench.story.trouble.allocated + bench.story.trouble.requested.unwrap_or(0);
     fixes.push(larger_card(bench, room + room / 2));
     fixes
-}
-
-/// Whether a line on the way to the failing request has gradients off.
-fn without_graph(bench: &Bench<'_>) -> bool {
-    let story = &bench.story;
-    let sites = &story.origins.get(story.trouble.stack).user;
-    sites.iter().any(|site| bench.code.is_without_grad(story.track.texts.get(site.file), site.line))
 }
 
 /// Lines of one forward that call blocks under which activations are, and what of them would not be kept.
