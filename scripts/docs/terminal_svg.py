@@ -23,6 +23,8 @@ NORMAL = ["#1d2021", "#e5534b", "#57ab5a", "#c69026", "#539bf5", "#b083f0", "#39
 BRIGHT = ["#768390", "#ff938a", "#6bc46d", "#daaa3f", "#6cb6ff", "#dcbdfb", "#56d4dd", "#f0f6fc"]
 BACKGROUND, FOREGROUND = "#1c2128", "#c9d1d9"
 CELL_WIDTH, LINE_HEIGHT, MARGIN, TITLE = 8.4, 19, 16, 34
+# Browsers that know no `xml:space` any more drop spaces at the ends of a text, and stretch what is left.
+PRE = 'style="white-space: pre"'
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def draw(title: str, output: str, columns: int) -> str:
         ),
         f'<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14" '
         f'fill="{FOREGROUND}" xml:space="preserve">',
-        f'<text x="{width / 2:.0f}" y="22" text-anchor="middle" opacity="0.7">{escape(title)}</text>',
+        f'<text {PRE} x="{width / 2:.0f}" y="22" text-anchor="middle" opacity="0.7">{escape(title)}</text>',
     ]
     style = Style()
     for number, line in enumerate(lines):
@@ -128,8 +130,8 @@ def draw(title: str, output: str, columns: int) -> str:
                 x = MARGIN + column * CELL_WIDTH
                 length = len(text) * CELL_WIDTH
                 parts.append(
-                    f'<text x="{x:.1f}" y="{y}" textLength="{length:.1f}" lengthAdjust="spacingAndGlyphs" '
-                    f"{look.attributes()}>{escape(text)}</text>"
+                    f'<text {PRE} x="{x:.1f}" y="{y}" textLength="{length:.1f}" '
+                    f'lengthAdjust="spacingAndGlyphs" {look.attributes()}>{escape(text)}</text>'
                 )
             column += len(text)
     return "\n".join([*parts, "</g>", "</svg>", ""])

@@ -3,11 +3,14 @@
     python scripts/explain/held_out.py first second # rewrites measurements/explain.json and explain.md
     python scripts/explain/held_out.py second --only giant   # some of them, printed and not written
 
-Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`) and what stands
-on the line to point at (`line:`, several texts with a bar between them; empty where no line is to blame). It
-runs on a virtual T4 with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies,
-and, where one process is all there is to it, once more for PyTorch's own snapshot. A script counts as right
-where the cause is the one that it names; the line and the remedy are counted for themselves.
+Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`, several with a
+bar between them where each of them alone would do), what stands on the line to point at (`line:`, several
+texts with a bar between them; empty where no line is to blame) and, from the seventh set on, which remedies
+are true of it (`remedy:`, the names of levers). It runs on a virtual T4 with 3 GiB, once as a recording of
+`memfit run -o`, which also tries the first remedies, and, where one process is all there is to it, once
+more for PyTorch's own snapshot. A script counts as right where the cause is one that it names; the line and
+the remedy are counted for themselves, over the scripts that ran out. A larger card always helps and is
+counted as no remedy.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ class Script:
     """A script, and what it says of itself."""
 
     path: Path
-    cause: str
+    causes: list[str]
     lines: list[str]
+    remedies: list[str]
     settings: str
 
     @staticmethod
@@ -46,10 +50,13 @@ class Script:
         facts = {}
         for line in path.read_text().split('"""')[1].splitlines():
             name, _, value = line.partition(":")
-            if name in ("cause", "line", "settings"):
-                facts[name] = value.strip()
-        lines = [text.strip() for text in facts.get("line", "").split("|") if text.strip()]
-        return Script(path, facts["cause"], lines, facts.get("settings", ""))
+            if name in ("cause", "line", "remedy", "settings"):
+                facts[name] = "|".join(filter(None, (facts.get(name), value.strip())))
+
+        def several(name: str) -> list[str]:
+            return [text.strip() for text in facts.get(name, "").split("|") if text.strip()]
+
+        return Script(path, several("cause"), several("line"), several("remedy"), facts.get("settings", ""))
 
 
 @dataclass
@@ -66,6 +73,15 @@ class Row:
     lever: str | None
     proof: str | None
     applied: str | None
+    remedy: bool | None = None
+
+    def names(self, cause: str | None) -> bool:
+        """Whether this cause is one that the script names."""
+        return cause in self.cause.split("|")
+
+    def fits(self) -> bool:
+        """Whether a run has shown the first remedy, which is not another card."""
+        return self.proof == "fits" and self.lever != "larger-card"
 
 
 def memfit() -> str:
@@ -90,7 +106,7 @@ def explain(file: Path) -> dict[str, Any] | None:
 
 def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
     """What is said of each script's snapshot."""
-    own = [script for script in scripts if script.cause not in OUTSIDE]
+    own = [script for script in scripts if not set(script.causes) & set(OUTSIDE)]
     paths = [f"{script.path}" + (f"@{script.settings}" if script.settings else "") for script in own]
     call(["run", *CARD, "--no-prove", "--", sys.executable, str(DRIVER), str(folder), *paths], folder)
     reports = {script.path.stem: explain(folder / f"{script.path.stem}.pickle") for script in own}
@@ -98,7 +114,7 @@ def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def judge(name: str, script: Script, snapshot: dict[str, Any] | None, folder: Path, recordings: bool) -> Row:
-    row = Row(name, script.path.stem, script.cause, snapshot is not None, None, None, *[None] * 4)
+    row = Row(name, script.path.stem, "|".join(script.causes), snapshot is not None, None, None, *[None] * 4)
     row.snapshot = snapshot and snapshot["cause"]
     report = snapshot
     fixes = snapshot["fixes"] if snapshot else []
@@ -110,14 +126,17 @@ def judge(name: str, script: Script, snapshot: dict[str, Any] | None, folder: Pa
         row.ran_out, row.recording = run.get("verdict") == "oom", run.get("cause")
         report, fixes = explain(recording), run.get("fixes") or []
         recording.unlink(missing_ok=True)
-    if report:
+    if report and row.ran_out:
         said = [line["text"] or "" for fact in report["evidence"] for line in fact["stack"]]
         row.line = any(text in line for text in script.lines for line in said) if script.lines else None
+    if row.ran_out and script.remedies:
+        row.remedy = False
     if fixes:
         first = fixes[0]
         row.lever = first["lever"]
         row.proof = first["proof"] and first["proof"]["verdict"]
         kinds = ("edit", "environment", "card")
+        row.remedy = row.lever in script.remedies if script.remedies else None
         row.applied = next((kind for kind in kinds if first[kind] is not None), "by hand")
     return row
 
@@ -129,34 +148,49 @@ def share(rows: list[Row], holds: Any, among: Any = lambda _: True) -> str:
 
 def table(name: str, rows: list[Row]) -> str:
     counted = [
-        ("the cause from the recording", lambda row: row.recording == row.cause, lambda row: row.recording),
+        ("the cause from the recording", lambda row: row.names(row.recording), lambda row: row.recording),
         (
             "the cause from PyTorch's snapshot",
-            lambda row: row.snapshot == row.cause,
+            lambda row: row.names(row.snapshot),
             lambda row: row.snapshot,
         ),
-        ("the line, where one is to blame", lambda row: row.line, lambda row: row.line is not None),
+        (
+            "the line, where one is to blame",
+            lambda row: row.line,
+            lambda row: row.ran_out and row.line is not None,
+        ),
         (
             "a remedy that makes it fit, shown by another run",
-            lambda row: row.proof == "fits",
+            lambda row: row.fits(),
             lambda row: row.recording,
+        ),
+        (
+            "a first remedy that is true of the script",
+            lambda row: row.remedy,
+            lambda row: row.remedy is not None,
+        ),
+        (
+            "a first remedy that is true of the script and makes it fit",
+            lambda row: row.remedy and row.fits(),
+            lambda row: row.remedy is not None and row.recording,
         ),
     ]
     shares = [(what, share(rows, holds, among)) for what, holds, among in counted if any(map(among, rows))]
     out = [f"## The {name} set\n", *(f"- {what}: {figure}" for what, figure in shares), ""]
     out += [
-        "| script | what is wrong | from the recording | from the snapshot | line | first remedy | applied as | shown by a run |",
-        "|---|---|---|---|---|---|---|---|",
+        "| script | what is wrong | from the recording | from the snapshot | line | first remedy | true | applied as | shown by a run |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     mark = {True: "yes", False: "no", None: "-"}
     for row in rows:
         cells = [
             row.script,
-            row.cause,
+            row.cause.replace("|", " or "),
             row.recording if row.ran_out else "did not run out",
             row.snapshot,
             mark[row.line],
             row.lever,
+            mark[row.remedy],
             row.applied,
             row.proof,
         ]
@@ -186,7 +220,7 @@ def main() -> None:
             said = snapshots(scripts, Path(folder))
             rows = []
             for script in scripts:
-                if arguments.no_recordings and script.cause in OUTSIDE:
+                if arguments.no_recordings and set(script.causes) & set(OUTSIDE):
                     continue
                 snapshot = said.get(script.path.stem)
                 rows.append(judge(name, script, snapshot, Path(folder), not arguments.no_recordings))

@@ -56,6 +56,7 @@ CASES = [
         "roundup_power2_divisions:2",
         "drop-setting",
     ),
+    Case("growing_cache", "growing-cache", "torch.cat([states", lever="preallocate"),
     Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="larger-card"),
 ]
 
@@ -106,6 +107,10 @@ def patched(text: str, diff: str) -> str:
     return "\n".join(new + old[at:]) + "\n"
 
 
+def can_be_applied(fix: dict[str, Any]) -> bool:
+    return bool(fix["edit"] or fix["environment"])
+
+
 def apply_first(report: dict[str, Any], case: Case, folder: Path) -> str:
     """The script with its first fix, as an argument of the driver."""
     fix = report["fixes"][0]
@@ -140,7 +145,7 @@ def mended(
 ) -> dict[str, dict[str, Any]]:
     """What comes of each script with its first fix."""
     folder = tmp_path_factory.mktemp("mended")
-    own = [case for case in CASES if as_they_are[case.script]["fixes"][0]["card"] is None]
+    own = [case for case in CASES if can_be_applied(as_they_are[case.script]["fixes"][0])]
     return drive(folder, [apply_first(as_they_are[case.script], case, folder) for case in own])
 
 
@@ -181,8 +186,11 @@ def test_the_first_fix_makes_it_fit(
     assert fix["fits"] is True
     if case.lever:
         assert fix["lever"] == case.lever
-    if fix["card"] is None:
+    if can_be_applied(fix):
         assert mended[case.script]["oom"] is None, fix
+    else:
+        # Advice, which the cause's page has as code that is run, or another card.
+        assert fix["card"] or case.cause == "growing-cache", fix
 
 
 def test_a_model_that_does_not_fit_fits_the_card_that_is_named(

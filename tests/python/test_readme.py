@@ -97,3 +97,10 @@ def test_the_overhead_page_is_up_to_date():
     if sys.version_info < (3, 11):
         pytest.skip("the script reads TOML with the standard library of 3.11")
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
+
+
+def test_every_text_of_the_picture_keeps_its_spaces() -> None:
+    """Chromium knows no `xml:space` any more: a text without its spaces is stretched to the length of all."""
+    texts = re.findall(r"<text [^>]*>", (ROOT / "docs" / "run.svg").read_text())
+    assert len(texts) > 20
+    assert all("white-space: pre" in text for text in texts)

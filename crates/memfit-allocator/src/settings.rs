@@ -162,6 +162,13 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 impl Settings {
+    /// Whether garbage would be collected beyond a threshold: PyTorch does so only under a memory fraction,
+    /// and some releases only under one below the whole.
+    pub fn arms_collection(&self, release: Release) -> bool {
+        self.memory_fraction
+            .is_some_and(|fraction| fraction < 1.0 || !release.whole_fraction_disarms_collection())
+    }
+
     /// Reads a text such as `max_split_size_mb:128,expandable_segments:True`, as `release` would.
     pub fn parse(text: &str, release: Release) -> Result<Self, SettingsError> {
         let mut settings = Self::default();

@@ -25,6 +25,7 @@ pub(crate) const fn page(cause: Cause) -> &'static str {
         Cause::PrivatePools => page!("private-pools"),
         Cause::SettingThatHurts => page!("setting-that-hurts"),
         Cause::DoesNotFit => page!("does-not-fit"),
+        Cause::GrowingCache => page!("growing-cache"),
     }
 }
 

@@ -16,6 +16,7 @@ use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use memfit_report::text::{Canvas, paint};
 use memfit_run::{Console, Progress};
+use memfit_vocabulary::{one_line, printable};
 use serde::Serialize;
 
 use crate::{CliError, Exit, Hint as _};
@@ -97,6 +98,15 @@ impl Printer {
     pub fn answer(&self, text: &str) {
         let stream = io::stdout();
         let mut out = AutoStream::new(stream.lock(), self.colour.choice(&stream));
+        note_loss(out.write_all(printable(text).as_bytes()).and_then(|()| out.flush()));
+    }
+
+    /// The answer that a program takes as it is, as `patch` does; a terminal is shown what can be seen of it.
+    pub fn verbatim(&self, text: &str) {
+        if io::stdout().is_terminal() {
+            return self.answer(text);
+        }
+        let mut out = io::stdout().lock();
         note_loss(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     }
 
@@ -181,7 +191,7 @@ impl Printer {
     fn stderr(&self, text: &str) {
         let stream = io::stderr();
         let mut err = AutoStream::new(stream.lock(), self.colour.choice(&stream));
-        let _gone = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+        let _gone = err.write_all(printable(text).as_bytes()).and_then(|()| err.flush());
     }
 }
 
@@ -273,7 +283,7 @@ impl Screen {
             let _gone = out.write_all(b"\n");
         }
         let mut out = AutoStream::new(out, choice);
-        note_loss(out.write_all(shown.as_bytes()).and_then(|()| out.flush()));
+        note_loss(out.write_all(printable(shown).as_bytes()).and_then(|()| out.flush()));
     }
 }
 
@@ -343,7 +353,7 @@ impl Progress for ProgressLine {
                 });
                 if due {
                     let mut err = AutoStream::new(stream.lock(), choice);
-                    let _gone = writeln!(err, "{text}").and_then(|()| err.flush());
+                    let _gone = writeln!(err, "{}", printable(text)).and_then(|()| err.flush());
                 }
             }
             Shown::InPlace => {
@@ -354,7 +364,8 @@ impl Progress for ProgressLine {
                 // styles.
                 let _gone = err.write_all(ERASE_LINE);
                 let mut err = AutoStream::new(err, choice);
-                let _gone = write!(err, "{} {text}", paint(HINT, mark)).and_then(|()| err.flush());
+                let _gone =
+                    write!(err, "{} {}", paint(HINT, mark), one_line(text)).and_then(|()| err.flush());
                 self.drawn = true;
             }
         }

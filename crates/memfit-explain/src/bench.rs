@@ -96,6 +96,14 @@ impl<'case> Bench<'case> {
         }
     }
 
+    /// Whether a line on the way to the failing request has gradients off, wherever on that way: then there
+    /// is no graph, and no remedy is about one.
+    pub(crate) fn without_graph(&self) -> bool {
+        let story = &self.story;
+        let off = |site: &Site| self.code.is_without_grad(story.track.texts.get(site.file), site.line);
+        story.origins.get(story.trouble.stack).user.iter().any(off)
+    }
+
     /// A line as the source knows it.
     pub(crate) fn place(&self, site: Site) -> memfit_patch::Site {
         place(self.story.track, site)

@@ -78,14 +78,14 @@ fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     }
     fixes.sort_by_key(|(of_cause, fix)| {
         let enough = match fix.fits {
+            // Another card is always an answer, and the last one wherever there may be another.
+            Some(true) if matches!(fix.apply, Apply::Card(_)) && cause != Cause::DoesNotFit => 2,
             Some(true) => 0,
             None => 1,
-            Some(false) => 2,
+            Some(false) => 3,
         };
         (
             enough,
-            // Another card is always an answer, and the last one wherever there is another.
-            matches!(fix.apply, Apply::Card(_)) && cause != Cause::DoesNotFit,
             !of_cause,
             fix.label(),
             matches!(fix.apply, Apply::ByHand(_)),

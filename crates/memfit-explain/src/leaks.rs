@@ -26,6 +26,8 @@ pub(crate) struct Leak {
     /// The step in which memory runs out, if nothing else grows; absent where it is not known how much there
     /// is.
     pub dies_at: Option<u64>,
+    /// Whether it is made anew with more in it each time, the old going when the new is there.
+    pub made_anew: bool,
     /// The blocks, as indices in the track.
     pub blocks: Vec<u32>,
 }
@@ -116,6 +118,7 @@ fn replaced(story: &Story<'_>, live: &BTreeMap<Key, Vec<(usize, &Life)>>, now: u
             bytes,
             steps: grown.len() as u64 + 1,
             dies_at: None,
+            made_anew: true,
             blocks: lives.iter().map(|(_, life)| life.index).collect(),
         })
     };
@@ -184,6 +187,7 @@ fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -
         bytes: lives.iter().map(|(_, life)| life.block.bytes).sum(),
         steps: per_period.len() as u64,
         dies_at: None,
+        made_anew: false,
         blocks: lives.iter().map(|(_, life)| life.index).collect(),
     })
 }

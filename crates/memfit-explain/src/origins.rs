@@ -178,19 +178,29 @@ pub(crate) fn is_users(file: &str) -> bool {
         "\\site-packages\\",
         "\\lib\\",
     ];
-    let native = [".so", ".cpp", ".cc", ".c", ".h", ".cu", ".cuh", ".dll"];
     // Cells of older notebooks.
     if file.starts_with("<ipython-input") {
         return true;
     }
-    !file.is_empty()
+    is_python(file)
         && !file.starts_with('<')
-        && file != "??"
         && !of_library.iter().any(|part| file.contains(part))
-        && !native.iter().any(|end| file.ends_with(end))
-        && !file.contains(".so.")
         && !file.starts_with("torch/")
         && !file.contains("frozen ")
+}
+
+/// Whether a file holds Python. Stacks may have native frames too (`stacks="all"` is PyTorch's default), with
+/// sources of every language, objects, libraries and the interpreter itself; a script of Python's that has no
+/// ending at all is told from these by its name.
+fn is_python(file: &str) -> bool {
+    const ENDINGS: [&str; 3] = ["py", "pyw", "ipynb"];
+    let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
+    match name.rsplit_once('.') {
+        Some((_, ending)) => ENDINGS.contains(&ending),
+        None => {
+            !name.is_empty() && name != "??" && !name.starts_with("python") && !name.starts_with("pt_main")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -263,6 +273,15 @@ mod tests {
             "/v/lib/python3.11/threading.py",
             "/x/libc10_cuda.so",
             "torch/csrc/autograd/engine.cpp",
+            "/me/miniconda3/envs/x/bin/python3.11",
+            "/usr/bin/python",
+            "thread48.o",
+            "../sysdeps/x86_64/start.S",
+            "./nptl/pthread_create.c",
+            "/build/glibc/csu/../sysdeps/nptl/libc_start_call_main.h",
+            "/usr/local/src/conda/python-3.11.5/Python/ceval.c",
+            "/me/ext/attention.cxx",
+            "/lib/x86_64-linux-gnu/libc.so.6",
             "/tmp/torchinductor_me/ab/cabcdefg.py",
             "/home/me/pytorch/torch/nn/modules/linear.py",
         ] {
@@ -273,6 +292,7 @@ mod tests {
             "/home/me/models/net.py",
             "C:\\work\\train.py",
             "/content/notebook.ipynb",
+            "/me/bin/train",
             "/tmp/ipykernel_4711/1234567.py",
             "<ipython-input-7-5c2ea9b3d1f0>",
             "/me/torchling/a.py",

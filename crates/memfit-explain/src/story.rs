@@ -1,7 +1,7 @@
 //! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it.
 //! Told by whoever recorded it, or worked out from stacks and lives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memfit_recording::{Block, MomentKind, NEVER, StackId, TextId, Track};
 use memfit_vocabulary::{Category, Phase};
@@ -254,7 +254,8 @@ fn judged(
     trouble: u32,
 ) -> impl Iterator<Item = (u32, Block, Category, Role)> {
     let told = roles.told.then(|| Lives::of(track));
-    let ended = Ends { roles, trouble };
+    let ran_out = track.moment(trouble).is_some_and(|moment| matches!(moment.kind, MomentKind::Oom(_)));
+    let ended = Ends { roles, moment: trouble, failed: ran_out.then_some(trouble) };
     let before = first_event(track);
     let own = (0..).zip(track.blocks()).filter(move |(_, block)| block.device == device);
     own.map(move |(index, mut block)| {
@@ -314,7 +315,11 @@ fn lines_gone_back_through(lives: &mut [Life]) {
 /// Judges blocks by when they went.
 struct Ends<'roles> {
     roles: &'roles Roles,
-    trouble: u32,
+    /// The moment that is to be explained.
+    moment: u32,
+    /// The request that failed, if one did. What was there then and went later, the exception took along as
+    /// it unwound, or whoever caught it: that says nothing of what it was for.
+    failed: Option<u32>,
 }
 
 impl Ends<'_> {
@@ -332,9 +337,14 @@ impl Ends<'_> {
         if workspace {
             return Category::Workspace;
         }
+        let mut block = *block;
+        if self.failed.is_some_and(|trouble| block.born <= trouble && block.freed > trouble) {
+            block.freed = NEVER;
+        }
+        let block = &block;
         let phase = self.roles.at(block.born);
         let gone = if block.freed == NEVER { None } else { Some(self.roles.at(block.freed)) };
-        let stays = block.freed == NEVER || block.freed > self.trouble;
+        let stays = block.freed == NEVER || block.freed > self.moment;
         match role {
             Role::Placing => Category::Parameters,
             // What no line is known of and was there from the start is most often the model.
@@ -365,10 +375,12 @@ impl Ends<'_> {
         }
     }
 
-    /// Whether a block was there after the phase that it was made in.
+    /// Whether a block was there after the phase that it was made in, as far as the failing request shows.
     fn outlives_phase(&self, block: &Block) -> bool {
         let next = self.roles.phases.partition_point(|(began, _)| *began <= block.born);
-        self.roles.phases.get(next).is_some_and(|(end, _)| block.freed > *end)
+        let end = self.roles.phases.get(next).map(|(end, _)| *end);
+        let seen = |end: &u32| self.failed.is_none_or(|trouble| *end <= trouble || block.born > trouble);
+        end.filter(seen).is_some_and(|end| block.freed > end)
     }
 }
 
@@ -393,9 +405,27 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
     since >= OF_A_LOOP && !trains
 }
 
+/// Where forward passes begin: with a module that was called in the pass before. A program that calls one
+/// layer after the other by itself makes one pass of them.
+fn passes(track: &Track) -> Vec<u32> {
+    let mut called: HashSet<TextId> = HashSet::new();
+    let mut passes = Vec::new();
+    for call in track.calls.iter().filter(|call| call.parent == NEVER) {
+        let again = call.module == TextId::NONE || !called.insert(call.module);
+        if again {
+            called.clear();
+            called.insert(call.module);
+        }
+        if again || passes.is_empty() {
+            passes.push(call.began);
+        }
+    }
+    passes
+}
+
 fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
-        return track.calls.iter().filter(|call| call.parent == NEVER).map(|call| call.began).collect();
+        return passes(track);
     }
     // A forward pass begins where a module asks after somebody else has. The order of what was there before
     // the recording is that of its addresses, and says nothing.

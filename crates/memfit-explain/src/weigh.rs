@@ -63,7 +63,7 @@ pub(crate) fn findings(bench: &Bench<'_>, leaks: &[Leak]) -> Vec<Finding> {
 fn prefer_pools(findings: &[Finding]) -> Option<usize> {
     let enough = |cause: &[Cause]| findings.iter().position(|one| one.enough && cause.contains(&one.cause));
     let pools = enough(&[Cause::PrivatePools])?;
-    let growth = enough(&[Cause::Leaking, Cause::RetainedGraph])?;
+    let growth = enough(&[Cause::Leaking, Cause::RetainedGraph, Cause::GrowingCache])?;
     (findings[pools].bytes >= findings[growth].bytes).then_some(pools)
 }
 
@@ -75,7 +75,7 @@ fn prefer_kept(findings: &[Finding], bench: &Bench<'_>) -> Option<usize> {
     let kept = |one: &Finding| {
         let for_nothing = match one.cause {
             // What is collected before any training may be what the program is for.
-            Cause::Leaking | Cause::RetainedGraph => !bench.story.by_rounds,
+            Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache => !bench.story.by_rounds,
             Cause::EvaluationWithGradients | Cause::TwoBatchesAlive => true,
             _ => false,
         };

@@ -26,6 +26,9 @@ pub(crate) use machine::Machine;
 pub struct PickleLimits {
     /// Bytes of memory, roughly.
     pub memory: u64,
+    /// Bytes of memory for each byte that was read, beside [`PickleLimits::FLOOR`]: so a small file that asks
+    /// for much is refused, whatever the machine has.
+    pub for_each_byte: u64,
     /// Bytes of one text.
     pub text: u64,
     /// Containers within containers.
@@ -34,6 +37,16 @@ pub struct PickleLimits {
 
 impl Default for PickleLimits {
     fn default() -> Self {
-        Self { memory: 24 << 30, text: 16 << 20, depth: 512 }
+        Self { memory: 8 << 30, for_each_byte: 64, text: 16 << 20, depth: 512 }
+    }
+}
+
+impl PickleLimits {
+    /// Bytes of memory that every file may ask for, however small.
+    pub const FLOOR: u64 = 64 << 20;
+
+    /// Bytes of memory that may be in use once so many of the file were read.
+    pub(crate) fn memory_after(&self, read: u64) -> u64 {
+        self.memory.min(Self::FLOOR.saturating_add(self.for_each_byte.saturating_mul(read)))
     }
 }

@@ -12,7 +12,7 @@ use memfit_recording::{Limits, OpenLimits, PickleLimits, Recording, Source, read
 
 /// What these files may ask for. Each asks for more if it is let.
 const LIMITS: OpenLimits = OpenLimits {
-    pickle: PickleLimits { memory: 64 << 20, text: 16 << 20, depth: 512 },
+    pickle: PickleLimits { memory: 64 << 20, for_each_byte: 64, text: 16 << 20, depth: 512 },
     recording: Limits { bytes: 64 << 20 },
 };
 
@@ -204,4 +204,70 @@ fn a_file_of_any_format_cut_off_at_any_byte_gives_what_comes_before_and_the_plac
         let packed = ["zstd", "xz", "notebook", "version 1", "version 2"].contains(&name);
         assert!(in_part > 0 || packed, "{name} gives nothing of what is there");
     }
+}
+
+/// A text of a pickle.
+fn text(text: &str) -> Vec<u8> {
+    [&[0x8c, text.len() as u8], text.as_bytes()].concat()
+}
+
+/// A dict of a pickle, of keys and what makes their values.
+fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
+    let pairs: Vec<u8> = pairs.iter().flat_map(|(key, value)| [&text(key)[..], value].concat()).collect();
+    [b"}(", &pairs[..], b"u"].concat()
+}
+
+/// A pickle that lists one thing of its memo two hundred thousand times.
+fn listed_again_and_again(key: &str, shared: &[u8]) -> Vec<u8> {
+    let start = [b"\x80\x04}(", &text(key)[..], b"]("].concat();
+    [start, shared.to_vec(), b"r\x00\x00\x00\x00".to_vec(), b"h\x00".repeat(200_000), b"eu.".to_vec()]
+        .concat()
+}
+
+#[test]
+fn what_is_listed_again_and_again_is_read_once() {
+    let event =
+        dict(&[("action", &text("alloc")), ("addr", b"K\x00"), ("size", b"K\x01"), ("stream", b"K\x00")]);
+    let block = dict(&[("address", b"K\x00"), ("size", b"K\x00"), ("state", &text("inactive"))]);
+    let last = dict(&[("address", b"K\x00"), ("size", b"K\x01"), ("state", &text("inactive"))]);
+    let blocks = [b"](", &block.repeat(999)[..], &last, b"e"].concat();
+    let segment = dict(&[
+        ("device", b"K\x00"),
+        ("address", b"K\x00"),
+        ("total_size", b"K\x01"),
+        ("stream", b"K\x00"),
+        ("segment_type", &text("large")),
+        ("blocks", &blocks),
+    ]);
+    // A list with a hole is no run of rows, and one without is.
+    let (run, holed) =
+        ([b"](", &event.repeat(1000)[..], b"e"].concat(), [b"](N", &event.repeat(1000)[..], b"e"].concat());
+    for (key, shared, most) in [
+        ("device_traces", &run, vec![1000, 0]),
+        ("device_traces", &holed, vec![1000, 0]),
+        ("segments", &segment, vec![0, 1]),
+    ] {
+        let file = listed_again_and_again(key, shared);
+        let (source, problems) = open(&file).expect("it is a snapshot");
+        assert!(
+            problems.iter().any(|problem| problem.contains("listed more than once")),
+            "{key}: {problems:?}"
+        );
+        let Source::Snapshot(snapshot) = &source else { panic!("{key} is a snapshot's") };
+        let amount = amount(&source);
+        assert!(amount.iter().zip(&most).all(|(amount, most)| amount <= most), "{key}: {amount:?}");
+        assert!(snapshot.traces.len() <= 1024, "{key}: {}", snapshot.traces.len());
+    }
+    let most = peak_memory();
+    assert!(most < MEMORY_MIB, "reading them took {most} MiB");
+}
+
+#[test]
+fn a_small_file_gets_no_more_memory_than_a_multiple_of_it() {
+    // Each byte makes a list of its own, which takes sixteen and more.
+    let file = [b"\x80\x04](", &b"]".repeat(4 << 20)[..], b"e."].concat();
+    let mean = PickleLimits { for_each_byte: 1, ..PickleLimits::default() };
+    let error =
+        read(&file[..], OpenLimits { pickle: mean, ..OpenLimits::default() }).expect_err("it is refused");
+    assert!(error.to_string().contains("bytes of memory"), "{error}");
 }

@@ -67,15 +67,18 @@ impl Diagnosis {
     }
 
     /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted
-    /// last of those that were thought to be.
+    /// last of those that were thought to be. A larger card is always enough: that it is says nothing of what
+    /// is wrong, so it comes behind what may be a remedy.
     pub(crate) fn wire(&self) -> Vec<ExplainFix> {
         let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
             .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
             .collect();
+        let only = fixes.iter().all(|fix| fix.card.is_some() || fix.fits == Some(false));
         fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
+            (Some(_), _) if fix.card.is_some() && !only => 2,
             (Some(true), true) => 0,
             (Some(true) | None, _) => 1,
-            (Some(false), _) => 2,
+            (Some(false), _) => 3,
         });
         fixes
     }

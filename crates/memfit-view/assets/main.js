@@ -126,6 +126,7 @@ class App {
   setColour(colour) {
     this.colour = colour;
     for (const button of document.querySelectorAll("[data-colour]")) button.setAttribute("aria-pressed", String(button.dataset.colour === colour));
+    drawLegend(this);
     this.timeline.redraw();
     if (this.moment.current === "allocator") this.moment.refresh();
   }

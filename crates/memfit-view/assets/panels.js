@@ -11,6 +11,7 @@ const CAUSES = {
   "retained-graph": "A graph is kept alive", "two-batches-alive": "Two batches are alive at once", "evaluation-with-gradients": "Evaluation keeps what only training needs",
   "first-step-surprise": "The first optimizer step needs more", "giant-request": "One request is a giant", "other-processes": "Others hold the card's memory",
   outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting hurts", "does-not-fit": "It does not fit this card",
+  "growing-cache": "What is collected grows by copies",
 };
 
 const words = (name = "") => name.replaceAll("-", " ").replaceAll("_", " ");
@@ -38,12 +39,15 @@ function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) 
   // Where a page is for strangers, only figures are left of some: alone they say nothing.
   const said = evidence.filter(({ text }) => text);
   return el("article.card.verdict", {},
-    el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
-    typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
-    said.length ? el("ul.evidence", {}, ...said.map((fact) => drawEvidence(app, fact))) : null,
-    fixes.length ? el("h3", {}, "What would have helped") : null,
-    ...drawFixes(fixes));
+    el("div", {},
+      el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
+      typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
+      said.length ? el("ul.evidence", {}, ...said.map((fact) => drawEvidence(app, fact))) : null),
+    fixes.length ? el("div", {}, el("h3", {}, "What would have helped"), ...drawFixes(fixes)) : null);
 }
+
+/** Steps that were complete; the one that a failure ended is named, since it is not among them. */
+const stepsNote = (lane) => (lane.ooms.tick.length && !lane.steps.tick.some((tick) => tick > lane.ooms.tick.at(-1)) ? `complete; it failed in step ${count(lane.steps.tick.length + 1)}` : "complete");
 
 /** The best remedies, and the others where somebody asks for them. */
 function drawFixes(fixes) {
@@ -85,7 +89,7 @@ function drawFigures(app) {
       ["most reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the card` : "segments the allocator held"],
       ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of what was reserved`],
       ["blocks", count(lane.info.blocks), `${many(lane.ticks, "event")}`],
-      ["steps", lane.knowsSteps ? count(lane.steps.tick.length) : "not known", lane.knowsSteps ? "complete" : "none were recorded"],
+      ["steps", lane.knowsSteps ? count(lane.steps.tick.length) : "not known", lane.knowsSteps ? stepsNote(lane) : "none were recorded"],
     ];
     if (lane.ooms.tick.length) figures.push(["out of memory", many(lane.ooms.tick.length, "time"), `asked for ${size(lane.ooms.value[0])}`]);
     return el("dl.figures", { "aria-label": app.lanes.length > 1 ? `Figures of ${"AB"[index]}` : "Figures" },
@@ -96,10 +100,13 @@ function drawFigures(app) {
 
 function drawLegend(app) {
   const present = STACKING.filter((name) => app.lanes.some((lane) => lane.place.has(name)) && (name !== "fragmentation" || app.measure === "reserved"));
-  byId("legend").replaceChildren(...[...present].reverse().map((name) => {
+  // Where colours are those of lines, no category has one: its mark says only whether it is shown.
+  const byLine = app.colour === "place";
+  const note = byLine ? [el("span.muted", {}, "a colour for each line; shown:")] : [];
+  byId("legend").replaceChildren(...note, ...[...present].reverse().map((name) => {
     const input = el("input", { type: "checkbox", "aria-label": `Show ${name}`, onchange: (event) => app.toggle(name, event.target.checked) });
     input.checked = !app.hidden.has(name);
-    return el("label.key", { title: ABOUT[name], colour: `var(--${name})` }, input, el("span.swatch"), name);
+    return el("label.key", { title: ABOUT[name], colour: byLine ? "var(--muted)" : `var(--${name})` }, input, el("span.swatch"), name);
   }));
 }
 

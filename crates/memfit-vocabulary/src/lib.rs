@@ -9,6 +9,7 @@ mod assumption;
 mod declaration;
 mod levers;
 mod remark;
+mod shown;
 mod situation;
 mod training;
 mod value;
@@ -21,6 +22,7 @@ pub use declaration::{
 };
 pub use levers::Lever;
 pub use remark::Remark;
+pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};
 pub use training::{Loading, Measured, Parts, Training};
 pub use value::{Value, counted, in_short};
@@ -157,6 +159,8 @@ vocabulary! {
         SettingThatHurts = 12, "setting-that-hurts";
         /// Not even the model's own state fits.
         DoesNotFit = 13, "does-not-fit";
+        /// What is collected is made anew with more in it each time, the old beside the new.
+        GrowingCache = 14, "growing-cache";
     }
 }
 

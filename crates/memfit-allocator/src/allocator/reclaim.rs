@@ -33,11 +33,9 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// Whether the ages of cached blocks are kept and acted upon. Without a memory fraction they never are.
+    /// Whether the ages of cached blocks are kept and acted upon.
     pub(super) fn collects_garbage(&self) -> bool {
-        let Some(fraction) = self.settings.memory_fraction else { return false };
-        let armed = fraction < 1.0 || !self.release.whole_fraction_disarms_collection();
-        armed && self.settings.garbage_collection_threshold > 0.0
+        self.settings.garbage_collection_threshold > 0.0 && self.settings.arms_collection(self.release)
     }
 
     /// Gives back unused large blocks that have not been needed for longest, until the threshold is kept.

@@ -32,7 +32,7 @@ pub(crate) fn check(args: &CheckArgs, settings: &Settings, printer: &Printer) ->
     }
     if args.diff {
         let changes = diff(&report, args, &config)?;
-        printer.answer(&changes);
+        printer.verbatim(&changes);
         return Ok(exit(&report, args, settings));
     }
     let mut fixed = 0;

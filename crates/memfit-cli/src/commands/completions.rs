@@ -9,6 +9,6 @@ use crate::{Exit, Printer};
 pub(crate) fn completions(args: &CompletionsArgs, printer: &Printer) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "memfit", &mut script);
-    printer.answer(&String::from_utf8_lossy(&script));
+    printer.verbatim(&String::from_utf8_lossy(&script));
     Exit::Good
 }

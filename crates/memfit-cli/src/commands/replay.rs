@@ -230,6 +230,9 @@ const fn predicted(tally: Tally) -> Predicted {
     Predicted { predicted: tally.predicted, matching: tally.matching }
 }
 
+/// What is to be known of a threshold that nothing comes of.
+const IDLE_THRESHOLD: &str = "`garbage_collection_threshold` does nothing here: PyTorch collects garbage only in a process with a memory fraction. If yours has one (`torch.cuda.set_per_process_memory_fraction(0.9)`), add it: `--alloc-conf garbage_collection_threshold:0.8,per_process_memory_fraction:0.9`";
+
 /// Makes the calls once more, under what was asked for.
 fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) -> Result<(), CliError> {
     let wanted = args.changes();
@@ -237,6 +240,9 @@ fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) 
     let mut given = subject.given;
     if let Some(conf) = &args.alloc_conf {
         given.settings = AllocatorSettings::parse(conf, given.release)?;
+    }
+    if given.settings.garbage_collection_threshold > 0.0 && !given.settings.arms_collection(given.release) {
+        report.problems.push(IDLE_THRESHOLD.to_owned());
     }
     let capacity = args.capacity.map(memfit_devices::Bytes::get).or(subject.limit);
     let program = Program::of(&subject.track, subject.device);

@@ -2,7 +2,7 @@
 
 use memfit_allocator::{Given, Release, Settings};
 use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
-use memfit_recording::Track;
+use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
 use proptest::prelude::*;
 
@@ -259,10 +259,10 @@ fn collecting(rounds: u32, each: u64) -> Track {
 #[test]
 fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
     let explanation = explained(&collecting(12, 1 << 27), Some(2 << 30), "").unwrap();
-    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    assert_eq!(explanation.cause, Cause::GrowingCache, "{:?}", explanation.considered);
     let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
     assert_eq!((leak.per_step, leak.bytes), (1 << 27, 12 << 27));
-    assert!(explanation.evidence[0].text.starts_with("each forward pass leaves 128 MiB behind"));
+    assert!(explanation.evidence[0].text.contains("made anew with 128 MiB more in it each forward pass"));
     // Twice is no growth yet.
     assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
 }
@@ -306,4 +306,68 @@ fn autocast_is_no_remedy_where_it_is_on() {
     assert!(suggested(&[3 << 18]));
     // What comes of it is as large as half the weight by chance.
     assert!(suggested(&[1 << 19]));
+}
+
+/// A forward of four operations, of which the last fails; what it had made goes as the exception unwinds.
+fn unwound(unwinds: bool) -> Track {
+    let mut track = Track::default();
+    let text = |track: &mut Track, text: &str| track.texts.intern(text);
+    let frames = [
+        ("/v/site-packages/torch/nn/modules/linear.py", "forward", 1),
+        ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2),
+        ("train.py", "train", 7),
+    ];
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|(file, name, line)| {
+            let (file, name) = (text(&mut track, file), text(&mut track, name));
+            track.stacks.intern_frame(Frame { file, name, line: *line })
+        })
+        .collect();
+    let stack = track.stacks.intern(&frames);
+    let totals = |blocks: u64| Totals { allocated: blocks << 30, reserved: blocks << 30, time_us: None };
+    let blocks: Vec<u32> = (0..4_u64)
+        .map(|place| {
+            let block = Block { address: place << 32, bytes: 1 << 30, stack, ..Block::default() };
+            track.alloc(&block, totals(place + 1))
+        })
+        .collect();
+    track.tell(MomentKind::Oom(1 << 30), 0, stack, totals(4));
+    if unwinds {
+        for (left, block) in blocks.into_iter().enumerate() {
+            track.free(block, 0, StackId::NONE, totals(3 - left as u64));
+        }
+    }
+    track
+}
+
+#[test]
+fn what_goes_as_the_exception_unwinds_is_judged_at_the_failing_request() {
+    let of = |track: &Track| {
+        let explained = explained(track, Some(4 << 30), "").unwrap();
+        explained.holders.iter().map(|holder| (holder.name.clone(), holder.bytes)).collect::<Vec<_>>()
+    };
+    let (went, stayed) = (of(&unwound(true)), of(&unwound(false)));
+    assert_eq!(went, stayed);
+    assert!(went.iter().any(|(name, bytes)| name == "activations" && *bytes == 4 << 30), "{went:?}");
+}
+
+#[test]
+fn no_remedy_is_about_a_graph_where_gradients_are_off() {
+    let levers = |program: &str| {
+        let program = program.to_owned();
+        let source = move |file: &str| (file == "train.py").then(|| program.clone());
+        let given =
+            Given { settings: Settings::default(), release: "2.9".parse().unwrap(), capacity: 1 << 34 };
+        let card = Card { limit: Some(4 << 30), ..Card::default() };
+        let track = unwound(true);
+        let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };
+        explain(&case).unwrap().fixes.iter().map(|fix| fix.lever).collect::<Vec<_>>()
+    };
+    let about_graphs = [Lever::Checkpointing, Lever::ActivationOffload, Lever::NoGrad, Lever::MicroBatch];
+    let body = "    for _ in range(3):\n        #\n        out = model(1)\n";
+    let on = levers(&format!("import torch\n\n\ndef train():\n{body}"));
+    let off = levers(&format!("import torch\n\n@torch.no_grad()\ndef train():\n{body}"));
+    assert!(on.contains(&Lever::Checkpointing), "{on:?}");
+    assert!(off.iter().all(|lever| !about_graphs.contains(lever)), "{off:?}");
 }

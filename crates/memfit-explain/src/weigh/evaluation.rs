@@ -28,6 +28,10 @@ const TELLING: [&str; 12] = [
     "encode",
 ];
 
+/// So many passes without a backward come before the one under way where nothing was ever trained: a loss
+/// over two or three views of a batch has as many before its first backward.
+const PASSES: usize = 3;
+
 pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let story = &bench.story;
     let trouble = story.trouble;
@@ -43,8 +47,8 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         |life: &Life| life.category == Category::Activations && !backward_after(story, life.block.born);
     let kept = story.sum(graph);
     let caller = caller(story, began, trouble.moment);
-    let file = |site: Site| story.track.texts.get(site.file);
-    if caller.is_some_and(|caller| bench.code.is_without_grad(file(caller), caller.line)) {
+    let is_off = |site: Site| bench.code.is_without_grad(story.track.texts.get(site.file), site.line);
+    if bench.without_graph() || caller.is_some_and(is_off) {
         return None;
     }
     let trained: HashSet<Site> = trained_callers(story);
@@ -57,7 +61,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .unwrap_or_default()
         .split('_')
         .any(|word| TELLING.contains(&word.to_ascii_lowercase().as_str()));
-    let never = !trains && round >= 1 && earlier_rounds_had_no_backward(story, began);
+    let never = !trains && round >= PASSES && earlier_rounds_had_no_backward(story, began);
     if !(elsewhere || telling || never) || kept == 0 {
         return None;
     }

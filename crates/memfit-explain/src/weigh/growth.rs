@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use memfit_allocator::Edit;
 use memfit_patch::Known;
 use memfit_recording::StackId;
-use memfit_vocabulary::{Category, Cause, Lever};
+use memfit_vocabulary::{Category, Cause, Lever, Proof};
 
 use super::{Finding, size};
-use crate::bench::{Bench, replayed};
-use crate::explanation::{Fact, Line};
+use crate::bench::{Bench, modelled, replayed};
+use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::leaks::Leak;
 use crate::origins::{Role, Site};
 use crate::story::Life;
@@ -54,6 +54,8 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let whole: u64 = story.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
     let graph = tensors >= TENSORS_OF_A_GRAPH && activations * 2 > bytes && stays * 5 >= whole * 2;
+    let of_anew: u64 = leaks.iter().filter(|leak| leak.made_anew).map(|leak| leak.bytes).sum();
+    let anew = !graph && of_anew * 2 > bytes;
     let unused = story.trouble.reserved.saturating_sub(story.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
@@ -66,6 +68,13 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
             size(bytes)
         );
         (Cause::RetainedGraph, text)
+    } else if anew {
+        let text = format!(
+            "what is collected is made anew with {} more in it each {part}, {} by now, and the old is there until the new is",
+            size(per_step),
+            size(bytes)
+        );
+        (Cause::GrowingCache, text)
     } else {
         let text = format!(
             "each {part} leaves {} behind, {} of {steps} {parts} by now",
@@ -113,13 +122,38 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let backwards = bench.sites(backwards.map(|life| life.block.stack));
     let backwards: Vec<memfit_patch::Site> = backwards.iter().map(|site| bench.place(*site)).collect();
     let apply = bench.change(lever, &sites, Known::Backwards(&backwards));
+    let mut fixes = Vec::new();
+    if anew {
+        fixes.push(preallocated(bench, &blocks));
+    }
     let fix = replayed(lever, how.to_owned(), &then, apply);
+    // The next step may read what the last has made: that it could go earlier, the calls do not show.
+    fixes.push(if anew {
+        Fix { fits: None, proof: Proof::Modelled, apply: Apply::ByHand(None), ..fix }
+    } else {
+        fix
+    });
     let enough = match story.trouble.requested {
         // What is left behind has to be what fills the card, and not a trickle beside something else.
         Some(_) => bench.enough(old) == Some(true) && old * 4 >= story.trouble.allocated && old >= unused,
         None => true,
     };
-    Some(Finding { cause, bytes, enough, facts, fixes: vec![fix] })
+    Some(Finding { cause, bytes, enough, facts, fixes })
+}
+
+/// What grows made once, as large as it will be. What the failing request would have replaced is its size
+/// without the part that comes now: that much is there twice.
+fn preallocated(bench: &Bench<'_>, blocks: &HashSet<u32>) -> Fix {
+    let story = &bench.story;
+    let requested = story.trouble.requested.unwrap_or(0);
+    let twice = story
+        .live()
+        .filter(|life| blocks.contains(&life.index) && life.block.bytes <= requested)
+        .map(|life| life.block.bytes)
+        .max()
+        .unwrap_or(0);
+    let how = "make it once, as large as it will be (`torch.empty(most, …)`), and write each part into its place: `torch.cat` of all so far needs the old and the new at once. What is collected to be looked at later can wait in a list on the host, and be put together at the end";
+    modelled(bench, Lever::Preallocate, twice, how.to_owned(), Apply::ByHand(None))
 }
 
 /// Where the newest blocks of the largest leaks were asked for.

@@ -99,7 +99,7 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),
-            size(limit),
+            beside(limit, trouble.allocated + requested),
             size(of_batch),
             size(of_state)
         ),
@@ -119,12 +119,22 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
     }
 }
 
+/// A limit beside what was wanted of it: where rounding hides the difference, it is said.
+fn beside(limit: u64, wanted: u64) -> String {
+    match wanted.checked_sub(limit) {
+        Some(short) if short > 0 && size(limit) == size(wanted) => format!("{} less", size(short)),
+        _ => size(limit),
+    }
+}
+
 /// What makes a step smaller, the mathematics staying the same first.
 fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
     let story = &bench.story;
     let activations = story.sum(|life| life.category == Category::Activations);
     let mut fixes = Vec::new();
-    if activations > 0 {
+    // What no backward will go through has no graph to be made smaller.
+    let graph = !bench.without_graph();
+    if graph && activations > 0 {
         let checkpointed = repeated_calls(bench);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
@@ -148,8 +158,10 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
             fixes.push(modelled(bench, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }
-    let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
-    fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
+    if graph {
+        let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
+        fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
+    }
     fixes.push(modelled(
         bench,
         Lever::SmallerBatch,
@@ -212,4 +224,16 @@ fn around_the_model(bench: &Bench<'_>, lever: Lever) -> Apply {
     let caller =
         own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller));
     bench.change(lever, caller.as_slice(), Known::Nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_looks_like_what_was_wanted_is_told_by_the_difference() {
+        assert_eq!(beside(73 << 30, 80 << 30), "73.00 GiB");
+        assert_eq!(beside((73 << 30) - (1 << 20), 73 << 30), "1 MiB less");
+        assert_eq!(beside(73 << 30, 73 << 30), "73.00 GiB");
+    }
 }

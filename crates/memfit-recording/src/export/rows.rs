@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use memfit_vocabulary::one_line;
 use serde_json::{Map, Value, json};
 
 use crate::{MomentKind, NEVER, Recording, StackId, Track};
@@ -79,11 +80,16 @@ fn row(to: &mut impl Write, format: RowFormat, names: &[&str], values: Vec<Value
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "),
+        Value::String(text) => one_line(text).into_owned(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(Value::as_str).map(one_line).collect::<Vec<_>>().join("; ")
+        }
         other => other.to_string(),
     };
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    // A spreadsheet takes a text that begins like this for a formula.
+    let formula = !value.is_number() && text.starts_with(['=', '+', '-', '@']);
+    let text = if formula { format!("'{text}") } else { text };
+    if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
 fn stack(track: &Track, id: StackId) -> Value {

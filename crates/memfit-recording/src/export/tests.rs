@@ -272,3 +272,20 @@ fn rows_have_what_the_recording_has() {
     );
     assert_eq!(events[9]["stack"][0], "model.py:70 in forward, \"really\"");
 }
+
+#[test]
+fn a_spreadsheet_gets_nothing_that_acts() {
+    let mut track = Track::default();
+    let file = track.texts.intern("evil\r\n=cmd\u{1b}[2J\u{202e}.py");
+    let name = track.texts.intern("=1+1");
+    let frame = track.stacks.intern_frame(Frame { name, file, line: 3 });
+    let stack = track.stacks.intern(&[frame]);
+    track.alloc(&Block { bytes: 512, module: name, stack, ..Block::default() }, Totals::default());
+    let mut rows = Vec::new();
+    let recording = Recording { tracks: vec![track], ..Recording::default() };
+    rows::write(&recording, Rows::Blocks, RowFormat::Csv, &mut rows).unwrap();
+    let text = String::from_utf8(rows).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(!text.chars().any(|c| c != '\n' && memfit_vocabulary::acts(c)), "{text}");
+    assert!(text.contains("evil\\r\\n=cmd") && text.contains(",'=1+1,"), "{text}");
+}

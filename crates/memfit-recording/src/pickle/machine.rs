@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use memfit_vocabulary::acts;
+
 use super::heap::{Heap, Object, Shape, Value};
 use super::input::Input;
 use super::memo::Memo;
@@ -363,7 +365,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     fn check_memory(&self) -> Done {
         let values = self.stack.len() * size_of::<Value>() + self.memo.memory() + self.repeats.memory();
         let bytes = self.heap.memory() + self.shape.memory() + values as u64;
-        if bytes > self.limits.memory { Err(PickleErrorKind::TooLarge(self.limits.memory)) } else { Ok(()) }
+        let limit = self.limits.memory_after(self.input.offset());
+        if bytes > limit { Err(PickleErrorKind::TooLarge(limit)) } else { Ok(()) }
     }
 
     /// Puts everything that was read into the containers that it was read for, innermost first.
@@ -443,5 +446,5 @@ fn long(bytes: &[u8]) -> Value {
 
 /// A text short enough for a message, without control characters.
 fn clipped(text: &str) -> String {
-    text.chars().take(80).map(|character| if character.is_control() { '�' } else { character }).collect()
+    text.chars().take(80).map(|character| if acts(character) { '�' } else { character }).collect()
 }

@@ -45,6 +45,9 @@ pub enum Problem {
     /// Values where events, or lists of them, should be.
     #[error("{0} values stand where events should, and were left out")]
     Strangers(u64),
+    /// Entries that the file lists more than once.
+    #[error("{0} entries are listed more than once, which no allocator writes; they were taken once")]
+    Shared(u64),
     /// Events of kinds that this memfit does not know.
     #[error("{0} events of kinds that are not known were left out")]
     UnknownActions(u64),
@@ -149,17 +152,27 @@ impl Found {
     }
 
     fn settle(&self, snapshot: &mut Snapshot, heap: &Heap, problems: &mut Vec<Problem>) {
-        let (traces, strangers) =
-            self.traces.map_or_else(Default::default, |traces| device_traces(traces, heap, snapshot));
-        snapshot.traces = traces;
+        let Traces { ranges, strangers, mut shared } =
+            self.traces.map_or_else(Traces::default, |traces| device_traces(traces, heap, snapshot));
+        snapshot.traces = ranges;
         if strangers > 0 {
             problems.push(Problem::Strangers(strangers));
         }
-        keep_rows(&mut snapshot.segments, self.segments, SEGMENT, heap);
-        keep_rows(&mut snapshot.annotations, self.annotations, ANNOTATION, heap);
+        shared += keep_rows(&mut snapshot.segments, self.segments, SEGMENT, heap);
+        shared += keep_rows(&mut snapshot.annotations, self.annotations, ANNOTATION, heap);
         snapshot.settings = self.settings.map(|settings| traced_settings(settings, heap, snapshot));
-        let before = snapshot.segments.len();
         let blocks = &snapshot.blocks;
+        let mut room = blocks.len();
+        snapshot.segments.retain(|segment| {
+            let fresh = room.checked_sub(segment.blocks.len());
+            room = fresh.unwrap_or(room);
+            shared += u64::from(fresh.is_none());
+            fresh.is_some()
+        });
+        if shared > 0 {
+            problems.push(Problem::Shared(shared));
+        }
+        let before = snapshot.segments.len();
         snapshot.segments.retain(|segment| {
             let mut next = Some(segment.address);
             for block in &blocks[segment.blocks.clone()] {
@@ -176,28 +189,59 @@ impl Found {
 }
 
 /// Keeps those rows of a table that are in a list: the table may hold others, of lists that are not needed.
-fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, heap: &Heap) {
+/// Gives how many the list has beyond all that were read, since a list may name one row any number of times.
+fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, heap: &Heap) -> u64 {
     let Some(list) = list else {
         table.clear();
-        return;
+        return 0;
     };
     if let Some(run) = heap.run(list).filter(|run| run.kind == kind) {
         table.truncate((run.start + run.length) as usize);
         table.drain(..run.start as usize);
-        return;
+        return 0;
     }
     let rows = heap.elements(list).iter().filter_map(|element| heap.row(*element));
-    let kept = rows.filter(|row| row.kind == kind).filter_map(|row| table.get(row.index as usize).cloned());
-    *table = kept.collect();
+    let rows = rows.filter(|row| row.kind == kind && (row.index as usize) < table.len());
+    let shared = rows.clone().count().saturating_sub(table.len());
+    *table = rows.take(table.len()).map(|row| table[row.index as usize].clone()).collect();
+    shared as u64
 }
 
-/// Each device's events, and how many values stand where events or lists of them should. They lie in the
-/// table one device after another, unless somebody wove the file otherwise.
-fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> (Vec<Range<usize>>, u64) {
+/// More devices than this are no machine's.
+const MOST_DEVICES: usize = 1024;
+
+/// Each device's events.
+#[derive(Default)]
+struct Traces {
+    /// Where each device's events are in the table.
+    ranges: Vec<Range<usize>>,
+    /// Values that stand where events or lists of them should.
+    strangers: u64,
+    /// Events of lists that the file names more than once.
+    shared: u64,
+}
+
+/// Finds each device's events. They lie in the table one device after another, unless somebody wove the file
+/// otherwise. A list that stands in the file once may be named any number of times, and so may an event: all
+/// lists together have no more events than were read.
+fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Traces {
     let lists = heap.elements(traces);
     let mut strangers = u64::from(!heap.is_list(traces));
-    let mut ranges = Vec::with_capacity(lists.len());
-    for list in lists {
+    let mut shared = 0;
+    let mut room = snapshot.events.len();
+    let mut ranges = Vec::with_capacity(lists.len().min(MOST_DEVICES));
+    for list in lists.iter().take(MOST_DEVICES) {
+        let is_event = |element: &&Value| heap.row(**element).is_some_and(|row| row.kind == EVENT);
+        let events = heap
+            .run(*list)
+            .filter(|run| run.kind == EVENT)
+            .map_or_else(|| heap.elements(*list).iter().filter(is_event).count(), |run| run.length as usize);
+        let Some(left) = room.checked_sub(events) else {
+            shared += events as u64;
+            ranges.push(0..0);
+            continue;
+        };
+        room = left;
         let range = if let Some(run) = heap.run(*list).filter(|run| run.kind == EVENT) {
             run.start as usize..(run.start + run.length) as usize
         } else {
@@ -214,7 +258,8 @@ fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> (Vec<Ra
         };
         ranges.push(range);
     }
-    (ranges, strangers)
+    strangers += lists.len().saturating_sub(MOST_DEVICES) as u64;
+    Traces { ranges, strangers, shared }
 }
 
 fn traced_settings(settings: Value, heap: &Heap, snapshot: &Snapshot) -> TracedSettings {

@@ -49,6 +49,10 @@ pub(super) struct Builder {
 /// A small file has fewer, and need not grow its tables for them.
 const FIRST_FRAMES: usize = 256;
 
+/// Frames of one stack. No program calls deeper, and a hostile file could otherwise write one stack for each
+/// length of a long list.
+const MOST_FRAMES: usize = 4096;
+
 /// A power of two.
 const LATELY: usize = 64;
 
@@ -128,7 +132,7 @@ impl Builder {
     /// the outermost first.
     fn with_forward(&mut self, own: StackId, lines: &[Value]) -> StackId {
         let mut numbers = Vec::new();
-        for line in lines.iter().rev().filter_map(|line| line.as_text()) {
+        for line in lines.iter().rev().take(MOST_FRAMES).filter_map(|line| line.as_text()) {
             let Some(traced) = line_of_traceback(self.snapshot.texts.get(TextId(line))) else { continue };
             let (file, line, name) = (traced.0.to_owned(), traced.1, traced.2.to_owned());
             let frame = Frame { name: TextId(self.text(&name)), file: TextId(self.text(&file)), line };
@@ -138,7 +142,8 @@ impl Builder {
             return own;
         }
         let stacks = &mut self.snapshot.stacks;
-        let whole = [stacks.elements_of(own), &numbers].concat();
+        let mut whole = [stacks.elements_of(own), &numbers].concat();
+        whole.truncate(MOST_FRAMES);
         stacks.intern_numbers(&whole)
     }
 
@@ -308,7 +313,8 @@ impl Shape for Builder {
             return stacks.intern_numbers(rows).0;
         };
         let mut frames = stacks.elements_of(StackId(before)).to_vec();
-        frames.extend_from_slice(rows);
+        let room = MOST_FRAMES.saturating_sub(frames.len()).min(rows.len());
+        frames.extend_from_slice(&rows[..room]);
         stacks.intern_numbers(&frames).0
     }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use memfit_vocabulary::acts;
+
 use crate::wire::{CheckFinding, CheckReport};
 
 /// The report as XML.
@@ -59,7 +61,7 @@ fn escaped(text: &str) -> String {
             '"' => result.push_str("&quot;"),
             '\n' => result.push_str("&#10;"),
             // XML 1.0 has no way to write the other control characters.
-            character if character.is_control() && character != '\t' => result.push('\u{FFFD}'),
+            character if acts(character) && character != '\t' => result.push('\u{FFFD}'),
             character => result.push(character),
         }
     }

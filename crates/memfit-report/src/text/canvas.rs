@@ -1,6 +1,7 @@
 //! What all texts share: how wide they are, their colours, bars, wrapping.
 
 use anstyle::{AnsiColor, Style};
+use memfit_vocabulary::one_line;
 
 /// What a text is written on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl Canvas {
         let room = self.columns().saturating_sub(indent).max(20);
         let mut lines: Vec<String> = Vec::new();
         for paragraph in text.lines() {
+            let paragraph = &one_line(paragraph);
             let mut line = String::new();
             for word in words(paragraph) {
                 if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
@@ -87,9 +89,10 @@ impl Canvas {
 
     /// `text` cut in its middle to at most `room` characters.
     pub(super) fn shortened(self, text: &str, room: usize) -> String {
+        let text = &one_line(text);
         let count = text.chars().count();
         if count <= room {
-            return text.to_owned();
+            return text.clone().into_owned();
         }
         let gap = if self.unicode { "…" } else { "..." };
         let keep = room.saturating_sub(gap.chars().count());
@@ -159,5 +162,16 @@ mod tests {
     fn shortening_keeps_both_ends() {
         assert_eq!(WIDE.shortened("encoder.layer.11.attention", 11), "encod…ntion");
         assert_eq!(WIDE.shortened("short", 11), "short");
+    }
+
+    #[test]
+    fn nothing_of_a_name_moves_the_cursor() {
+        let canvas = Canvas { width: 80, unicode: true };
+        for evil in ["a\r\nFITS", "a\u{1b}[2J", "a\u{9b}2J", "a\u{7}", "\u{202e}yp.niart"] {
+            let shown = canvas.shortened(evil, 40);
+            assert!(!shown.contains(memfit_vocabulary::acts), "{shown:?}");
+            let wrapped = canvas.wrapped("  ", Style::new(), evil);
+            assert!(!wrapped.contains(|c| c != '\n' && memfit_vocabulary::acts(c)), "{wrapped:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anstyle::{AnsiColor, Style};
 use memfit_lint::{Checked, Report, Severity};
+use memfit_vocabulary::one_line;
 
 use super::{Canvas, paint};
 
@@ -22,7 +23,7 @@ pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     let mut text = String::new();
     for source in &report.files {
         for finding in &source.findings {
-            text.push_str(&finding_text(&source.path.display().to_string(), finding, canvas));
+            text.push_str(&finding_text(&one_line(&source.path.display().to_string()), finding, canvas));
             text.push_str("\n\n");
         }
     }
@@ -39,7 +40,7 @@ pub fn concise(report: &Report, fixed: usize) -> String {
             let _ = writeln!(
                 text,
                 "{}:{cell}{}:{}: {} {}",
-                source.path.display(),
+                one_line(&source.path.display().to_string()),
                 finding.start.line,
                 finding.start.column,
                 paint(style(finding.severity), &format!("{}[{}]", finding.severity, finding.rule)),

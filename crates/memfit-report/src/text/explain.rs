@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Cause, Phase, Proof};
+use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, size};
@@ -92,6 +92,7 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
         Cause::PrivatePools => "the room is in pools that others may not use",
         Cause::SettingThatHurts => "a setting keeps the allocator from using what it has",
         Cause::DoesNotFit => "not even the model itself fits",
+        Cause::GrowingCache => "what is collected is made anew with more in it each time",
     }
 }
 
@@ -217,7 +218,8 @@ fn proven(proof: &FixProof) -> String {
 fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
     let room = canvas.columns().saturating_sub(SIZE + 10);
     for category in holders.iter().take(BRANCHES + 4) {
-        let _ = writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &category.name));
+        let _ =
+            writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &one_line(&category.name)));
         // Modules and lines together, the largest first: most trees are wide and flat.
         let mut leaves: Vec<(u64, String)> = category
             .children

@@ -35,7 +35,11 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             out.push_str(&canvas.wrapped("  ", Style::new(), message));
         }
         for frame in oom.stack.iter().take(FRAMES) {
-            let _ = writeln!(out, "    {}", paint(DIM, &format!("at {frame}")));
+            let _ = writeln!(
+                out,
+                "    {}",
+                paint(DIM, &canvas.shortened(&format!("at {frame}"), canvas.columns() - 4))
+            );
         }
     }
     if report.peak.device > 0 && (!failed(report) || report.steps > 0) {

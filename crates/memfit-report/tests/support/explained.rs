@@ -61,6 +61,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
         }),
         Cause::TooBig => by(Lever::Checkpointing, "`checkpoint` around each repeated block"),
         Cause::RetainedGraph => by(Lever::ReleaseGraph, "keep no tensor with a graph"),
+        Cause::GrowingCache => by(Lever::Preallocate, "make it once, as large as it will be"),
         Cause::TwoBatchesAlive => by(Lever::DropVariables, "`del` what a step made at its end"),
         Cause::EvaluationWithGradients => by(Lever::NoGrad, "evaluate under `torch.no_grad()`"),
         Cause::FirstStepSurprise => by(Lever::ForeachOff, "`foreach=False`"),
@@ -78,7 +79,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
 
 pub(crate) fn of(cause: Cause) -> ExplainReport {
     let failed = cause != Cause::None;
-    let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph);
+    let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache);
     let activations =
         vec![holder("model.layers", 18 * GIB, vec![holder("train.py:31", 18 * GIB, Vec::new())])];
     ExplainReport {
