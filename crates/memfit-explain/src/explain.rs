@@ -68,9 +68,14 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
 /// time; what saves most.
 fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
+    // What grows from step to step fills any room that something else makes, only later.
+    let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache);
     for finding in findings {
         let of_cause = finding.cause == cause;
-        for fix in finding.fixes {
+        for mut fix in finding.fixes {
+            if grows && !of_cause && fix.fits == Some(true) {
+                fix.fits = None;
+            }
             if !fixes.iter().any(|(_, known)| known.lever == fix.lever && known.apply == fix.apply) {
                 fixes.push((of_cause, fix));
             }

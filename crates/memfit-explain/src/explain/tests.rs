@@ -149,6 +149,20 @@ fn what_grows_is_named_before_the_card_is_full() {
     assert_eq!(leak.dies_at, Some(13));
 }
 
+#[test]
+fn room_beside_what_grows_is_not_shown_to_be_enough() {
+    let each = 64 << 20;
+    let mut track = growing(12, each);
+    let full = Totals { allocated: 12 * each, reserved: 12 * each, time_us: None };
+    track.tell(MomentKind::Oom(each), 0, StackId::NONE, full);
+    let explanation = explained(&track, Some(each * 12), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let enough = |fix: &&Fix| fix.fits == Some(true);
+    let levers: Vec<Lever> = explanation.fixes.iter().filter(enough).map(|fix| fix.lever).collect();
+    assert_eq!(levers, [Lever::KeepOffTheCard]);
+    assert!(explanation.fixes.len() > 1, "{:?}", explanation.fixes);
+}
+
 /// Steps that each keep a block, and let go of the one that came so many steps before.
 fn pooled(steps: u32, each: u64, room: u32) -> Track {
     let mut events: Vec<Event> = texts().collect();
