@@ -50,8 +50,7 @@ class Unlike(Items):
 
 
 def no_watcher(probe: Any, session: Session) -> None:
-    session.setup = {}
-    probe("session")
+    session.setup, session.host = {}, None
     probe("session").Session.arm(session)
 
 

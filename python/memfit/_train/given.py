@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from memfit._levers.saying import warn
@@ -18,12 +16,16 @@ class Given:
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._said = False
 
-    def take(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Set them aside."""
+    def take(self, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
+        """Set them aside. Those that join with a gradient have it of the steps `before` they did, which
+        reached them and left them alone.
+        """
+        known = None if parameters is before else set(map(id, before))
         self._kept = []
         for parameter in parameters:
             if parameter.grad is not None:
-                self._kept.append((parameter, parameter.grad))
+                if known is None or id(parameter) in known:
+                    self._kept.append((parameter, parameter.grad))
                 parameter.grad = None
         if self._kept and not self._said:
             self._say()

@@ -39,13 +39,14 @@ class Parameters:
         self._grouped: list[torch.Tensor] = []
         self.look()
 
-    def look(self) -> None:
-        """List them again if there are others."""
+    def look(self) -> list[torch.Tensor]:
+        """List them again if there are others; those that were listed before."""
+        before = self.all
         # Walking a model takes longer than to see that its tables are as they were.
         held = list(chain.from_iterable([table.values() for table in self._tables]))
         grouped = self._in_groups()
         if self._tables and _same(held, self._held) and _same(grouped, self._grouped):
-            return
+            return before
         tables = [table for each in self._model.modules() for table in (each._modules, each._parameters)]
         # Those that are empty are most of them, and what somebody puts there to be trained is in a group as
         # well.
@@ -57,6 +58,7 @@ class Parameters:
         # What lies on a mesh is exchanged by whoever put it there.
         self._outside = [each for each in self.all if each not in inside and not hasattr(each, "device_mesh")]
         self._mark = None
+        return before
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All of them: by the model's names, and else by their place in the optimizer's groups."""

@@ -77,8 +77,7 @@ class Window:
         self._in_backward = in_backward
         self._device = meter.device
         self._batches: list[Batch] = []
-        # What each of these is expected to count.
-        self._expected: list[float] = []
+        self._expected: list[float] = []  # What each of these counts.
         self._parameters = parameters
         self._given = Given()
         # What the gradient is multiplied by where there are several losses.
@@ -105,11 +104,11 @@ class Window:
     def begin(self) -> None:
         """Remember everything as it is."""
         self._failures.begin()
-        self._parameters.look()
+        before = self._parameters.look()
         if self._ranks.world > 1:
             # Now, while there is room to look at them.
             self._parameters.mark()
-        self._given.take(self._parameters.all)
+        self._given.take(self._parameters.all, before)
         self._snapshot.keep()
         self._ranks.begin()
         self._meter.begin()
@@ -218,7 +217,6 @@ class Window:
         """The optimizer stepped."""
         self._snapshot.settle()
         self._forget()
-        self._given.forget()
         self._drop_gradients()
 
     def roll_back(self, keep: bool = False) -> None:
@@ -236,8 +234,8 @@ class Window:
         else:
             if len(self._batches) > 1 or self.inherited:
                 warn("the open window is dropped, with what its earlier batches had added to the gradient")
-            self._forget()
             self._given.put_back()
+            self._forget()
             self._controller.abandon()
 
     def _put_back(self) -> None:
@@ -255,6 +253,7 @@ class Window:
         self._whole.clear()
         self._expected.clear()
         self.inherited = {}
+        self._given.forget()
         self._runner.losses.settle()
 
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -271,6 +270,7 @@ class Window:
     def take_over(self, gradients: Mapping[str, torch.Tensor], losses: Mapping[str, Any] | None) -> None:
         """Go on with a window that another process began, if it did."""
         self._forget()
+        self._drop_gradients()
         self.inherited = dict(gradients)
         self._before = self._controller.divisor, self._controller.counted
         if losses is not None:
