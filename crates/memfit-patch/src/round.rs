@@ -160,7 +160,9 @@ fn targets(of: &Expression, found: &mut BTreeSet<String>) {
             found.insert(name.clone());
         }
         ExpressionKind::Several(parts) | ExpressionKind::Other(parts) => {
-            parts.iter().for_each(|part| targets(part, found));
+            for part in parts {
+                targets(part, found);
+            }
         }
         // What is put into an object or a container changes it.
         ExpressionKind::Item { of, .. } | ExpressionKind::Attribute { of, .. } => {
@@ -215,7 +217,9 @@ fn binds_anew(statement: &Statement) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for each in flat(std::slice::from_ref(statement)) {
         if matches!(each.kind, StatementKind::Assign | StatementKind::Loop | StatementKind::With) {
-            each.targets.iter().for_each(|target| targets(target, &mut found));
+            for target in &each.targets {
+                targets(target, &mut found);
+            }
         }
     }
     found

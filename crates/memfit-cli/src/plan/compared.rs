@@ -22,7 +22,7 @@ const OWN_BATCH: u64 = 4;
 /// Optimizer steps of each run.
 const STEPS: u64 = 4;
 /// A run that takes longer is given up.
-const TIME_LIMIT: Duration = Duration::from_secs(180);
+const TIME_LIMIT: Duration = Duration::from_mins(3);
 /// Of the memory that is free on this machine, a run may take this share.
 const MEMORY_SHARE: f64 = 0.6;
 

@@ -10,7 +10,7 @@ use crate::{Lever, Patched, patch};
 const HEAD: &str = "import torch\nfrom torch.nn import functional as F\n\nfor epoch in range(3):\n    for images, labels in loader:\n";
 
 fn in_pieces(round: &str) -> Patched {
-    let body: String = round.lines().map(|line| format!("        {line}\n")).collect();
+    let body = format!("        {}\n", round.trim_end().replace('\n', "\n        "));
     let plan = Plan::parse("micro_batch = 2\n", Path::new("memfit.plan.toml")).unwrap();
     patch(&format!("{HEAD}{body}"), &plan)
 }
