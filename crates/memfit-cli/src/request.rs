@@ -1,5 +1,6 @@
 //! Requests for runs: arguments and settings together, with names looked up.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{Cover, DataArgs, GpuChoice, PlanArgs, RunArgs};
+use crate::args::{Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, Timeout};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -87,26 +88,14 @@ pub(crate) fn to_measure(
         command.insert(0, "python".into());
     }
     Ok(Request {
-        card: Card::Virtual(Box::new(device), gpu.count),
-        lone_rank: None,
-        steps: DEFAULT_STEPS,
-        forward_steps: DEFAULT_STEPS,
-        cover_full: false,
-        clock: ClockMode::default(),
-        host_time: HostTime::default(),
-        timeout: args.timeout.or(settings.timeout).map_or(Some(DEFAULT_TIMEOUT), |timeout| timeout.0),
-        sizes: Sizes::default(),
         synthetic: Synthetic { weights: settings.synthetic_weights, data: None },
-        other_processes: 0,
-        others: Origin::Stated,
-        planned: None,
-        output: None,
         show_output: settings.show_output,
-        confidential: false,
-        keep: false,
-        prove: false,
         measure_loader: args.measure.0,
-        command,
+        ..of_a_few_steps(
+            Card::Virtual(Box::new(device), gpu.count),
+            args.timeout.or(settings.timeout),
+            command,
+        )
     })
 }
 
@@ -129,6 +118,19 @@ pub(crate) fn to_plan(
     let card = Card::Virtual(Box::new(device), gpu.count);
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
+        synthetic: Synthetic {
+            weights: args.synthetic_weights || settings.synthetic_weights,
+            data: data.map(|samples| samples.0),
+        },
+        other_processes,
+        others,
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command)
+    })
+}
+
+/// The request for a run of a few steps that nothing else is asked of.
+fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) -> Request {
+    Request {
         card,
         lone_rank: None,
         steps: DEFAULT_STEPS,
@@ -136,14 +138,11 @@ pub(crate) fn to_plan(
         cover_full: false,
         clock: ClockMode::default(),
         host_time: HostTime::default(),
-        timeout: args.timeout.or(settings.timeout).map_or(Some(DEFAULT_TIMEOUT), |timeout| timeout.0),
+        timeout: timeout.map_or(Some(DEFAULT_TIMEOUT), |timeout| timeout.0),
         sizes: Sizes::default(),
-        synthetic: Synthetic {
-            weights: args.synthetic_weights || settings.synthetic_weights,
-            data: data.map(|samples| samples.0),
-        },
-        other_processes,
-        others,
+        synthetic: Synthetic::default(),
+        other_processes: 0,
+        others: Origin::Stated,
         planned: None,
         output: None,
         show_output: false,
@@ -151,8 +150,8 @@ pub(crate) fn to_plan(
         keep: false,
         prove: false,
         measure_loader: None,
-        command: args.command,
-    })
+        command,
+    }
 }
 
 /// What other programs hold of a card: what somebody said, or what they held when it was calibrated.

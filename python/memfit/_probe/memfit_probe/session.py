@@ -36,7 +36,7 @@ from . import (
 from . import watch as codes
 from .counting import StepCounter
 from .guard import guarded
-from .host import HostRun
+from .host import run_of
 from .passes import Passes
 
 _session = None
@@ -63,7 +63,7 @@ class Session:
         self.setup = channel.setup()
         self.is_compiling = torch.compiler.is_compiling
         # Where everything stays on the host, no card has anything to watch.
-        self.host = HostRun(self, self.setup["host"]) if self.setup.get("host") else None
+        self.host = run_of(self)
         self.watch = codes.find() if self.host is None else None
         self.virtual = bool(self.setup["cards"])
         self._forget()

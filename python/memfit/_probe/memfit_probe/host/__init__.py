@@ -6,6 +6,12 @@ writes the gradients of each optimizer step down, and what the script prints; a 
 them.
 """
 
-from .run import HostRun
 
-__all__ = ["HostRun"]
+def run_of(session):
+    """What keeps or compares a process's numbers; None where its memory is wanted, as nearly always."""
+    setup = session.setup.get("host")
+    if not setup:
+        return None
+    from .run import HostRun
+
+    return HostRun(session, setup)
