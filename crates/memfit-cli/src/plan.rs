@@ -3,6 +3,7 @@
 mod compared;
 mod failure;
 mod patched;
+mod script;
 
 pub(crate) use patched::patched;
 
@@ -159,6 +160,11 @@ impl<'a> Tries<'a> {
         // Without steps every piece is a pass of its own.
         let planned = if self.infers { planned } else { planned.shortened() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
+    }
+
+    /// The request for a run of a changed script, on a card with what a plan may take.
+    fn of_change(&self) -> Request {
+        Request { card: self.card(Room::Budget), planned: None, ..self.request.clone() }
     }
 
     fn card(&self, room: Room) -> Card {

@@ -1,15 +1,17 @@
 //! A changed script beside the script itself, in numbers: both train a few steps with small batches on this
 //! machine's processor, and the gradients of every optimizer step are compared.
 
-use std::path::Path;
 use std::time::Duration;
 
+use memfit_channel::message::HostCompared;
 use memfit_patch::{Patched, patch, with_batch};
-use memfit_plan::{Plan, Room};
+use memfit_plan::Plan;
 use memfit_report::wire::PatchNumbers;
 use memfit_run::{Changes, Ended, Facts, HostPart, HostRun, Machine, Request};
 use memfit_vocabulary::{Label, Lever};
+use tempfile::TempDir;
 
+use super::script::Script;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
@@ -26,67 +28,91 @@ const TIME_LIMIT: Duration = Duration::from_mins(3);
 /// Of the memory that is free on this machine, a run may take this share.
 const MEMORY_SHARE: f64 = 0.6;
 
-/// Compares them. `peak` is what the changed script takes on the card.
-pub(super) fn compared(
-    tries: &mut Tries<'_>,
-    plan: &Plan,
-    script: &Path,
-    text: &str,
-    changed: &Patched,
-    peak: u64,
-    printer: &Printer,
-) -> Result<PatchNumbers, CliError> {
-    let pair = match Pair::of(plan, text, changed) {
-        Ok(pair) => pair,
-        Err(why) => return Ok(unknown(why)),
-    };
-    let free = Machine::here().memory;
-    if peak as f64 > MEMORY_SHARE * free as f64 {
-        return Ok(unknown(format!(
-            "the training takes {:.1} GiB, and {:.1} GiB of this machine's memory are free",
-            gib(peak),
-            gib(free)
-        )));
-    }
-    if tries.rehearsal.stands_for().is_some() {
-        return Ok(unknown("the script trains in several processes".to_owned()));
-    }
-    printer.remark(
-        "comparing the gradients of the script and of the changed script on this machine's processor",
-    );
-    let folder = tempfile::tempdir().map_err(CliError::io("make a folder in", std::env::temp_dir()))?;
-    let mut run = |part: HostPart, source: &str| {
-        let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
-        on_host(tries, script, (source != text).then_some(source), host)
-    };
-    for (part, source) in
-        [(HostPart::First, &pair.script), (HostPart::Again, &pair.script), (HostPart::Changed, &pair.changed)]
-    {
-        let facts = run(part, source)?;
-        let Some(told) = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none())
-        else {
-            return Ok(unknown(why_not(&facts, part)));
+/// The script's own runs, by which changes of it are judged: of one text, and kept from change to change.
+#[derive(Default)]
+pub(super) struct Beside {
+    /// The text that ran, and where its gradients are, or why there are none.
+    ran: Option<(String, Result<TempDir, String>)>,
+}
+
+impl Beside {
+    /// Compares a changed script with the script itself. `peak` is what the changed script takes on the card.
+    pub(super) fn compare(
+        &mut self,
+        tries: &mut Tries<'_>,
+        plan: &Plan,
+        script: &Script<'_>,
+        changed: &Patched,
+        peak: u64,
+        printer: &Printer,
+    ) -> Result<PatchNumbers, CliError> {
+        let pair = match Pair::of(plan, script.text, changed) {
+            Ok(pair) => pair,
+            Err(why) => return Ok(unknown(why)),
         };
-        let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
-        if part == HostPart::Again && !told.equal {
-            let apart = PatchNumbers { difference, parameter: told.parameter, ..PatchNumbers::default() };
-            return Ok(unknown(format!("in two runs of the script itself, {}", apart.difference_told())));
+        let free = Machine::here().memory;
+        if peak as f64 > MEMORY_SHARE * free as f64 {
+            return Ok(unknown(format!(
+                "the training takes {:.1} GiB, and {:.1} GiB of this machine's memory are free",
+                gib(peak),
+                gib(free)
+            )));
         }
-        if part == HostPart::Changed {
-            return Ok(PatchNumbers {
-                equal: Some(told.equal),
-                levers: pair.levers.iter().map(|lever| lever.name().to_owned()).collect(),
-                steps: told.steps,
-                batch: pair.batch,
-                part: pair.part,
-                difference,
-                parameter: told.parameter.filter(|_| difference != Some(0.0)),
-                printed: told.printed,
-                why: None,
-            });
+        if tries.rehearsal.stands_for().is_some() {
+            return Ok(unknown("the script trains in several processes".to_owned()));
         }
+        printer.remark(
+            "comparing the gradients of the script and of the changed script on this machine's processor",
+        );
+        if self.ran.as_ref().is_none_or(|(text, _)| *text != pair.script) {
+            let kept = of_script(tries, script, &pair.script)?;
+            self.ran = Some((pair.script.clone(), kept));
+        }
+        let folder = match &self.ran {
+            Some((_, Ok(folder))) => folder,
+            Some((_, Err(why))) => return Ok(unknown(why.clone())),
+            None => return Ok(unknown("the script was not run".to_owned())),
+        };
+        let told = match on_host(tries, script, &pair.changed, folder, HostPart::Changed)? {
+            Ok(told) => told,
+            Err(why) => return Ok(unknown(why)),
+        };
+        let apart = apart(&told);
+        Ok(PatchNumbers {
+            equal: Some(told.equal),
+            levers: pair.levers.iter().map(|lever| lever.name().to_owned()).collect(),
+            steps: told.steps,
+            batch: pair.batch,
+            part: pair.part,
+            parameter: apart.parameter.filter(|_| apart.difference != Some(0.0)),
+            difference: apart.difference,
+            printed: told.printed,
+            why: None,
+        })
     }
-    Ok(unknown("it was not run".to_owned()))
+}
+
+/// Runs the script itself twice: what it keeps, or why nothing can be compared with it.
+fn of_script(
+    tries: &mut Tries<'_>,
+    script: &Script<'_>,
+    source: &str,
+) -> Result<Result<TempDir, String>, CliError> {
+    let folder = tempfile::tempdir().map_err(CliError::io("make a folder in", std::env::temp_dir()))?;
+    if let Err(why) = on_host(tries, script, source, &folder, HostPart::First)? {
+        return Ok(Err(why));
+    }
+    Ok(match on_host(tries, script, source, &folder, HostPart::Again)? {
+        Ok(told) if told.equal => Ok(folder),
+        Ok(told) => Err(format!("in two runs of the script itself, {}", apart(&told).difference_told())),
+        Err(why) => Err(why),
+    })
+}
+
+/// How far the gradients of a run are from those that were kept.
+fn apart(told: &HostCompared) -> PatchNumbers {
+    let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
+    PatchNumbers { difference, parameter: told.parameter.clone(), ..PatchNumbers::default() }
 }
 
 fn unknown(why: String) -> PatchNumbers {
@@ -144,27 +170,22 @@ fn computes_alike(lever: Lever) -> bool {
     !compiles && matches!(lever.label(), Label::Exact | Label::Rounding)
 }
 
+/// Runs this text of the script on the host: what came of it, or why there is nothing to compare.
 fn on_host(
     tries: &mut Tries<'_>,
-    script: &Path,
-    source: Option<&str>,
-    host: HostRun,
-) -> Result<Facts, CliError> {
-    let card = tries.card(Room::Budget);
-    let timeout = Some(tries.request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
-    let request = Request {
-        card,
-        planned: None,
-        steps: STEPS,
-        cover_full: false,
-        output: None,
-        timeout,
-        ..tries.request.clone()
-    };
-    let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
-    let files = source.map(|source| (path.display().to_string(), source.to_owned())).into_iter().collect();
-    let changes = Changes { files, seeded: true, host: Some(host), ..Changes::default() };
-    Ok(tries.rehearsal.run_with(&request, &changes)?.facts)
+    script: &Script<'_>,
+    source: &str,
+    folder: &TempDir,
+    part: HostPart,
+) -> Result<Result<HostCompared, String>, CliError> {
+    let request = tries.of_change();
+    let timeout = Some(request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
+    let request = Request { steps: STEPS, cover_full: false, output: None, timeout, ..request };
+    let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
+    let changes = Changes { seeded: true, host: Some(host), ..script.with(source)? };
+    let facts = tries.rehearsal.run_with(&request, &changes)?.facts;
+    let told = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none());
+    Ok(told.ok_or_else(|| why_not(&facts, part)))
 }
 
 /// Why a run on the host has nothing to compare.

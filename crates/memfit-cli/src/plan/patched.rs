@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use memfit_patch::{Left, Patched, patch, unified_diff};
-use memfit_plan::{Plan, Room};
+use memfit_plan::Plan;
 use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, Verdict};
-use memfit_run::{Changes, Request, report};
+use memfit_run::report;
 use memfit_vocabulary::Lever;
 
-use super::compared::compared;
+use super::compared::Beside;
+use super::script::Script;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
@@ -33,12 +34,14 @@ pub(crate) fn patched(
     script: &Path,
     printer: &Printer,
 ) -> Result<PlanPatch, CliError> {
-    let script = Script { path: script, divides_alike };
-    let text = std::fs::read_to_string(script.path).map_err(CliError::io("read", script.path))?;
-    let file = shown(script.path);
-    let mut attempt = attempt(tries, plan, &script, &text, printer)?;
+    let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
+    let file = shown(script);
+    let script = Script { path: script, text: &text, divides_alike };
+    let mut beside = Beside::default();
+    let mut attempt = attempt(tries, plan, &script, &mut beside, printer)?;
     if let Some(why) = attempt.failure.clone() {
-        if let Some(better) = without_one(tries, plan, &script, &text, &attempt.changed.done, &why, printer)?
+        if let Some(better) =
+            without_one(tries, plan, &script, &mut beside, &attempt.changed.done, &why, printer)?
         {
             attempt = better;
         } else {
@@ -71,30 +74,23 @@ fn attempt(
     tries: &mut Tries<'_>,
     plan: &Plan,
     script: &Script<'_>,
-    text: &str,
+    beside: &mut Beside,
     printer: &Printer,
 ) -> Result<Attempt, CliError> {
-    let changed = patch(text, plan);
-    if changed.text == text {
+    let changed = patch(script.text, plan);
+    if changed.text == script.text {
         return Ok(Attempt { changed, proof: None, numbers: None, failure: None });
     }
     printer.remark("running the changed script");
-    let (proof, failure) = proven(tries, script.path, &changed.text)?;
+    let (proof, failure) = proven(tries, script, &changed.text)?;
     if failure.is_some() {
         return Ok(Attempt { changed, proof: Some(proof), numbers: None, failure });
     }
-    let numbers = compared(tries, plan, script.path, text, &changed, proof.peak.allocated, printer)?;
+    let numbers = beside.compare(tries, plan, script, &changed, proof.peak.allocated, printer)?;
     let promised = script.divides_alike || !changed.done.contains(&Lever::MicroBatch);
     let failure = (promised && numbers.equal == Some(false))
         .then(|| format!("trains otherwise than the script: {}", numbers.difference_told()));
     Ok(Attempt { changed, proof: Some(proof), numbers: Some(numbers), failure })
-}
-
-/// The script that is changed.
-struct Script<'a> {
-    path: &'a Path,
-    /// Whether the plan promises that a divided batch trains as the whole one does.
-    divides_alike: bool,
 }
 
 /// The change without the one lever that makes it fail: with the first that the script fits without, or else
@@ -103,7 +99,7 @@ fn without_one(
     tries: &mut Tries<'_>,
     plan: &Plan,
     script: &Script<'_>,
-    text: &str,
+    beside: &mut Beside,
     done: &[Lever],
     why: &str,
     printer: &Printer,
@@ -117,7 +113,7 @@ fn without_one(
         if lever == Lever::MicroBatch {
             fewer.micro_batch = None;
         }
-        let mut without = attempt(tries, &fewer, script, text, printer)?;
+        let mut without = attempt(tries, &fewer, script, beside, printer)?;
         let Some(proof) = without.proof.as_ref().filter(|_| without.failure.is_none()) else { continue };
         let why = format!("with it, the changed script {why}");
         without.changed.left.push(Left { lever, why });
@@ -129,12 +125,12 @@ fn without_one(
     Ok(runs)
 }
 
-fn proven(tries: &mut Tries<'_>, script: &Path, text: &str) -> Result<(FixProof, Option<String>), CliError> {
-    let card = tries.card(Room::Budget);
-    let request = Request { card, planned: None, ..tries.request.clone() };
-    let path = std::fs::canonicalize(script).map_err(CliError::io("find", script))?;
-    let files = [(path.display().to_string(), text.to_owned())].into();
-    let changes = Changes { files, ..Changes::default() };
+fn proven(
+    tries: &mut Tries<'_>,
+    script: &Script<'_>,
+    text: &str,
+) -> Result<(FixProof, Option<String>), CliError> {
+    let (request, changes) = (tries.of_change(), script.with(text)?);
     let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
     tries.rehearsal.settle(&request, &changes, true, &mut outcome)?;
     let report = report(&request, &outcome);

@@ -1,0 +1,27 @@
+//! The script that a plan changes.
+
+use std::path::Path;
+
+use memfit_run::Changes;
+
+use crate::CliError;
+
+/// The script that is changed.
+pub(super) struct Script<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+    /// Whether the plan promises that a divided batch trains as the whole one does.
+    pub(super) divides_alike: bool,
+}
+
+impl Script<'_> {
+    /// A run with this text in the script's place.
+    pub(super) fn with(&self, text: &str) -> Result<Changes, CliError> {
+        if text == self.text {
+            return Ok(Changes::default());
+        }
+        let path = std::fs::canonicalize(self.path).map_err(CliError::io("find", self.path))?;
+        let files = [(path.display().to_string(), text.to_owned())].into();
+        Ok(Changes { files, ..Changes::default() })
+    }
+}
