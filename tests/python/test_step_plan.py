@@ -224,6 +224,58 @@ def test_a_probe_leaves_everything_as_it_was() -> None:
         step.probe([])
 
 
+class Drawn(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples that are drawn and counted as they are read."""
+
+    def __init__(self) -> None:
+        self.read, self.cache = 0, {}
+        self.numbers = torch.Generator().manual_seed(3)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.read += 1
+        self.cache[index] = self.read
+        return torch.randint(0, 11, (5,), generator=self.numbers), torch.tensor(index % 5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_probe_leaves_its_loader_as_it_was(workers: int) -> None:
+    """The training sees the batches that it would have seen without the probe."""
+
+    def batches(probes: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Transformer(0.1)
+        step = memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss, micro_batch=2)
+        data = Drawn()
+        loader = torch.utils.data.DataLoader(
+            data,
+            4,
+            shuffle=True,
+            generator=torch.Generator().manual_seed(5),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+        if probes:
+            step.probe(loader)
+            assert (data.read, data.cache) == (0, {})
+        return [torch.cat([inputs, labels[:, None]], 1) for inputs, labels in loader]
+
+    for plain, probed in zip(batches(False), batches(True), strict=True):
+        assert torch.equal(plain, probed)
+
+
+def test_a_probe_refuses_an_iterator() -> None:
+    model = Transformer()
+    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss)
+    data = [(torch.randint(0, 11, (4, 3)), torch.randint(0, 5, (4,)))]
+    with pytest.raises(ValueError, match="is an iterator"):
+        step.probe(iter(data))
+    with pytest.raises(ValueError, match="is an iterator"):
+        step.probe(each for each in data)
+
+
 # Sequences whose attention is written out, so that a sample's need grows with the square of its length; the
 # longest come last.
 RAGGED = """
