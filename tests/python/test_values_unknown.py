@@ -130,7 +130,7 @@ UNKNOWN = """
     [
         ("print(number, loss)", "fits", None, ""),
         ("torch.zeros(number, 1000, device=device)", "unknown", "number-read-back", "script.py:"),
-        ("print(1 // number)", "error", "exception-after-change", "answered 0 (at "),
+        ("print(1 // number)", "error", "exception-after-change", "taken as 0 (at "),
     ],
     ids=["printed", "a size", "an index"],
 )

@@ -121,9 +121,9 @@ impl Harm {
     pub const fn what(self) -> &'static str {
         match self {
             Self::Digits => "computes in fewer digits",
-            Self::Rule => "updates the model by another rule",
-            Self::Model => "has less of the model learn or be used",
-            Self::Samples => "shows the model less of each sample",
+            Self::Rule => "changes the update rule",
+            Self::Model => "trains or uses less of the model",
+            Self::Samples => "shows the model less of each sample (smaller inputs)",
         }
     }
 }

@@ -15,10 +15,18 @@ impl Lever {
         self.declaration().name
     }
 
-    /// How far a training with it is the same training. A batch normalisation makes `micro-batch` one that
-    /// changes it, which only a look at the model can tell.
+    /// How far a training with it is the same training, where dividing a batch was verified.
     pub const fn label(self) -> Label {
         self.declaration().label
+    }
+
+    /// The label where nobody compared a divided batch with the whole one: batch normalisation and losses
+    /// that compare samples make gradient accumulation another training.
+    pub const fn label_unverified(self) -> Label {
+        match self {
+            Self::MicroBatch => Label::ChangesTraining,
+            other => other.label(),
+        }
     }
 
     /// How far what is learnt with it is something else.

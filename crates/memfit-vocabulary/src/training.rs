@@ -117,7 +117,7 @@ impl Parts {
         match self {
             Self::TrainAsWhole => None,
             Self::Unverified(why) => Some(why),
-            Self::Unseen => Some("no step of the script as it is could be followed"),
+            Self::Unseen => Some("no unmodified step of the script could be traced"),
         }
     }
 }

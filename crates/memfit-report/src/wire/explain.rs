@@ -304,14 +304,16 @@ mod tests {
         Fix::from(memfit_explain::Fix { lever, saves: 1, how, proof: Proof::Modelled, fits: None, apply })
     }
 
-    /// A lever alone says how far the training stays the same, whatever the remedy is and however it is done.
+    /// The lever alone decides the label, and a divided batch that was not verified changes the training.
     #[test]
     fn the_label_of_a_remedy_is_its_levers() {
         for lever in Lever::ALL {
             for apply in [Apply::ByHand(None), Apply::Environment("A", "b".to_owned()), Apply::Card(1)] {
-                assert_eq!(fix(*lever, apply).label, lever.label(), "{lever}");
+                assert_eq!(fix(*lever, apply).label, lever.label_unverified(), "{lever}");
             }
         }
+        assert_eq!(fix(Lever::MicroBatch, Apply::ByHand(None)).label, Label::ChangesTraining);
+        assert_eq!(fix(Lever::Checkpointing, Apply::ByHand(None)).label, Label::Exact);
         assert_eq!(fix(Lever::ResizeBeforeUpload, Apply::ByHand(None)).label, Label::ChangesTraining);
     }
 
