@@ -122,7 +122,7 @@ impl<'a> Tries<'a> {
         if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
             return Ok(None);
         }
-        self.progress.draw("once more, with other numbers for those that only a GPU computes");
+        self.progress.draw("running again, with other numbers for values that only a GPU can compute");
         let request = self.request(candidate, self.card(Room::Budget));
         let settled = self.run_settled(&request);
         self.progress.clear();
@@ -229,7 +229,7 @@ impl Tries<'_> {
             fullest.and_then(|rank| rank.training.as_ref()).filter(|told| !told.sampled.is_empty())
         {
             let note = format!(
-                "the data set's items differ in size: each batch of the tries is of its largest, so memory and time are those of the worst ({})",
+                "the data set's items differ in size: each candidate ran with batches of the largest items, so memory and time are those of the worst case ({})",
                 told.sampled
             );
             if !self.notes.contains(&note) {
@@ -263,16 +263,14 @@ impl Tries<'_> {
         let short = doubt.is_some() || outcome.facts.oom.is_some() || report.verdict == Verdict::Oom;
         if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
             self.doubted = true;
-            self.notes.push(format!(
-                "{} does not count as fitting, though it went through: {doubt}",
-                candidate.told()
-            ));
+            self.notes
+                .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.told()));
         }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
         if !self.names.is_empty() && candidate.micro_batch.is_some_and(|micro_batch| seen > micro_batch) {
             let why = format!(
-                "the script had read its batch's size from {} before it needed the card",
+                "the script had read its batch size from {} before it first used the GPU",
                 self.names.join(", ")
             );
             refused.push((Lever::MicroBatch.name().to_owned(), why));
@@ -284,7 +282,7 @@ impl Tries<'_> {
         let recovered = fits && outcome.facts.oom.is_some();
         if recovered && as_is && room == Room::Budget {
             self.notes.push(
-                "memory runs out, and the script goes on by itself: that it fits as it is rests on that"
+                "the script catches an out-of-memory error and recovers: that it fits as is depends on this"
                     .to_owned(),
             );
         }

@@ -32,7 +32,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let failed = format!("{}: {said}", exception.r#type);
     if let Some(lacks) = exception.message.strip_prefix(OWN) {
-        return (format!("memfit cannot stand in for what the script asks for: {lacks}"), true);
+        return (format!("the script needs something that memfit does not provide: {lacks}"), true);
     }
     let changes = if facts.mistake { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {

@@ -82,7 +82,7 @@ impl Lever {
                     return Some(format!("`{one}` is named twice"));
                 }
                 if let Some(why) = one.excludes(*two) {
-                    return Some(format!("`{one}` and `{two}` cannot stand beside each other: {why}"));
+                    return Some(format!("`{one}` and `{two}` cannot be combined: {why}"));
                 }
             }
         }

@@ -90,7 +90,7 @@ impl Seen {
 
     /// The card, if the process said which.
     pub(super) fn card(&self) -> Result<&CardFact, CliError> {
-        let nothing = || CliError::Measuring { said: "it said nothing of the card".to_owned() };
+        let nothing = || CliError::Measuring { said: "it reported nothing about the GPU".to_owned() };
         (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
     }
 

@@ -61,9 +61,8 @@ impl Beside {
         if tries.rehearsal.stands_for().is_some() {
             return Ok(unknown("the script trains in several processes".to_owned()));
         }
-        printer.remark(
-            "comparing the gradients of the script and of the changed script on this machine's processor",
-        );
+        printer
+            .remark("comparing the gradients of the script and of the changed script on this machine's CPU");
         if self.ran.as_ref().is_none_or(|(text, _)| *text != pair.script) {
             let kept = of_script(tries, script, &pair.script)?;
             self.ran = Some((pair.script.clone(), kept));
@@ -137,7 +136,7 @@ impl Pair {
         let levers: Vec<Lever> =
             changed.done.iter().copied().filter(|lever| computes_alike(*lever)).collect();
         if levers.is_empty() {
-            return Err("all of its levers compute in fewer bits, or compile".to_owned());
+            return Err("all of its changes lower the precision or compile".to_owned());
         }
         let divides = levers.contains(&Lever::MicroBatch);
         if divides && changed.by_library.contains(&Lever::MicroBatch) {

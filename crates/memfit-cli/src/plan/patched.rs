@@ -89,7 +89,7 @@ fn attempt(
     let numbers = beside.compare(tries, plan, script, &changed, proof.peak.allocated, printer)?;
     let promised = script.divides_alike || !changed.done.contains(&Lever::MicroBatch);
     let failure = (promised && numbers.equal == Some(false))
-        .then(|| format!("trains otherwise than the script: {}", numbers.difference_told()));
+        .then(|| format!("trains differently from the original script: {}", numbers.difference_told()));
     Ok(Attempt { changed, proof: Some(proof), numbers: Some(numbers), failure })
 }
 

@@ -85,8 +85,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .sum();
     let saves = kept.saturating_sub(stays);
     let stack = bench.stacks(story.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
-    let how =
-        "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): no activations are saved for a backward pass";
+    let how = "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): no activations are saved for a backward pass";
     let known = Known::NeverTrained(elsewhere);
     let apply = caller.map(|caller| bench.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();
     Some(Finding {

@@ -94,7 +94,10 @@ fn remedies(bench: &Bench<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: b
         ));
     }
     if inputs {
-        fixes.push(by_hand(Lever::ResizeBeforeUpload, "resize or crop images before they are copied to the GPU"));
+        fixes.push(by_hand(
+            Lever::ResizeBeforeUpload,
+            "resize or crop images before they are copied to the GPU",
+        ));
     }
     fixes
 }

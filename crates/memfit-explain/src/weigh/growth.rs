@@ -76,11 +76,8 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
         );
         (Cause::GrowingCache, text)
     } else {
-        let text = format!(
-            "each {part} keeps {} more, {} after {steps} {parts}",
-            size(per_step),
-            size(bytes)
-        );
+        let text =
+            format!("each {part} keeps {} more, {} after {steps} {parts}", size(per_step), size(bytes));
         (Cause::Leaking, text)
     };
     let mut facts = vec![bench.fact(text, bytes, stack)];

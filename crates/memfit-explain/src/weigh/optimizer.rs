@@ -73,10 +73,7 @@ fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, st
         Lever::FusedOptimizer,
         "`fused=True`: one kernel updates each parameter, without temporaries for all of them at once",
     );
-    add(
-        Lever::ForeachOff,
-        "`foreach=False`: parameters are updated one at a time, with temporaries for one",
-    );
+    add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
     let eight = state + requested;
     fixes.push(modelled(
         bench,

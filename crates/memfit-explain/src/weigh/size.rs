@@ -72,9 +72,8 @@ const CARDS: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180,
 fn larger_card(bench: &Bench<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARDS.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
-    let how = format!(
-        "a GPU with {gib} GiB or more: `memfit gpus` lists them, `memfit run --gpu NAME` checks one"
-    );
+    let how =
+        format!("a GPU with {gib} GiB or more: `memfit gpus` lists them, `memfit run --gpu NAME` checks one");
     let saves = bench.short().unwrap_or(0);
     modelled(bench, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
 }
@@ -108,7 +107,11 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
     let stacks = bench.stacks(story.live().filter(|life| activations(life)));
     let mut facts = vec![bench.fact(text, trouble.allocated, Some(trouble.stack))];
     if let Some((stack, bytes)) = stacks.first() {
-        facts.push(bench.fact("most of the memory that grows with the batch was allocated here", *bytes, Some(*stack)));
+        facts.push(bench.fact(
+            "most of the memory that grows with the batch was allocated here",
+            *bytes,
+            Some(*stack),
+        ));
     }
     Finding {
         cause: Cause::TooBig,

@@ -42,16 +42,17 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::IntegerSum => ("a sum of computed integers, taken as 0", Stake::Number),
         Assumption::IntegerExtreme => ("`max` or `min` of computed integers, taken as 0", Stake::Number),
         Assumption::Position => ("a result of `argmax` or `argmin`, taken as 0", Stake::Number),
-        Assumption::Ranking => {
-            ("indices of `topk` or `sort`, taken in ascending order", Stake::Number)
-        }
+        Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
         Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
         Assumption::UnknownTruth => ("a condition on computed values, taken as false", Stake::Value),
         Assumption::UnknownNumber => ("a computed number that the script reads, taken as 0", Stake::Value),
-        Assumption::DecidingNumber => {
-            ("a computed number that the script compares, rounds or copies to the host, taken as 0", Stake::Number)
-        }
+        Assumption::DecidingNumber => (
+            "a computed number that the script compares, rounds or copies to the host, taken as 0",
+            Stake::Number,
+        ),
         Assumption::UnknownInteger => ("a computed integer that the script reads, taken as 0", Stake::Number),
-        Assumption::Elsewhere => ("values that another process took from the virtual device", Stake::Unbounded),
+        Assumption::Elsewhere => {
+            ("values that another process took from the virtual device", Stake::Unbounded)
+        }
     }
 }

@@ -56,13 +56,19 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::CufftAreas => (Booked, "cuFFT: work area sizes from the formula in its documentation"),
         Remark::Cupti => (None, "CUPTI: the profiler records no GPU activity"),
         Remark::CusparseBuffers => (Booked, "cuSPARSE: buffer sizes from formulas"),
-        Remark::CusparseProduct => (Booked, "cuSPARSE: the number of entries of a sparse product is estimated"),
-        Remark::CusparseSum => (Bound, "cuSPARSE: the number of entries of a sparse sum is at its upper bound"),
+        Remark::CusparseProduct => {
+            (Booked, "cuSPARSE: the number of entries of a sparse product is estimated")
+        }
+        Remark::CusparseSum => {
+            (Bound, "cuSPARSE: the number of entries of a sparse sum is at its upper bound")
+        }
         Remark::CusolverWorkspaces => (Booked, "cuSOLVER: workspace sizes from LAPACK's formulas"),
         Remark::NcclSplit => (None, "`ncclCommSplit`: the new communicator has the parent's size"),
         Remark::RanksFull => (Unbounded, "ranks could not exchange values: the run's directory is full"),
         Remark::RankSilent => (Unbounded, "a rank did not answer another in time: its values were guessed"),
-        Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it brings a CUDA runtime of its own"),
+        Remark::StaticRuntime => {
+            (Unbounded, "`{library}` was not loaded: it brings a CUDA runtime of its own")
+        }
         Remark::Checkpoints => (
             None,
             "checkpoints went to the run's own folder, where the script finds them; in a dry run they hold zeros",
@@ -79,17 +85,19 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::SyntheticWeights => {
             (None, "synthetic weights: {what}; values are zeros, shapes and data types are real")
         }
-        Remark::LoneRank => (
-            Unbounded,
-            "only rank {rank} of {size} ran: data from other ranks is assumed to equal its own",
-        ),
-        Remark::NoLoader => {
-            (Unbounded, "neither an evaluation nor the largest batch was run: the training uses no `torch.utils.data.DataLoader`")
+        Remark::LoneRank => {
+            (Unbounded, "only rank {rank} of {size} ran: data from other ranks is assumed to equal its own")
         }
+        Remark::NoLoader => (
+            Unbounded,
+            "neither an evaluation nor the largest batch was run: the training uses no `torch.utils.data.DataLoader`",
+        ),
         Remark::LargestBatch => (Unbounded, "the largest batch was not run: {why}"),
         Remark::LargestSeen => (Unbounded, "the largest batch is made of the items that were read: {items}"),
         Remark::AllAlike => (Unbounded, "all items are assumed to have the same size: {items}"),
-        Remark::NoWatcher => (None, "the watcher library is not loaded, so it is unknown what fills the memory"),
+        Remark::NoWatcher => {
+            (None, "the watcher library is not loaded, so it is unknown what fills the memory")
+        }
         Remark::NoSizes => (None, "requested sizes of tensors are unknown: {error}"),
         Remark::NoPlace => (None, "the line that ran out of memory is unknown: {error}"),
         Remark::ProbeLabel => (None, "the probe could not {what}: {error}"),
@@ -106,9 +114,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             None,
             "a process's event log was full before the process ended: the breakdown covers only the logged part",
         ),
-        Remark::TallyFull => {
-            (Unbounded, "the list of calls and values was full: there may have been others")
-        }
+        Remark::TallyFull => (Unbounded, "the list of calls and values was full: there may have been others"),
         Remark::Pieces => (
             None,
             "{run} of a batch's {pieces} micro-batches ran: from the third on they are alike; times are those of a whole step",

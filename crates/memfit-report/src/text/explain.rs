@@ -27,11 +27,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         stack(&mut out, &evidence.stack, canvas);
     }
     if !report.fixes.is_empty() {
-        let title = if report.peak.requested.is_some() {
-            REMEDIES
-        } else {
-            "What would reduce the peak"
-        };
+        let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
         fixes(&mut out, &report.fixes, FIXES, canvas);
     }

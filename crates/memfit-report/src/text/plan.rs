@@ -129,11 +129,8 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
     let name = report.device.name.strip_prefix("NVIDIA ").unwrap_or(&report.device.name);
-    let place = format!(
-        "a virtual {name} ({} usable of {})",
-        size(report.budget),
-        size(report.device.capacity)
-    );
+    let place =
+        format!("a virtual {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
     let (style, badge, sentence) = match report.verdict {
         Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}")),
         Some(PlanVerdict::FitsWithPlan) => (GOOD, "FITS WITH A PLAN", format!("on {place}")),
@@ -313,7 +310,9 @@ mod tests {
         };
         let text = told(&other);
         assert!(
-            text.contains("trains differently from the original script: gradients of `0.weight` differ by 25.000 %"),
+            text.contains(
+                "trains differently from the original script: gradients of `0.weight` differ by 25.000 %"
+            ),
             "{text}"
         );
         assert!(text.ends_with("it prints `loss 1` where the script prints `loss 2`"), "{text}");

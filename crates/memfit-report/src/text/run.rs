@@ -369,7 +369,9 @@ fn step(time: &Time, dot: &str) -> Option<String> {
         let _ = write!(text, "{dot}{what} {:.0} %", 100.0 * length / total);
     }
     if time.step_ms_estimate.is_some_and(|estimate| estimate < SMALL_STEP_MS) {
-        text.push_str("; most of such a short step is likely Python's own time, which `--host-time measured` counts");
+        text.push_str(
+            "; most of such a short step is likely Python's own time, which `--host-time measured` counts",
+        );
     }
     Some(text)
 }
@@ -469,8 +471,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     }
     if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {
         advice.push(
-            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that"
-                .to_owned(),
+            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that".to_owned(),
         );
     }
     advice
@@ -502,7 +503,8 @@ fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
     }
     if share(Category::Fragmentation) > 0.1 {
         advice.push(
-            "much memory is reserved but unallocated: try `PYTORCH_ALLOC_CONF=expandable_segments:True`".to_owned(),
+            "much memory is reserved but unallocated: try `PYTORCH_ALLOC_CONF=expandable_segments:True`"
+                .to_owned(),
         );
     }
     advice.push(

@@ -39,10 +39,7 @@ fn sense(situation: &Situation<'_>) -> Sense {
 }
 
 fn sentence(moved: Moved<'_>) -> String {
-    format!(
-        "compiled graphs save {} % of their activations and recompute the rest",
-        moved.value
-    )
+    format!("compiled graphs save {} % of their activations and recompute the rest", moved.value)
 }
 
 #[cfg(test)]

@@ -30,7 +30,9 @@ fn sense(situation: &Situation<'_>) -> Sense {
         return Sense::Nothing;
     }
     if training.clips {
-        return Sense::against("gradients are clipped by their norm over all parameters, which needs all of them at once");
+        return Sense::against(
+            "gradients are clipped by their norm over all parameters, which needs all of them at once",
+        );
     }
     if training.own_accumulation > 1 || situation.global_batch.is_some() {
         return Sense::against("gradients are accumulated, and would be freed before the next are added");

@@ -5,7 +5,10 @@ use crate::{
 };
 
 pub(super) const LEVER: Declaration = Declaration {
-    excludes: &[(Lever::Shard, "sharded updates have no stochastic rounding, and bf16 weights would lose most of them")],
+    excludes: &[(
+        Lever::Shard,
+        "sharded updates have no stochastic rounding, and bf16 weights would lose most of them",
+    )],
     brief: "weights, gradients and optimizer state in bf16",
     sentence: Sentence::Words("weights, gradients and optimizer state in bf16"),
     search: Some(Search {

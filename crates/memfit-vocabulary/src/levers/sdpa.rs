@@ -4,7 +4,9 @@ use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage,
 
 pub(super) const LEVER: Declaration = Declaration {
     brief: "memory-efficient attention (SDPA)",
-    sentence: Sentence::Words("memory-efficient attention (SDPA): the attention matrix is never materialised"),
+    sentence: Sentence::Words(
+        "memory-efficient attention (SDPA): the attention matrix is never materialised",
+    ),
     search: Some(Search::new(Turn::First, 30, sense)),
     docs: Docs::new(
         "",
