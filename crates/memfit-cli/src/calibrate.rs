@@ -22,9 +22,9 @@ const MOST_RANKS: u32 = 8;
 /// A card that was measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// What came of it.
+    /// The result.
     pub(crate) calibration: Calibration,
-    /// What the catalogue says of the card.
+    /// The catalogue's figures for the card.
     pub(crate) known: Device,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong before there is an answer, and what the user can do about it.
+//! Errors before there is an answer, with hints for the user.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use memfit_run::RunError;
 
 /// Advice that goes with an error.
 pub trait Hint {
-    /// What the user can do, one sentence each.
+    /// Hints for the user, one sentence each.
     fn hints(&self) -> Vec<String>;
 }
 
@@ -35,7 +35,7 @@ pub enum CliError {
     /// No file is there to check.
     #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
     NothingToCheck {
-        /// What was named.
+        /// The named paths.
         paths: Vec<PathBuf>,
     },
     /// The answer could not be written to standard output.
@@ -56,7 +56,7 @@ pub enum CliError {
     /// The measuring process failed.
     #[error("measuring the card failed: {said}")]
     Measuring {
-        /// What it said last.
+        /// Its last output.
         said: String,
     },
     /// A real card that the catalogue does not have.
@@ -103,7 +103,7 @@ pub enum CliError {
     /// A file or a folder could not be used.
     #[error("cannot {what} `{}`", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -124,10 +124,10 @@ pub enum CliError {
     NoRankThere {
         /// The rank.
         rank: u32,
-        /// Those that it has something of.
+        /// Ranks that the recording has.
         ranks: Vec<u32>,
     },
-    /// What a replay was asked to change is not in the recording.
+    /// A requested change is not in the recording.
     #[error(transparent)]
     NothingNamed(#[from] NothingNamed),
     /// A file that is none of those that memfit knows, or a damaged one.
@@ -190,7 +190,7 @@ pub enum CliError {
     NothingToPlan {
         /// Why.
         why: String,
-        /// What to do.
+        /// Advice.
         hint: String,
     },
     /// A plan of which it cannot be told whether it fits.

@@ -1,4 +1,4 @@
-//! How the search's candidates are run: on the virtual card, from a script that is ready.
+//! Runs the candidates of a search on the virtual card, from a prepared script.
 
 mod compared;
 mod failure;
@@ -20,19 +20,18 @@ use crate::{CliError, Printer};
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
 /// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
-/// A card with memory without end.
+/// Memory of a card without a limit.
 const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
-/// So many cards of the catalogue are looked at for the smallest, each with at least this much more memory
-/// than the last.
+/// Maximum cards tried for the smallest that fits, each with at least this factor more memory than the last.
 const SMALLEST_CARDS: u32 = 3;
 const LARGER: f64 = 1.02;
 
-/// What is kept of a try beside its outcome.
+/// Facts of a trial beside its outcome.
 struct Seen {
     candidate: Candidate,
     on_card: bool,
     at_peak: Option<AtPeak>,
-    /// Whether it fits only as far as numbers that nobody computed decide nothing.
+    /// `true` if it fits only as long as values that nobody computed decide nothing.
     hangs_on_numbers: bool,
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct Tries<'a> {
     /// Outcomes of earlier searches, so that a further search runs only what is new.
     known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
-    /// Whether it was said that one that went through does not count.
+    /// `true` once a trial that ran was reported as not counting.
     doubted: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
@@ -80,12 +79,12 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Whether a try costs no start of the script.
+    /// `true` if a trial forks a prepared process instead of starting the script.
     pub(crate) fn forks(&self) -> bool {
         self.rehearsal.forks()
     }
 
-    /// How many processes train where each try is of the first of them alone.
+    /// Number of training processes, if each trial runs only the first of them.
     pub(crate) fn stands_for(&self) -> Option<u32> {
         self.rehearsal.stands_for()
     }
@@ -97,7 +96,7 @@ impl<'a> Tries<'a> {
         self.known.clear();
     }
 
-    /// What a candidate comes to on the card with all processes there are.
+    /// Outcome of a candidate on the card with all processes.
     pub(crate) fn with_all(&mut self, candidate: &Candidate) -> Result<Option<Outcome>, CliError> {
         self.tried(candidate, Room::Budget, true)
     }
@@ -107,7 +106,7 @@ impl<'a> Tries<'a> {
         self.progress.clear();
     }
 
-    /// What filled the card in a try.
+    /// Memory at the peak of a trial, by category.
     pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
         self.last(candidate, on_card)?.at_peak.clone()
     }

@@ -190,7 +190,7 @@ mod tests {
         let small = Host { shared_memory: 300 << 20, ..HOST };
         let found = propose(&shared(400.0), &BATCHES, Some(60.0), &small).unwrap();
         assert_eq!((found.workers, found.keeps_up), (2, Some(false)));
-        assert!(found.why.contains("not borne"), "{}", found.why);
+        assert!(found.why.contains("would not fit this host"), "{}", found.why);
     }
 
     #[test]

@@ -145,7 +145,7 @@ mod tests {
             ("x:pil", "height and a width"),
             ("x:99999999x99999999:uint8", "elements"),
             ("x:int64,x:int64", "two fields"),
-            ("x:int64@0", "how many"),
+            ("x:int64@0", "number of samples"),
         ] {
             let error = text.parse::<Samples>().unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");

@@ -15,7 +15,7 @@ impl Lever {
         self.declaration().name
     }
 
-    /// How far a training with it is the same training, where dividing a batch was verified.
+    /// Its label, where dividing a batch was verified.
     pub const fn label(self) -> Label {
         self.declaration().label
     }
@@ -29,7 +29,7 @@ impl Lever {
         }
     }
 
-    /// How far what is learnt with it is something else.
+    /// Its cost in learning quality.
     pub const fn harm(self) -> Harm {
         self.declaration().harm
     }
@@ -69,7 +69,7 @@ impl Lever {
         Self::ALL.iter().copied().find(|lever| lever.name() == name)
     }
 
-    /// What is wrong with a set of levers: two that exclude each other, or one without what it needs.
+    /// The fault of a set of levers: two that exclude each other, or one without a lever that it needs.
     pub fn conflict(chosen: &[Self]) -> Option<String> {
         for (index, one) in chosen.iter().enumerate() {
             if let Some(needed) = one.needs()

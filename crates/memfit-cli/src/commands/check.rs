@@ -13,7 +13,7 @@ use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
 use crate::{CliError, Exit};
 
-/// What standard input is called.
+/// Name of standard input.
 const STDIN: &str = "<stdin>.py";
 
 /// Checks, mends if asked to, and tells.

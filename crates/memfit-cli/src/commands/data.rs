@@ -19,7 +19,7 @@ use crate::args::DataArgs;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// What is left out of a class so often that it is worth a word.
+/// Ratio between the largest and the smallest class above which the report mentions it.
 const UNEVEN: u64 = 10;
 
 /// Looks at images.
@@ -119,7 +119,7 @@ fn spread(from: Spread) -> DataSpread {
     DataSpread { least: from.least, median: from.median, greatest: from.greatest, sum: from.sum }
 }
 
-/// What to change, the most important first.
+/// Recommended changes, the most important first.
 fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> {
     let mut advice = Vec::new();
     let share = |part: u64| format!("{:.0} %", 100.0 * part as f64 / report.images.max(1) as f64);

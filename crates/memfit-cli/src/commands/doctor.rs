@@ -79,7 +79,7 @@ fn python(home: &Home) -> Vec<Check> {
     vec![good("python", found), torch]
 }
 
-/// What decodes JPEG for `memfit.data`.
+/// The JPEG decoder of `memfit.data`.
 fn jpeg() -> Check {
     let backend = Backend::BEST;
     let (health, hint) = match backend {
@@ -111,7 +111,7 @@ fn real_gpu() -> Check {
     }
 }
 
-/// What was measured on this machine.
+/// Calibrations of this machine.
 fn calibrations() -> Vec<Check> {
     let name = "calibration";
     let kept = store::kept();

@@ -243,8 +243,8 @@ fn host() -> Host {
     Host { processors, shared_memory, memory }
 }
 
-/// What the first of several processes found, standing for all, is run with all of them; where that does not
-/// fit, they search.
+/// Runs the plan, which was found with the first of several processes, with all of them; if it does not
+/// fit, all of them search.
 fn run_by_all(
     processes: u32,
     found: Option<Answer>,
@@ -286,7 +286,7 @@ fn run_by_all(
 /// Less padding than this share of the computing is not worth another order of the samples.
 const PADDING_WORTH: f64 = 0.05;
 
-/// What batches of like length would save.
+/// Saving by batches of similar length.
 fn of_padding(found: &Answer) -> Option<String> {
     let training = &found.training;
     let padding = padding(&training.lengths, training.batch)?;
@@ -303,8 +303,8 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// What a mean over labels of which some are left out comes to in pieces. Hugging Face's trainer counts over
-/// all of them.
+/// Remark on a mean over labels of which some are ignored, in micro-batches. Hugging Face's Trainer
+/// counts over all of them.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
     let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;

@@ -108,7 +108,7 @@ fn of_script(
     })
 }
 
-/// How far the gradients of a run are from those that were kept.
+/// Difference between a run's gradients and the stored ones.
 fn apart(told: &HostCompared) -> PatchNumbers {
     let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
     PatchNumbers { difference, parameter: told.parameter.clone(), ..PatchNumbers::default() }
@@ -162,7 +162,7 @@ impl Pair {
     }
 }
 
-/// Whether a lever computes the same numbers on this machine's processor, but for rounding.
+/// `true` if a lever computes the same numbers on this machine's CPU, up to rounding.
 fn computes_alike(lever: Lever) -> bool {
     // A compiler for the processor is another compiler.
     let compiles = matches!(lever, Lever::Compile | Lever::ActivationBudget);

@@ -17,7 +17,7 @@ use crate::{CliError, Printer};
 struct Attempt {
     changed: Patched,
     proof: Option<FixProof>,
-    /// Whether it trains as the script does, in numbers.
+    /// Comparison of its gradients with the script's.
     numbers: Option<PatchNumbers>,
     /// Why it failed, where that is not for want of memory.
     failure: Option<String>,

@@ -10,7 +10,7 @@ use crate::CliError;
 pub(super) struct Script<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
-    /// Whether the plan promises that a divided batch trains as the whole one does.
+    /// `true` if the plan promises that a divided batch trains like the whole one.
     pub(super) divides_alike: bool,
 }
 

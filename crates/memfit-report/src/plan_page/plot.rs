@@ -15,12 +15,12 @@ const TOP: f64 = 14.0;
 const RIGHT: f64 = 24.0;
 /// About so many lines across the plot, for each axis.
 const TICKS: f64 = 6.0;
-/// What takes so many times as long as the slowest of the front is far from it.
+/// Points this many times slower than the slowest of the front are far from it.
 const FAR: f64 = 1.5;
 /// A point, with its number in it.
 const RADIUS: f64 = 9.5;
 
-/// What stands for so much on an axis.
+/// Scale of an axis.
 struct Axis {
     from: f64,
     to: f64,
@@ -174,7 +174,7 @@ fn budget(out: &mut String, report: &PlanReport, memory: &Axis) {
     );
 }
 
-/// What the front leaves: as much memory as the last faster plan takes, until the next is reached.
+/// The region that the front excludes, as steps: each plan's memory until the next plan's time.
 fn staircase(out: &mut String, front: &[(f64, f64)]) {
     let mut points = String::new();
     for (index, (x, y)) in front.iter().enumerate() {

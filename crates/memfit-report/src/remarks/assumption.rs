@@ -4,7 +4,7 @@ use std::str::FromStr as _;
 
 use memfit_vocabulary::Assumption;
 
-/// What an assumption may change.
+/// The possible effect of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stake {
     /// Control flow at the most: a test that a correct script passes, or a number for a log.

@@ -2,7 +2,7 @@
 
 use memfit_vocabulary::Remark;
 
-/// What the matter of a remark may change in the peaks.
+/// The possible effect of a remark on the peaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: only who held the memory, or how long something took.
@@ -35,7 +35,7 @@ impl Effect {
 pub struct RemarkText {
     /// The sentence for people.
     pub text: &'static str,
-    /// What it may change.
+    /// Its possible effect.
     pub effect: Effect,
 }
 

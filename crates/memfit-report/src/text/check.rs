@@ -1,4 +1,4 @@
-//! What `memfit check` found, for people: the source with what is wrong in it, or a line each.
+//! The findings of `memfit check`, for people: with source lines, or one line each.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 /// are not shown at all.
 const FARTHEST: usize = 40;
 
-/// The source, annotated.
+/// The source with annotations.
 pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     let mut text = String::new();
     for source in &report.files {
@@ -31,7 +31,7 @@ pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     text
 }
 
-/// A line a finding.
+/// One line per finding.
 pub fn concise(report: &Report, fixed: usize) -> String {
     let mut text = String::new();
     for source in &report.files {
@@ -129,7 +129,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     renderer.render(&[group])
 }
 
-/// How many there are of each, and what would mend them.
+/// Counts by severity, and the command that fixes them.
 fn summary(report: &Report, fixed: usize) -> String {
     let all = || report.files.iter().flat_map(|source| &source.findings);
     let count = |severity| all().filter(|finding| finding.severity == severity).count();

@@ -10,7 +10,7 @@ use super::{count, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
-/// How many lines of a stack, branches of a tree and remedies are shown.
+/// Maximum lines of a stack, branches of a tree and remedies in a text.
 const LINES: usize = 4;
 const BRANCHES: usize = 6;
 const FIXES: usize = 5;
@@ -73,7 +73,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     out
 }
 
-/// What a cause is, in a few words.
+/// Summary of a cause in a few words.
 pub(super) fn sentence(cause: Cause) -> &'static str {
     match cause {
         Cause::None => "nothing ran out of memory, and nothing grows",
@@ -145,7 +145,7 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     }
 }
 
-/// What would have helped.
+/// Writes the list of remedies.
 pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas: Canvas) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
         let proof = match fix.evidence {
@@ -202,7 +202,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
     }
 }
 
-/// What another run came to.
+/// Result of the run that tried a remedy.
 fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
     match (proof.verdict, proof.steps) {

@@ -1,4 +1,4 @@
-//! What a search for the fastest plan found, for people.
+//! The result of a search for the fastest plan, for people.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
 use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
-/// How many rows of the front are shown.
+/// Maximum rows of the Pareto front.
 const ROWS: usize = 12;
-/// How many categories are shown.
+/// Maximum categories.
 const CATEGORIES: usize = 8;
 
 /// The report of a search.
@@ -97,7 +97,7 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     }
 }
 
-/// What comparing the gradients of both scripts came to.
+/// Result of comparing the gradients of both scripts.
 fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     let Some(equal) = numbers.equal else {
         let why = numbers.why.as_deref().unwrap_or("it was not tried");
@@ -177,7 +177,7 @@ pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
     lever.sentence(Moved { value, label: *label, passes: chosen.micro_batches_per_step })
 }
 
-/// What a lever does to the training, or that this is not known.
+/// Effect of a lever on the training, or the reason why it is unverified.
 pub(crate) fn meaning(lever: &PlanLever) -> String {
     let declared = || format!("{}: {}", lever.label, lever.label.meaning());
     lever.unverified.clone().unwrap_or_else(declared)

@@ -9,11 +9,11 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Verdict};
 
-/// How many modules are worth a line.
+/// Maximum modules.
 const MODULES: usize = 6;
-/// How many remedies are shown.
+/// Maximum remedies.
 const FIXES: usize = 3;
-/// How many of the user's frames are worth a line.
+/// Maximum frames of the user's own code.
 const FRAMES: usize = 4;
 /// Width of the column of names.
 const LABEL: usize = 14;
@@ -78,8 +78,8 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
 }
 
-/// Whether the script came to an end that has nothing to do with memory: without a whole step, what it held
-/// by then is of no interest.
+/// `true` if the script ended for a reason other than memory: without a whole step, the memory that it
+/// held by then is of no interest.
 fn failed(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
@@ -322,8 +322,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     fact("ran with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
 }
 
-/// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is
-/// known.
+/// Each part of the memory outside the allocator: best guess, interval and origin.
 fn outside(report: &RunReport) -> Vec<String> {
     let outside = &report.outside;
     let fields = [
@@ -346,7 +345,7 @@ fn outside(report: &RunReport) -> Vec<String> {
         .collect()
 }
 
-/// What a step takes, and on what.
+/// Time of a step, and what takes it.
 fn step(time: &Time, dot: &str) -> Option<String> {
     let mut text = format!("about {}", milliseconds(time.step_ms_estimate?));
     if let (Some(low), Some(high)) = (time.step_ms_low, time.step_ms_high) {
@@ -431,8 +430,8 @@ fn covered(report: &RunReport) -> String {
     text
 }
 
-/// So many steps of growth until the card is full say nothing: a few steps cannot tell so little from batches
-/// that differ.
+/// Growth that fills the GPU only after more steps than this is noise: a few steps cannot tell it from
+/// batches that differ in size.
 const LONG: u64 = 10_000;
 
 /// The bytes by which memory grew in each step, and the steps until it is full; `None` if that is noise.
@@ -442,7 +441,7 @@ fn growth(report: &RunReport) -> Option<(u64, u64)> {
     (steps <= LONG).then_some((growth, steps))
 }
 
-/// What to do next, the most useful first.
+/// Next steps for the reader, the most useful first.
 fn advice(report: &RunReport) -> Vec<String> {
     match report.verdict {
         Verdict::Fits => advice_when_it_fits(report),

@@ -90,7 +90,7 @@ fn card_lines(index: usize, run: &WatchedRun, card: &WatchedCard, canvas: Canvas
     out
 }
 
-/// What was taken of the card at the last looks, between nothing and its capacity.
+/// Used memory at the last samples, between zero and the capacity.
 fn curve(card: &WatchedCard, canvas: Canvas) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const PLAIN: [char; 4] = ['_', '.', '-', '^'];

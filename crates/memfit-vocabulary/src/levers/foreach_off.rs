@@ -15,7 +15,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("foreach-off", Stage::Optimizer, Label::Exact)
 };
 
-/// Where there is no fused kernel, one parameter at a time has the smallest temporaries.
+/// Without a fused kernel, updating one parameter at a time has the smallest temporaries.
 fn sense(situation: &Situation<'_>) -> Sense {
     Sense::when(situation.training.foreach && !situation.training.fusible)
 }

@@ -1,4 +1,4 @@
-//! How many processes load, and how far ahead.
+//! Number of DataLoader workers and prefetched batches.
 
 use crate::{Declaration, Docs, Label, Stage};
 

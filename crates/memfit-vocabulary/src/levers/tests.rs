@@ -33,7 +33,7 @@ fn conflicts_are_named() {
         (vec![Lever::Tf32, Lever::Tf32], "`tf32` is named twice"),
         (
             vec![Lever::MicroBatch, Lever::Sdpa, Lever::OptimizerInBackward],
-            "`micro-batch` and `optimizer-in-backward` cannot stand beside each other: each gradient is freed \
+            "`micro-batch` and `optimizer-in-backward` cannot be combined: each gradient is freed \
              before the next micro-batch's could be added",
         ),
     ] {
