@@ -123,7 +123,7 @@ def test_a_script_that_reads_no_sizes_is_not_said_to(reads: bool, tmp_path: Path
     planned = invoke(["plan", "--gpu", "t4", "--memory", tight, "--format", "json", *command])
     assert planned.status == 0, planned.stderr
     assert "only a GPU can compute" not in planned.stdout
-    assert "does not count" not in planned.stdout
+    assert "is not counted as fitting" not in planned.stdout
 
 
 DEPENDS = """
