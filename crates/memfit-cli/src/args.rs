@@ -411,7 +411,7 @@ pub(crate) struct GpuChoice {
 }
 
 /// The most GPUs that one machine may have.
-const MOST_GPUS: u32 = 16;
+const MAX_GPUS: u32 = 16;
 
 impl FromStr for GpuChoice {
     type Err = String;
@@ -420,9 +420,9 @@ impl FromStr for GpuChoice {
         let (name, count) = match text.rsplit_once(':') {
             None => (text, 1),
             Some((name, count)) => {
-                let count = count.parse().ok().filter(|count| (1..=MOST_GPUS).contains(count));
+                let count = count.parse().ok().filter(|count| (1..=MAX_GPUS).contains(count));
                 let problem =
-                    || format!("how many GPUs must be a number from 1 to {MOST_GPUS}, as in `{name}:2`");
+                    || format!("how many GPUs must be a number from 1 to {MAX_GPUS}, as in `{name}:2`");
                 (name, count.ok_or_else(problem)?)
             }
         };

@@ -17,7 +17,7 @@ use self::conclude::Seen;
 use crate::{CliError, Printer};
 
 /// More cards than these talk over links that the first ones share.
-const MOST_RANKS: u32 = 8;
+const MAX_RANKS: u32 = 8;
 
 /// A card that was measured.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub(crate) fn perform(
     printer.remark("measuring the GPU; nothing else should run on it (one to two minutes)");
     let mut one = [Measuring::one_card(&interpreter.executable)?];
     seen.follow(&mut one, &gpu)?;
-    let ranks = seen.cards().min(MOST_RANKS);
+    let ranks = seen.cards().min(MAX_RANKS);
     if ranks > 1 {
         printer.remark(&format!("measuring communication between {ranks} GPUs"));
         let mut all = (0..ranks)

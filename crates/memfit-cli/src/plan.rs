@@ -21,10 +21,10 @@ use crate::{CliError, Printer};
 /// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
 /// Memory of a card without a limit.
-const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
+const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
 /// Maximum cards tried for the smallest that fits, each with at least this factor more memory than the last.
-const SMALLEST_CARDS: u32 = 3;
-const LARGER: f64 = 1.02;
+const MAX_CARDS_TRIED: u32 = 3;
+const MIN_MEMORY_RATIO: f64 = 1.02;
 
 /// Facts of a trial beside its outcome.
 struct Seen {
@@ -169,7 +169,7 @@ impl<'a> Tries<'a> {
     fn card(&self, room: Room) -> Card {
         let memory = match room {
             Room::Budget => Bytes::new(self.budget),
-            Room::Boundless => BOUNDLESS,
+            Room::Boundless => UNLIMITED,
         };
         match &self.request.card {
             Card::Virtual(device, count) => {
@@ -299,7 +299,7 @@ impl Tries<'_> {
             step_ms_high: of_batch(report.time.step_ms_high),
             refused,
             problem: (!fits && !short)
-                .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+                .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
                 .flatten(),
             training,
         }))
@@ -406,10 +406,11 @@ pub(crate) fn smallest_card(
         catalogue.devices().iter().filter(|device| device.memory.get() > reserved).collect();
     devices.sort_by_key(|device| device.memory);
     let mut failed: Option<u64> = None;
-    let mut runs = SMALLEST_CARDS;
+    let mut runs = MAX_CARDS_TRIED;
     for device in devices {
         // A card with hardly more memory than one that was too small would be too small as well.
-        let enough = failed.is_none_or(|failed| device.memory.get() as f64 >= failed as f64 * LARGER);
+        let enough =
+            failed.is_none_or(|failed| device.memory.get() as f64 >= failed as f64 * MIN_MEMORY_RATIO);
         if !enough {
             continue;
         }

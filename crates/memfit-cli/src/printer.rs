@@ -315,13 +315,13 @@ impl Default for Pace {
 
 impl Pace {
     const FIRST: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_secs(30);
+    const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
     /// `true` if a line is due after this time.
     fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = elapsed >= self.next;
         if due {
-            self.next = elapsed + elapsed.min(Self::LONGEST);
+            self.next = elapsed + elapsed.min(Self::MAX_INTERVAL);
         }
         due
     }

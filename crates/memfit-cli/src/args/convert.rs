@@ -60,7 +60,7 @@ pub(crate) enum ConvertFormat {
 
 impl ConvertFormat {
     /// The format that a file's ending asks for.
-    pub(crate) fn of(path: &std::path::Path) -> Option<Self> {
+    pub(crate) fn from_extension(path: &std::path::Path) -> Option<Self> {
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "memfit" => Self::Memfit,
             "pickle" | "pkl" => Self::Pickle,

@@ -13,7 +13,7 @@ use crate::CliError;
 /// The script that runs in the user's interpreter.
 const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/card.py");
 /// A longer line is none of the script's.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The port at which ranks meet.
 const PORT: &str = "29511";
 
@@ -116,7 +116,7 @@ impl Measuring {
     pub(super) fn next(&mut self) -> Result<Option<Fact>, CliError> {
         loop {
             let mut line = String::new();
-            let read = (&mut self.said).take(LONGEST_LINE).read_line(&mut line);
+            let read = (&mut self.said).take(MAX_LINE_BYTES).read_line(&mut line);
             if !matches!(read, Ok(bytes) if bytes > 0) {
                 return self.end().map(|()| None);
             }

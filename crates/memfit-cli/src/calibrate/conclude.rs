@@ -15,7 +15,7 @@ use crate::CliError;
 /// The types whose rates are measured.
 const RATES: [&str; 7] = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"];
 /// Granularity of the driver: no figure is more precise.
-const GRAIN: u64 = 2 << 20;
+const DRIVER_GRANULARITY: u64 = 2 << 20;
 
 /// Everything that was said and seen.
 #[derive(Clone, Debug, Default)]
@@ -148,7 +148,7 @@ impl Seen {
     /// Memory outside PyTorch's allocator, from stage to stage.
     fn outside(&mut self) -> CalibratedOutside {
         let at = |name: &str| self.outside.get(name).copied();
-        let noise = GRAIN.max(self.drift);
+        let noise = DRIVER_GRANULARITY.max(self.drift);
         let around = |low: u64, typical: u64, high: u64| Interval {
             low: Bytes::new(low.saturating_sub(noise)),
             typical: Bytes::new(typical),

@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<Calibration, CliError> {
 pub(crate) type Kept = (PathBuf, Result<Calibration, CliError>);
 
 /// Stored calibrations: each file with its content, or the reason why it cannot be read.
-pub(crate) fn kept() -> Vec<Kept> {
+pub(crate) fn stored() -> Vec<Kept> {
     let entries = folder().and_then(|folder| std::fs::read_dir(folder).ok());
     let mut paths: Vec<PathBuf> = entries
         .into_iter()
@@ -71,7 +71,7 @@ pub(crate) fn apply(
     named: Option<&Path>,
     with_kept: bool,
 ) -> Result<(), CliError> {
-    for (_, calibration) in if with_kept { kept() } else { Vec::new() } {
+    for (_, calibration) in if with_kept { stored() } else { Vec::new() } {
         // One that cannot be read says so in `memfit doctor`; it keeps nobody from working.
         if let Ok(calibration) = calibration {
             catalogue.calibrate(&calibration);

@@ -46,7 +46,7 @@ pub(crate) fn calibrate(
 
 /// Stored calibrations of the card with this name, or of all without a name.
 fn chosen(name: &str, catalogue: &Catalogue) -> Result<Vec<Kept>, CliError> {
-    let kept = store::kept();
+    let kept = store::stored();
     if name.is_empty() {
         return if kept.is_empty() { Err(CliError::NotCalibrated { name: None }) } else { Ok(kept) };
     }

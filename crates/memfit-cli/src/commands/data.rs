@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
 /// Ratio between the largest and the smallest class above which the report mentions it.
-const UNEVEN: u64 = 10;
+const MAX_CLASS_RATIO: u64 = 10;
 
 /// Looks at images.
 pub(crate) fn data(args: &DataArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
@@ -167,7 +167,7 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     let counts = || report.classes.iter().map(|class| class.count);
     if let (Some(least), Some(most)) = (counts().min(), counts().max())
         && report.classes.len() > 1
-        && most > UNEVEN * least.max(1)
+        && most > MAX_CLASS_RATIO * least.max(1)
     {
         advice.push(format!(
             "The largest class has {} times the images of the smallest: weight the classes in the loss, or sample them evenly.",

@@ -114,7 +114,7 @@ fn real_gpu() -> Check {
 /// Calibrations of this machine.
 fn calibrations() -> Vec<Check> {
     let name = "calibration";
-    let kept = store::kept();
+    let kept = store::stored();
     if kept.is_empty() {
         let found = "none: `memfit run` takes the catalogue's figures".to_owned();
         return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];

@@ -24,7 +24,7 @@ use crate::settings::Settings;
 use crate::{CliError, Exit, Hint as _, Printer};
 
 /// Runs of the script, at most.
-const MOST_RUNS: u64 = 80;
+const MAX_RUNS: u64 = 80;
 
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
@@ -134,7 +134,7 @@ fn find(
         link: Some(device.host_link.bandwidth as f64),
         without,
         unwritable: Vec::new(),
-        most_runs: MOST_RUNS,
+        most_runs: MAX_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
     let found = search(&mut tries, &limits)?;
@@ -362,7 +362,7 @@ fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
         Verdict::FitsWithPlan => PlanVerdict::FitsWithPlan,
         Verdict::DoesNotFit => PlanVerdict::DoesNotFit,
     });
-    let run = |tried: &Tried, composed: bool| of(tried, found, composed.then_some(tries));
+    let run = |tried: &Tried, composed: bool| plan_run(tried, found, composed.then_some(tries));
     report.baseline = Some(run(&found.baseline, true));
     report.chosen = found.chosen.as_ref().map(|chosen| run(chosen, true));
     report.limit = found.limit.map(|limit| PlanLimit { largest: limit.largest, refuted: limit.refuted });
@@ -378,7 +378,7 @@ fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
     report.notes.extend(tries.notes.iter().cloned());
 }
 
-fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
+fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let candidate = &tried.candidate;
     let batch = found.training.batch;
     let mut levers: Vec<PlanLever> = candidate
@@ -425,7 +425,7 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
 
 /// The plan file of what was chosen.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
-    let run = of(chosen, found, None);
+    let run = plan_run(chosen, found, None);
     Plan {
         micro_batch: chosen.candidate.micro_batch,
         micro_batches_per_step: Some(run.micro_batches_per_step),

@@ -46,7 +46,7 @@ impl Beside {
         peak: u64,
         printer: &Printer,
     ) -> Result<PatchNumbers, CliError> {
-        let pair = match Pair::of(plan, script.text, changed) {
+        let pair = match Pair::small_batches(plan, script.text, changed) {
             Ok(pair) => pair,
             Err(why) => return Ok(unknown(why)),
         };
@@ -132,7 +132,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn of(plan: &Plan, text: &str, changed: &Patched) -> Result<Self, String> {
+    fn small_batches(plan: &Plan, text: &str, changed: &Patched) -> Result<Self, String> {
         let levers: Vec<Lever> =
             changed.done.iter().copied().filter(|lever| computes_alike(*lever)).collect();
         if levers.is_empty() {
@@ -181,7 +181,7 @@ fn on_host(
     let timeout = Some(request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
     let request = Request { steps: STEPS, cover_full: false, output: None, timeout, ..request };
     let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
-    let changes = Changes { seeded: true, host: Some(host), ..script.with(source)? };
+    let changes = Changes { seeded: true, host: Some(host), ..script.changes(source)? };
     let facts = tries.rehearsal.run_with(&request, &changes)?.facts;
     let told = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none());
     Ok(told.ok_or_else(|| why_not(&facts, part)))
@@ -193,7 +193,7 @@ fn why_not(facts: &Facts, part: HostPart) -> String {
     if facts.ended == Ended::TimedOut {
         return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
     }
-    match failure::told(facts, None) {
+    match failure::failure_reason(facts, None) {
         Some(told) => format!("{who} does not run there: {told}"),
         None => format!("{who} ends there before its optimizer has stepped"),
     }

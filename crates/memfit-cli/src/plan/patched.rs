@@ -130,12 +130,12 @@ fn proven(
     script: &Script<'_>,
     text: &str,
 ) -> Result<(FixProof, Option<String>), CliError> {
-    let (request, changes) = (tries.of_change(), script.with(text)?);
+    let (request, changes) = (tries.of_change(), script.changes(text)?);
     let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
     tries.rehearsal.settle(&request, &changes, true, &mut outcome)?;
     let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
-        .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+        .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
         .map(|told| {
             told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
         });

@@ -16,7 +16,7 @@ pub(super) struct Script<'a> {
 
 impl Script<'_> {
     /// A run with this text in the script's place.
-    pub(super) fn with(&self, text: &str) -> Result<Changes, CliError> {
+    pub(super) fn changes(&self, text: &str) -> Result<Changes, CliError> {
         if text == self.text {
             return Ok(Changes::default());
         }

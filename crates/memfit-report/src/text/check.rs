@@ -16,7 +16,7 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 /// Lines of a finding's text that are shown around its places are cut out of it; further away than this they
 /// are not shown at all.
-const FARTHEST: usize = 40;
+const MAX_DISTANCE: usize = 40;
 
 /// The source with annotations.
 pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
@@ -77,7 +77,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     let labels: Vec<_> = finding
         .labels
         .iter()
-        .filter(|label| line_of(label.span.start as usize).abs_diff(own) <= FARTHEST)
+        .filter(|label| line_of(label.span.start as usize).abs_diff(own) <= MAX_DISTANCE)
         .collect();
     let first =
         labels.iter().map(|label| label.span.start).chain([shown.span.start]).min().unwrap_or_default()

@@ -11,9 +11,9 @@ use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, 
 
 const SIZE: usize = 11;
 /// Maximum lines of a stack, branches of a tree and remedies in a text.
-const LINES: usize = 4;
-const BRANCHES: usize = 6;
-const FIXES: usize = 5;
+const MAX_LINES: usize = 4;
+const MAX_BRANCHES: usize = 6;
+const MAX_FIXES: usize = 5;
 /// Heading of the remedies for an out-of-memory error.
 pub(super) const REMEDIES: &str = "What would have helped";
 
@@ -29,11 +29,11 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     if !report.fixes.is_empty() {
         let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, FIXES, canvas);
+        fixes(&mut out, &report.fixes, MAX_FIXES, canvas);
     }
     if !report.leaks.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What grows with each step"));
-        for leak in report.leaks.iter().take(BRANCHES) {
+        for leak in report.leaks.iter().take(MAX_BRANCHES) {
             let place = leak.line.as_ref().map(place).or_else(|| leak.module.clone());
             let text = format!(
                 "per step, {} so far: {}",
@@ -134,7 +134,7 @@ fn place(line: &CodeLine) -> String {
 }
 
 fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
-    for line in lines.iter().take(LINES) {
+    for line in lines.iter().take(MAX_LINES) {
         let function =
             if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
         let text = canvas.shortened(&format!("at {}{function}", place(line)), canvas.columns() - 4);
@@ -217,7 +217,7 @@ fn proven(proof: &FixProof) -> String {
 
 fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
     let room = canvas.columns().saturating_sub(SIZE + 10);
-    for category in holders.iter().take(BRANCHES + 4) {
+    for category in holders.iter().take(MAX_BRANCHES + 4) {
         let _ =
             writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &one_line(&category.name)));
         // Modules and lines together, the largest first: most trees are wide and flat.

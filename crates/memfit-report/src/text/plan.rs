@@ -10,9 +10,9 @@ use super::size;
 use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
 /// Maximum rows of the Pareto front.
-const ROWS: usize = 12;
+const MAX_ROWS: usize = 12;
 /// Maximum categories.
-const CATEGORIES: usize = 8;
+const MAX_CATEGORIES: usize = 8;
 
 /// The report of a search.
 pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
@@ -195,7 +195,7 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
     let Some(at_peak) = &baseline.at_peak else { return };
-    for (category, _) in at_peak.by_category.by_size().into_iter().take(CATEGORIES) {
+    for (category, _) in at_peak.by_category.by_size().into_iter().take(MAX_CATEGORIES) {
         row(category.name(), &|run| {
             run.at_peak.as_ref().map_or("?".to_owned(), |at_peak| size(at_peak.by_category.get(category)))
         });
@@ -207,7 +207,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         return;
     }
     out.push_str("\nTime against memory: the best trade-offs found\n");
-    for run in report.pareto.iter().take(ROWS) {
+    for run in report.pareto.iter().take(MAX_ROWS) {
         let chosen = report
             .chosen
             .as_ref()
@@ -280,7 +280,7 @@ fn next(report: &PlanReport) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(numbers: &PatchNumbers) -> String {
+    fn sentences(numbers: &PatchNumbers) -> String {
         in_numbers(numbers).into_iter().map(|(_, sentence)| sentence).collect::<Vec<_>>().join("\n")
     }
 
@@ -296,11 +296,11 @@ mod tests {
             ..PatchNumbers::default()
         };
         assert_eq!(
-            told(&compared),
+            sentences(&compared),
             "its gradients are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
         );
         let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
-        assert!(told(&exact).starts_with("its gradients are equal, compared"), "{}", told(&exact));
+        assert!(sentences(&exact).starts_with("its gradients are equal, compared"), "{}", sentences(&exact));
         let other = PatchNumbers {
             equal: Some(false),
             difference: Some(0.25),
@@ -308,7 +308,7 @@ mod tests {
             printed: Some(("loss 1".to_owned(), "loss 2".to_owned())),
             ..compared.clone()
         };
-        let text = told(&other);
+        let text = sentences(&other);
         assert!(
             text.contains(
                 "trains differently from the original script: gradients of `0.weight` differ by 25.000 %"
@@ -321,7 +321,7 @@ mod tests {
             ..PatchNumbers::default()
         };
         assert_eq!(
-            told(&none),
+            sentences(&none),
             "its gradients were not compared with the original script's: the script trains in several processes"
         );
     }

@@ -10,11 +10,11 @@ use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
-const MODULES: usize = 6;
+const MAX_MODULES: usize = 6;
 /// Maximum remedies.
-const FIXES: usize = 3;
+const MAX_FIXES: usize = 3;
 /// Maximum frames of the user's own code.
-const FRAMES: usize = 4;
+const MAX_FRAMES: usize = 4;
 /// Width of the column of names.
 const LABEL: usize = 14;
 /// Width of the column of sizes.
@@ -30,7 +30,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             let what = format!("It ran out of memory {} and recovered:", place_of(oom));
             out.push_str(&canvas.wrapped("  ", Style::new(), &what));
         }
-        for frame in oom.stack.iter().take(FRAMES) {
+        for frame in oom.stack.iter().take(MAX_FRAMES) {
             let _ = writeln!(
                 out,
                 "    {}",
@@ -74,7 +74,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, super::explain::REMEDIES));
-        super::explain::fixes(out, &report.fixes, FIXES, canvas);
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, canvas);
     }
 }
 
@@ -236,7 +236,7 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
     let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
-    for module in peak.modules.iter().take(MODULES) {
+    for module in peak.modules.iter().take(MAX_MODULES) {
         let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
         let name = canvas.shortened(name, room);
         let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
@@ -432,13 +432,13 @@ fn covered(report: &RunReport) -> String {
 
 /// Growth that fills the GPU only after more steps than this is noise: a few steps cannot tell it from
 /// batches that differ in size.
-const LONG: u64 = 10_000;
+const MAX_STEPS_OF_GROWTH: u64 = 10_000;
 
 /// The bytes by which memory grew in each step, and the steps until it is full; `None` if that is noise.
 fn growth(report: &RunReport) -> Option<(u64, u64)> {
     let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
     let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
-    (steps <= LONG).then_some((growth, steps))
+    (steps <= MAX_STEPS_OF_GROWTH).then_some((growth, steps))
 }
 
 /// Next steps for the reader, the most useful first.
