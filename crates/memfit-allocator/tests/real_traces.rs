@@ -1,7 +1,8 @@
 //! Traces of PyTorch's own allocator, as far as a folder of them is at hand: every address and every segment
 //! is predicted, and where its statistics lie beside a trace, those too.
 //!
-//! `MEMFIT_TEST_SNAPSHOTS` names the folder. `scripts/replay/random_programs.py` fills one.
+//! The folder is `tests/programs` of memfit-recording, or the one that `MEMFIT_TEST_SNAPSHOTS` names.
+//! `scripts/replay/random_programs.py` fills one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,10 +78,8 @@ impl Sums {
 
 #[test]
 fn every_address_and_every_segment_is_predicted() {
-    let Ok(folder) = std::env::var("MEMFIT_TEST_SNAPSHOTS") else {
-        println!("skipped: MEMFIT_TEST_SNAPSHOTS names no folder of snapshots");
-        return;
-    };
+    let programs = || format!("{}/../memfit-recording/tests/programs", env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::var("MEMFIT_TEST_SNAPSHOTS").unwrap_or_else(|_| programs());
     let mut wrong = Vec::new();
     let mut sums = Sums::default();
     for file in pickles(&folder) {
@@ -121,4 +120,5 @@ fn every_address_and_every_segment_is_predicted() {
         "together: addresses {addresses:?}, segments {segments:?}, blocks {blocks:?}, statistics {statistics:?}"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(addresses.predicted > 0 && segments.predicted > 0, "the folder has no traces");
 }

@@ -29,14 +29,18 @@ fn explained(snapshot: &Snapshot, file: &Path) -> Vec<Explanation> {
 
 #[test]
 fn whatever_people_recorded_is_explained() {
-    let Some(folder) = std::env::var_os("MEMFIT_TEST_SNAPSHOTS") else { return };
+    let programs = || concat!(env!("CARGO_MANIFEST_DIR"), "/../memfit-recording/tests/programs").into();
+    let folder = std::env::var_os("MEMFIT_TEST_SNAPSHOTS").unwrap_or_else(programs);
+    let mut explained_some = false;
     for file in std::fs::read_dir(folder).unwrap() {
         let file = file.unwrap().path();
         let Ok((Source::Snapshot(snapshot), _)) = open(&file) else { continue };
         for explanation in explained(&snapshot, &file) {
+            explained_some = true;
             let held: u64 = explanation.holders.iter().map(|holder| holder.bytes).sum();
             assert_eq!(held, explanation.moment.reserved, "{}", file.display());
             assert!(explanation.holders.iter().all(adds_up), "{}", file.display());
         }
     }
+    assert!(explained_some, "the folder has no snapshot with a trace");
 }
