@@ -1,4 +1,4 @@
-"""Write a manifest of a folder of snapshots, read with Python's own pickle: counts that `memfit` has to find too.
+"""Write a manifest of a folder of snapshots, read with Python's own pickle: counts for `memfit` to find.
 
     python scripts/replay/manifest.py crates/memfit-recording/tests/programs
 
